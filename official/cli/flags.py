@@ -70,7 +70,8 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     """Reads a command line.
 
     Precedence: defaults < --config < flags; of flags and flagfiles, later ones win. Options of Graphcore's
-    commands that are no flags of ours stand between --config and the flags.
+    commands that are no flags of ours stand above --config and flagfiles, and below the flags of the command
+    line itself.
 
     Args:
       argv: the arguments, without the program's name.
@@ -90,7 +91,7 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
         raise ConfigError(f"Unexpected argument {rest[0]!r}{meant}. Settings are given as --name=value.")
     source = foreign.find(values.config) if values.config else None
     settings, family = _read_source(source) if source else ({}, None)
-    layers = foreign.layers_of(source, settings, family, options, _given(values))
+    layers = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
     given, told = layers.layers, layers.told
     if environment is not None:
         told = [*told, *own_place.keeps_to_itself(given, environment)]
@@ -178,6 +179,12 @@ def _with_shipped_file(argument: str) -> str:
             return f"{name}={configs.find(path)}"
     except OSError as error:
         raise ConfigError(f"--flagfile={path}: {error.strerror or error}.") from None
+
+
+def _typed(arguments: list[str]) -> set[str]:
+    """Returns the settings that the command line itself names, and not a flagfile of it."""
+    words = [argument.lstrip("-").partition("=")[0] for argument in aliases.normalized(arguments)]
+    return {name for word in words for name in (word, word.removeprefix("no")) if name in config_lib.FIELDS}
 
 
 def _given(values: flags.FlagValues) -> dict:

@@ -6,7 +6,7 @@ import dataclasses
 import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from official import config as config_lib
@@ -112,7 +112,12 @@ class Layers:
 
 
 def layers_of(
-    source: Source | None, values: dict, family: Family | None, options: Options, given: dict
+    source: Source | None,
+    values: dict,
+    family: Family | None,
+    options: Options,
+    given: dict,
+    typed: Collection[str] = (),
 ) -> Layers:
     """Returns the layers of settings of a configuration, options of theirs and flags of ours.
 
@@ -122,9 +127,11 @@ def layers_of(
       family: whose they are; None: ours.
       options: of the command line, that are no flags.
       given: {setting: value} of the flags that were given.
+      typed: names of those that are words of the command line itself. Options stand above the others, which
+        flagfiles say: they mean the same over a flagfile as over --config.
 
     Raises:
-      ConfigError: for keys, options and values that are not known.
+      ConfigError: for keys, options and values that are not known, and flags that contradict an option.
     """
     title = f"--config={source.path}" if source else "command line"
     ours = [] if family or not source else [(title, values)]
@@ -141,11 +148,44 @@ def layers_of(
     theirs = translation.translate(values if family else {}, family, title, asked, base)
     for name, value in elsewhere.items():
         theirs.lines.append(translation.Line(f"--{name}", value, (), translation.IPU_ONLY))
-    above = _by_task(given, base | theirs.settings)
+    of_options = {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}
+    if "num_steps_per_epoch" in of_options:
+        of_options |= {"num_train_epochs", "stop_steps"}
+    if "model.vocab_size" in of_options:
+        of_options.add("bert_config_file")  # whose model has another number of words here
+    below_options = {name for name in of_options - set(typed) if name in theirs.settings}
+    if "model" in theirs.settings and not family:
+        theirs.settings["bert_config_file"] = base["bert_config_file"]
+        below_options.add("bert_config_file")
+    above = {name: value for name, value in given.items() if name not in below_options}
+    above = _by_task(above, base | theirs.settings)
+    _check_agreement(asked, family, theirs.settings, above)
     if family and _asks_only_to_answer(family, base | theirs.settings, above, asked):
         theirs.settings["do_train"] = False
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     return Layers(layers, _told(source, family, theirs, above))
+
+
+def _check_agreement(
+    asked: Mapping[str, Any], family: Family | None, theirs: Mapping[str, Any], above: Mapping[str, Any]
+) -> None:
+    """Raises ConfigError where an option says how many updates there are, or how large a batch is, and a flag
+    of the same command line says otherwise."""
+    table, settings = table_for(family.name if family else None), {**theirs, **above}
+    for name, value in asked.items():
+        if table[name].to == "@steps":
+            steps, epochs = settings["num_steps_per_epoch"], settings["num_train_epochs"]
+            if steps * epochs != rows.count(value):
+                raise ConfigError(
+                    f"--{name}={value} is the number of updates, and num_steps_per_epoch={steps} x"
+                    f" num_train_epochs={epochs} are {steps * epochs}. Drop one of the flags."
+                )
+        batch = theirs.get("train_batch_size")
+        if table[name].to == "@global" and settings.get("train_batch_size") != batch:
+            raise ConfigError(
+                f"--{name}={value} and --train_batch_size={settings['train_batch_size']} are two sizes of a"
+                " batch. Drop one of the two flags."
+            )
 
 
 def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def record(model_dir: str) -> dict:
     read(model_dir, "result.json")
     result, source = load_result(model_dir), f"{model_dir}/result.json: config"
     result.pop("examples", None)  # text of others, which is not ours to keep
+    expect(result, "environment", dict, f"{model_dir}/result.json", default={}).pop("working_directory", None)
     config = expect(result, "config", dict, source)
     repeats, seed = (expect(config, name, int, source) for name in ("num_runs", "seed"))
     folders = (

@@ -28,6 +28,7 @@ from official.config.backends import BACKENDS
 from official.config.settings.plan import SECTION as PLAN
 from official.io import first_import, quiet, signals
 from official.io.errors import PeerError, report_error
+from official.io.json_files import read_json_or_empty
 from official.io.writing import naming_output, replace_file
 
 if TYPE_CHECKING:  # it loads TensorFlow
@@ -130,10 +131,18 @@ def _compiled(config: Config, compilation: Any, make_task: Callable) -> str:
 
 def _check_export(config: Config) -> None:
     """Raises ConfigError, before a run, where its export could not be written."""
-    if config.export_dir and not (config.plan or config.compile_only):
+    if config.export_dir and not (config.plan or config.compile_only or _is_exported(config)):
         from official.serving import export
 
         export.check(config.export_dir)
+
+
+def _is_exported(config: Config) -> bool:
+    """Tells whether the run in --model_dir has been exported to --export_dir: the same command again leaves
+    it."""
+    folder = os.path.abspath(config.export_dir or "")
+    noted = read_json_or_empty(os.path.join(config.model_dir, "result.json")).get("export")
+    return not config.overwrite and noted == folder and os.path.isdir(folder)
 
 
 def _export(result: "TrainResult", config: Config) -> None:
@@ -143,13 +152,15 @@ def _export(result: "TrainResult", config: Config) -> None:
         return
     from official.cli.export import describe
     from official.inference import source
-    from official.reporting.result import write_result
+    from official.reporting.result import note_export
     from official.serving import export
+
+    if _is_exported(config):
+        return
 
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
     logging.info(describe(written, "fp32"))
-    result.export = written.folder
-    write_result(config.model_dir, result)
+    note_export(config.model_dir, written.folder)
 
 
 def _write_config(config: Config) -> None:
@@ -175,8 +186,9 @@ def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
     """Prints how a run ended."""
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
-    what = "Report: {}/report.html" if config.num_runs == 1 else "Result: {}/result.json"
-    print(f"{result.status}: {result.reason}. {what.format(config.model_dir)}")
+    page = result.report or f"{config.model_dir}/report.html"
+    where = f"Report: {page}" if config.num_runs == 1 else f"Result: {config.model_dir}/result.json"
+    print(f"{result.status}: {result.reason}. {where}")
     if result.status == "interrupted":
         interpreter = [sys.executable] if command[0].endswith(".py") else []
         print(f"Go on with: {shlex.join([*interpreter, *command])}")

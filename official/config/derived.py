@@ -12,6 +12,8 @@ VOCABULARY_ROUNDING = 128  # a vocabulary is filled up, or cut, to a multiple of
 UNKNOWN_WORD = 100  # [UNK] in Google's vocabularies
 _PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
 _SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
+MAX_STEPS_PER_LOOP = 200  # where nobody asks for a number
+_LINES_OF_A_RUN = 20  # of metrics, at least, where it has as many steps
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _FINE_TUNING_WARMUP = 1000, 10000.0, 0.1
 
 
@@ -77,10 +79,26 @@ def train_steps(config: Config) -> int:
     return config.stop_steps or schedule_steps(config)
 
 
+def steps_per_loop(config: Config) -> int:
+    """Returns the steps of a line of the metrics: as asked, or 200, of a short run a twentieth.
+
+    Checkpoints fall on the end of a line, and calls of IPUs fit into one. Evaluations cut lines: where a
+    number that is not much less divides the steps between them, it is taken.
+    """
+    if config.steps_per_loop:
+        return config.steps_per_loop
+    most = max(1, min(MAX_STEPS_PER_LOOP, train_steps(config) // _LINES_OF_A_RUN))
+    call, every = config.device_iterations, config.steps_between_eval
+    saves = config.checkpoint_every_steps or 0
+    fitting = [steps for steps in range(call, most + 1, call) if saves % steps == 0] or [call]
+    whole = [steps for steps in fitting if every and every % steps == 0 and 2 * steps > fitting[-1]]
+    return max(whole or fitting)
+
+
 def checkpoint_every_steps(config: Config) -> int:
     """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops."""
-    loops = round(train_steps(config) / 10 / config.steps_per_loop)
-    return config.checkpoint_every_steps or config.steps_per_loop * max(1, loops)
+    loops = round(train_steps(config) / 10 / steps_per_loop(config))
+    return config.checkpoint_every_steps or steps_per_loop(config) * max(1, loops)
 
 
 def compiles_first(config: Config) -> bool:

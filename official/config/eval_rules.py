@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from official.config.derived import MAX_STEPS_PER_LOOP
 from official.config.table import FIELDS, Config, replaced
 from official.io.errors import ConfigError
 
@@ -46,16 +47,15 @@ def _sequences_per_step(config: Config) -> int:
     return round(config.train_batch_size * (average or 1.0))
 
 
-def _steps_per_loop(given: int, every: int) -> int:
+def _steps_per_loop(given: int | None, every: int) -> int:
     """Returns the steps of a loop that fit between two evaluations: the given ones, or the most that are no
-    more than the default.
+    more than 200.
 
     A loop of all steps between two evaluations would answer no signal for as long, hours on a small machine.
     """
-    default = FIELDS["steps_per_loop"].default
-    if given != default and every % given == 0:
+    if given and every % given == 0:
         return given
-    return max(steps for steps in range(1, default + 1) if every % steps == 0)
+    return max(steps for steps in range(1, MAX_STEPS_PER_LOOP + 1) if every % steps == 0)
 
 
 def _text(value) -> str:

@@ -134,7 +134,7 @@ def _check_replicas(config: Config) -> None:
 
 def _check_iterations(config: Config) -> None:
     every = config.device_iterations
-    if config.steps_per_loop % every:
+    if config.steps_per_loop and config.steps_per_loop % every:
         raise ConfigError(
             f"steps_per_loop={config.steps_per_loop} is not a multiple of device_iterations={every}. Nearest"
             f" valid: {nearest_multiples(config.steps_per_loop, every)}."

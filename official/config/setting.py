@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
 from official.io.errors import ConfigError, check_arguments, suggest
+from official.io.files import is_remote
 
 PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
+# Parts that settings have in a training, see `Field.training`.
+IDENTITY, RECIPE, LENGTH = "identity", "recipe", "length"
 _TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
 
 
@@ -27,6 +31,11 @@ class Field:
       backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
       evaluation: whether what an evaluation finds, with the same weights, depends on it, or config ->
         whether. Where it changes, earlier evaluations count no more. None: as its section says.
+      training: its part in what is trained, or config -> part. IDENTITY: another value is another run, and a
+        run that has begun refuses it. RECIPE: it may change until the run is over. LENGTH: how long the run
+        is; one that is over takes more steps, and no fewer. None: the weights do not depend on it. Where a
+        row says nothing, as its section says.
+      files: whether it names files or folders that are read. Two spellings of one path are the same then.
     """
 
     name: str
@@ -39,6 +48,25 @@ class Field:
     tasks: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     evaluation: bool | Callable[[Any], bool] | None = None
+    training: str | Callable[[Any], str | None] | None = None
+    files: bool = False
+
+    def part_in_training(self, config: Any) -> str | None:
+        """Returns IDENTITY, RECIPE, LENGTH or None, for a run of this configuration."""
+        return self.training(config) if callable(self.training) else self.training
+
+    def is_same(self, one: Any, other: Any, folder: str = "") -> bool:
+        """Tells whether two values mean the same.
+
+        Args:
+          one: a value of before.
+          other: a value of now.
+          folder: the working directory of before, for paths; unset: that of now.
+        """
+        if one == other or not self.files or one is None or other is None:
+            return one == other
+        paths = _resolved(other)
+        return paths in (_resolved(one), _resolved(one, folder))
 
     def changes_evaluation(self, config: Any) -> bool:
         """Tells whether an evaluation of this configuration depends on the setting."""
@@ -116,15 +144,24 @@ class Section:
       rows: a dataclass whose attributes are `setting`s.
       evaluation: what a row that says nothing means. Sections of what is read and asked say True: a setting
         that is forgotten there costs an evaluation, and not a wrong result.
+      training: likewise. Sections of what is read and how weights are updated say RECIPE: a setting that is
+        forgotten there is refused once a run is over.
     """
 
-    def __init__(self, title: str, rows: type, evaluation: bool):
+    def __init__(self, title: str, rows: type, evaluation: bool, training: str | None = None):
         self.title = title
         self.evaluation = evaluation
-        self.fields = tuple(_field(row, evaluation) for row in dataclasses.fields(rows))
+        unsaid = {"evaluation": evaluation, "training": training}
+        self.fields = tuple(_field(row, unsaid) for row in dataclasses.fields(rows))
 
 
-def _field(row: dataclasses.Field, evaluation: bool) -> Field:
+def _field(row: dataclasses.Field, unsaid: dict[str, Any]) -> Field:
     # Annotations are text, in every version of Python: each file of settings postpones them.
     kind = _TYPES[str(row.type).partition(" | ")[0]]
-    return Field(row.name, kind, row.default, **{"evaluation": evaluation, **row.metadata})
+    return Field(row.name, kind, row.default, **{**unsaid, **row.metadata})
+
+
+def _resolved(paths: str, folder: str = "") -> list[str]:
+    """Returns the absolute paths of a comma-separated list, links followed."""
+    parts = [part.strip() for part in paths.split(",")]
+    return [part if is_remote(part) else os.path.realpath(os.path.join(folder, part)) for part in parts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config import Config, ConfigError, nearest_multiples, train_steps
+from official.config import Config, ConfigError, nearest_multiples, steps_per_loop, train_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,14 +119,14 @@ def check_evaluation(config: Config, num_replicas: int) -> None:
         )
 
 
-def loop_length(step: int, steps_per_loop: int, next_stop: int) -> int:
-    """Returns the steps of the loop that starts at `step`: to the next multiple of steps_per_loop, at most to
+def loop_length(step: int, every: int, next_stop: int) -> int:
+    """Returns the steps of the loop that starts at `step`: to the next multiple of `every`, at most to
     `next_stop`.
 
     A run that was resumed in the middle of a loop, or has evaluated there, is thus aligned again after one
     loop.
     """
-    return min(steps_per_loop - step % steps_per_loop, next_stop - step)
+    return min(every - step % every, next_stop - step)
 
 
 def eval_is_due(config: Config, step: int, last_step: int) -> bool:
@@ -150,8 +150,9 @@ def next_evaluation(config: Config, step: int, last_step: int) -> int:
 def evaluation_steps(config: Config) -> list[int]:
     """Returns all steps after which the run would evaluate, if it does not stop at the threshold before."""
     last, step, steps = train_steps(config), 0, []
+    every = steps_per_loop(config)
     while step < last:
-        step += loop_length(step, config.steps_per_loop, next_evaluation(config, step, last))
+        step += loop_length(step, every, next_evaluation(config, step, last))
         if eval_is_due(config, step, last):
             steps.append(step)
     return steps

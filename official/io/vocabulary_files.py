@@ -7,6 +7,7 @@ Names and keys are Hugging Face's, so that its tokenizers read what is written h
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import functools
 import json
@@ -85,6 +86,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     source = f"--{flag}={path}"
     beside = os.path.join(os.path.dirname(found), TOKENIZER)
     if not found.endswith(".json"):
+        content = content.removeprefix(codecs.BOM_UTF8)  # what is kept of it is for other readers, too
         words = words_of(content, source)
         if files.is_file(beside):
             _check_same(words, found, model_folder.tokenizer_words(model_folder.read(beside), beside), beside)
@@ -109,8 +111,7 @@ def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], othe
     ours, theirs = (repr(each[first]) if first < len(each) else "nothing" for each in (words, others))
     raise ConfigError(
         f"{path} and {other_path} are different vocabularies: id {first} is {ours} and {theirs}."
-        " Move one of them"
-        " away."
+        " Move one of them away."
     )
 
 

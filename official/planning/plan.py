@@ -230,7 +230,7 @@ def _steps(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dic
     evaluations = batch_plan.evaluation_steps(config)
     return {
         "train_steps": config_lib.train_steps(config),
-        "steps_per_loop": config.steps_per_loop,
+        "steps_per_loop": config_lib.steps_per_loop(config),
         "warmup_steps": config.warmup_steps,
         "learning_rates": learning_rates(config),
         "eval_steps": evaluations,

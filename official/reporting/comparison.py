@@ -51,7 +51,7 @@ def read_runs(folders: list[str]) -> list[Run]:
     """Reads the folders of runs.
 
     Raises:
-      ConfigError: naming a folder that is missing, holds no metrics or is given twice.
+      ConfigError: naming a folder that is missing, holds no run or is given twice.
     """
     runs = [_read_run(folder, name) for folder, name in zip(folders, short_names(folders))]
     _drop_shared_logs(runs)
@@ -82,14 +82,16 @@ def _read_run(folder: str, name: str) -> Run:
     if not tf.io.gfile.isdir(folder):
         raise ConfigError(f"{folder} is not a folder. Give the --model_dir of each run.")
     metrics, damaged = read_metrics_counted(folder)
-    if not metrics:
-        raise ConfigError(
-            f"{folder} holds no metrics: metrics.jsonl is missing or empty. Give the --model_dir of each run."
-        )
     settings = _read_settings(os.path.join(folder, "config.json"))
+    if not (metrics or any(key.startswith("model.") for key in settings)):
+        raise ConfigError(
+            f"{folder} holds no metrics and no config.json of a run. Give the --model_dir of each run."
+        )
     log_path = settings.get("mllog_file") or os.path.join(folder, mllog.FILE_NAME)
     result = load_result(folder) if tf.io.gfile.exists(os.path.join(folder, RESULT)) else {}
     notes = [f"{name}: {damaged:,} damaged lines of metrics.jsonl are left out."] if damaged else []
+    if not metrics:
+        notes.append(f"{name}: no step is in metrics.jsonl, so there is no curve.")
     return Run(name, folder, settings, metrics, result, log_path, mllog.read_events(log_path), notes)
 
 
@@ -193,7 +195,7 @@ def summarize(run: Run, target: float | None = None) -> dict:
         "target_step": reached.get("step"),
         "target_samples": reached.get("samples"),
         "target_secs": _secs_until(run.events, reached.get("samples")),
-        "step": max(line["step"] for line in run.metrics),
+        "step": max((line["step"] for line in run.metrics), default=run.result.get("step") or 0),
         "eval_loss": last.get("loss"),
         "eval_accuracy": last.get(metric),
         "best_accuracy": max(

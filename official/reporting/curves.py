@@ -23,23 +23,27 @@ Points = Sequence[tuple[int, float | None]]
 
 @dataclasses.dataclass(frozen=True)
 class Trend:
-    """The change of a loss over the last part of a run.
+    """The change of the training loss over the last part of a run.
 
     Attributes:
       change: relative, negative where the loss fell; 0 where no change is clear.
       over: that part, in words.
+      first, last: the loss at its ends, on the straight line through it.
     """
 
     change: float
     over: str
+    first: float
+    last: float
 
     def describe(self) -> str:
         if self.change == 0:
-            return f"The loss shows no clear change over {self.over}."
+            return f"The training loss shows no clear change over {self.over}: it is {self.last:.3f}."
+        from_to = f"from {self.first:.3f} to {self.last:.3f}, over {self.over}"
         if abs(self.change) < _TREND:
-            return f"The loss has levelled off: it changed by {100 * self.change:+.1f} % over {self.over}."
+            return f"The training loss has levelled off: it changed by {100 * self.change:+.1f} %, {from_to}."
         kind = "was still falling: by" if self.change < 0 else "was rising: by"
-        return f"The loss {kind} {100 * abs(self.change):.1f} % over {self.over}."
+        return f"The training loss {kind} {100 * abs(self.change):.1f} %, {from_to}."
 
     @property
     def falls(self) -> bool:
@@ -122,9 +126,9 @@ def trend(losses: Points) -> Trend | None:
         over = f"the last {last - part[0][0]:,} steps"
     slope, error, mean_step, mean = _line(part)
     if abs(slope) < _SURE * error:
-        return Trend(0.0, over)
-    start = mean + slope * (part[0][0] - mean_step)
-    return Trend(slope * (last - part[0][0]) / start, over) if start > 0 else None
+        return Trend(0.0, over, mean, mean)
+    start, end = (mean + slope * (step - mean_step) for step in (part[0][0], last))
+    return Trend((end - start) / start, over, start, end) if start > 0 else None
 
 
 def _line(points: list[tuple[int, float]]) -> tuple[float, float, float, float]:

@@ -12,7 +12,7 @@ import time
 import tqdm
 from absl import logging
 
-from official.config import Config
+from official.config import Config, steps_per_loop
 from official.reporting.observer import Built, End, Evaluation, Observer, Start
 from official.reporting.progress import is_terminal, log_evaluation
 
@@ -116,7 +116,7 @@ class GraphcoreLog(Observer):
         self._say(
             _METRICS_TITLE,
             f"global_batch_size: {self._config.train_batch_size}",
-            f"device_iterations: {self._config.steps_per_loop}",
+            f"device_iterations: {steps_per_loop(self._config)}",
             f"training_steps: {self._last_step}",
             f"Training time: {time.monotonic() - self._started:.3f} secs",
             "-" * WIDTH,

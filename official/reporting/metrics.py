@@ -16,6 +16,7 @@ from official.io.writing import LineFile, read_lines
 from official.reporting.observer import End, Evaluation, Observer
 
 FILE_NAME = "metrics.jsonl"
+OPEN_STEPS = "open_interval_steps"  # of a line: an interval that a signal has cut has so many so far
 
 
 def plain_value(value: Any) -> Any:
@@ -73,11 +74,14 @@ def _parse(line: bytes) -> dict | None:
 
 
 def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
-    """Returns the whole lines of steps up to `resume_step` (None: of all steps), byte for byte."""
+    """Returns the whole lines of steps up to `resume_step` (None: of all steps), byte for byte; none of an
+    interval that was cut, which goes on."""
     kept = []
     for line in lines:
         record = _parse(line)
-        if record is not None and (resume_step is None or record["step"] <= resume_step):
+        if record is None or OPEN_STEPS in record:
+            continue
+        if resume_step is None or record["step"] <= resume_step:
             kept.append(line)
     return kept
 
@@ -102,6 +106,9 @@ class MetricsWriter(Observer):
 
     def on_interval(self, step: int, values: dict) -> None:
         self.write("train", step, values)
+
+    def on_open_interval(self, step: int, steps: int, values: dict) -> None:
+        self.write("train", step, {**values, OPEN_STEPS: steps})
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self.write("eval", evaluation.step, evaluation.values)

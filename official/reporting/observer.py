@@ -113,6 +113,10 @@ class Observer:
         """An interval is done. `values`: {name: number}, `samples` first; NaN in the last one of a run that
         fails."""
 
+    def on_open_interval(self, step: int, steps: int, values: dict) -> None:
+        """A signal has cut an interval after `steps` of its steps. `values` are those of `on_interval`, so
+        far; the whole interval comes when the run goes on."""
+
     def on_evaluation_start(self, step: int, samples: int) -> None:
         """An evaluation begins."""
 

@@ -28,6 +28,8 @@ _SHOWN_ELSEWHERE = (
     "learning_rates",
     "fresh_variables",
     "pipeline",
+    "report",
+    "evaluations",
 )
 
 
@@ -37,8 +39,10 @@ def write_report(
     config_json: str | dict,
     result: TrainResult,
     parameter_rows: Sequence[ParameterRow] = (),
+    name: str = FILE_NAME,
 ) -> str:
-    """Writes model_dir/report.html from model_dir/metrics.jsonl, command.txt and what is given.
+    """Writes model_dir/report.html, or another name, from model_dir/metrics.jsonl, command.txt and what is
+    given.
 
     Args:
       model_dir: folder of the run.
@@ -46,6 +50,7 @@ def write_report(
       config_json: the saved configuration, as text or as a dict.
       result: the end of the run.
       parameter_rows: the table of `summary.parameter_table`.
+      name: of the file.
 
     Returns:
       Path of the report.
@@ -65,7 +70,7 @@ def write_report(
         *(page.section(name, page.table(rows[0], rows[1:])) for name, rows in result.tables.items()),
         _details(model_dir, settings, result, parameter_rows),
     ]
-    path = os.path.join(model_dir, FILE_NAME)
+    path = os.path.join(model_dir, name)
     replace_file(path, _page(model_dir, title, judged, result, sections))
     return path
 

@@ -1,6 +1,7 @@
 """How a run ended: result.json for programs, the exit code for shells."""
 
 import dataclasses
+import datetime
 import json
 import os
 import types
@@ -71,6 +72,9 @@ class TrainResult:
         `official.training.task.Task.examples`.
       predictions: files that were written.
       export: folder of the SavedModel that was made of the best weights.
+      report: path of the page about it.
+      evaluations: what was evaluated and predicted with the weights in the folder since, by commands that
+        train nothing: see `evaluation_entry`.
       sequences_per_row: of packed rows, those that this process has trained on.
       packing_efficiency: the share of their places that hold a token, 0 to 1.
       pipeline: where the model lies on several devices: `stages` (in Graphcore's notation), `devices` (of
@@ -112,6 +116,8 @@ class TrainResult:
     examples: list[dict] = dataclasses.field(default_factory=list)
     predictions: list[str] = dataclasses.field(default_factory=list)
     export: str | None = None
+    report: str | None = None
+    evaluations: list[dict] = dataclasses.field(default_factory=list)
     sequences_per_row: float | None = None
     packing_efficiency: float | None = None
     pipeline: dict | None = None
@@ -137,6 +143,57 @@ def result_dict(result: TrainResult) -> dict:
     if clash:
         raise ValueError(f"scores {sorted(clash)} have the names of other fields of {FILE_NAME}.")
     return {**values, **scores}
+
+
+def from_dict(values: dict) -> TrainResult:
+    """Returns the result that `load_result` has read. Numbers that are no field are scores."""
+    own = [field.name for field in dataclasses.fields(TrainResult)]
+    names = {_NAMES_IN_FILE.get(name, name): name for name in own}
+    fields = {names[name]: value for name, value in values.items() if name in names}
+    scores = {
+        name: value
+        for name, value in values.items()
+        if name not in names and isinstance(value, (int, float, types.NoneType))
+    }
+    return TrainResult(**fields, scores=scores)
+
+
+def evaluation_entry(result: TrainResult, command: str, checkpoint: str, settings: dict) -> dict:
+    """Returns what `evaluations` says of an evaluation or prediction.
+
+    Args:
+      result: its own.
+      command: the command line.
+      checkpoint: prefix, or path, of the weights.
+      settings: {name: value} of what was read, and how.
+
+    Returns:
+      time (ISO 8601, UTC), command, checkpoint, step, status, reason, settings, data (number, bytes and
+      digest), target_metric, eval_accuracy, eval_loss, majority_accuracy, predictions, report, and the
+      scores.
+    """
+    values = result_dict(result)
+    names = ["step", "status", "reason", "data", "target_metric", "eval_accuracy", "eval_loss"]
+    names += ["majority_accuracy"] * (result.eval_accuracy is not None)
+    names += ["predictions", "report", *result.scores]
+    return {
+        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": command,
+        "checkpoint": checkpoint,
+        "settings": settings,
+        **{name: values[name] for name in names},
+    }
+
+
+def add_evaluation(model_dir: str, entry: dict) -> None:
+    """Adds an entry to the evaluations of model_dir/result.json, and leaves all else in it alone."""
+    values = load_result(model_dir)
+    _write(model_dir, {**values, "evaluations": [*values.get("evaluations", []), entry]})
+
+
+def note_export(model_dir: str, folder: str) -> None:
+    """Notes in model_dir/result.json where its weights were exported to."""
+    _write(model_dir, {**load_result(model_dir), "export": folder})
 
 
 def read_result(model_dir: str) -> dict:
@@ -179,18 +236,12 @@ def remove_result(model_dir: str) -> None:
         tf.io.gfile.remove(path)
 
 
-def keep_training_result(model_dir: str) -> None:
-    """Renames result.json and report.html of a training to train_result.json and train_report.html: an
-    evaluation writes its own."""
-    if read_result(model_dir).get("config", {}).get("do_train"):
-        for name in (FILE_NAME, "report.html"):
-            path = os.path.join(model_dir, name)
-            if tf.io.gfile.exists(path):
-                tf.io.gfile.rename(path, os.path.join(model_dir, f"train_{name}"), overwrite=True)
-
-
 def write_result(model_dir: str, result: TrainResult) -> str:
     """Writes model_dir/result.json, whole or not at all. Returns its path."""
+    return _write(model_dir, result_dict(result))
+
+
+def _write(model_dir: str, values: dict) -> str:
     path = os.path.join(model_dir, FILE_NAME)
-    replace_file(path, json.dumps(result_dict(result), indent=2, allow_nan=False) + "\n")
+    replace_file(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
     return path

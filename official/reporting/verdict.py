@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # How much better than a constant prediction counts as better at all, and as clearly better; scores are
 # fractions.
 _BETTER, _CLEARLY_BETTER = 0.005, 0.02
+_GOOD_F1 = 0.3  # below it, most answers are wrong
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +57,20 @@ def judge(metrics: list[dict], result: TrainResult) -> Verdict:
     if constant and score is not None and score < constant[1] + _CLEARLY_BETTER:
         return _no_better(constant, score, trend(losses), result)
     if not trained:
-        return Verdict(
-            _evaluated_headline(result),
-            _score_sentence(result),
-            "",
-            "bad" if result.status == "aborted" else "good",
-        )
-    return _ended(metrics, losses, result)
+        tone = "bad" if result.status == "aborted" else "good"
+        return _with_low_f1(Verdict(_evaluated_headline(result), _score_sentence(result), "", tone), result)
+    return _with_low_f1(_ended(metrics, losses, result), result)
+
+
+def _with_low_f1(found: Verdict, result: TrainResult) -> Verdict:
+    """Returns the verdict, which is not a good one where F1 is low, whatever the run was asked for."""
+    score = score_of(result)[0]
+    if result.target_metric != "f1" or score is None or score >= _GOOD_F1 or found.tone != "good":
+        return found
+    trained = result.config.get("do_train", True)
+    advice = "Train for more steps, or try another --learning_rate." if trained else ""
+    sentence = f"{found.sentence} An F1 below {_GOOD_F1} is low."
+    return dataclasses.replace(found, sentence=sentence, advice=found.advice or advice, tone="fair")
 
 
 def planned_steps(config: dict) -> int | None:
@@ -174,7 +182,7 @@ def _ended(metrics: list[dict], losses: Points, result: TrainResult) -> Verdict:
     elif change:
         parts.append(change.describe())
         if result.status == "finished" and change.falls:
-            headline = "All steps done, still falling"
+            headline = "All steps done, training loss still falling"
         advice = advice or _advice_of_trend(change, result)
     return Verdict(headline, " ".join(filter(None, parts)), advice, tone)
 
@@ -270,6 +278,7 @@ def judge_repeats(result: TrainResult, count: int) -> Verdict:
     mean, deviation = result.scores.get(name), result.scores.get(f"{name}_std")
     if mean is None or deviation is None:
         return Verdict(f"{count} runs done", "", "", "good")
+    tone = "fair" if name == "f1" and mean < _GOOD_F1 else "good"
     both = f"{_number(mean)} \u00b1 {_number(deviation)}"
     sentence = f"{metric_name(name)} {both}, mean and standard deviation over {count} seeds."
     constant = _constant(result)
@@ -286,5 +295,5 @@ def judge_repeats(result: TrainResult, count: int) -> Verdict:
         f"{count} runs done",
         sentence,
         "Compare recipes over several seeds: differences smaller than the deviation are noise.",
-        "good",
+        tone,
     )

@@ -1,13 +1,11 @@
 """What earlier processes of a run left in its folder: result, metrics, settings."""
 
-import os
-
 from official import config as config_lib
 from official.config import Config, ConfigError
 from official.config.model import contradictions
-from official.io.json_files import read_json_or_empty
-from official.reporting.metrics import read_metrics
+from official.reporting.metrics import OPEN_STEPS, read_metrics
 from official.reporting.result import TrainResult, read_result
+from official.training import own_folder
 
 
 class Earlier:
@@ -15,25 +13,17 @@ class Earlier:
 
     def __init__(self, model_dir: str):
         self.result = read_result(model_dir)
+        self.record = own_folder.read_record(model_dir)
         self._metrics = read_metrics(model_dir)
-        self._settings = read_json_or_empty(os.path.join(model_dir, "config.json"))
+        self._settings = self.record.settings
 
     def evaluates_like(self, config: Config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
         return bool(self._settings) and all(
-            self._settings.get(name, field.default) == config[name]
+            field.is_same(self._settings.get(name, field.default), config[name])
             for name, field in config_lib.FIELDS.items()
             if field.changes_evaluation(config)
         )
-
-    def changes(self, config: Config) -> list[str]:
-        """Returns the settings that differ from those of the earlier process: 'name old -> new'."""
-        known = {
-            name: self._settings[name]
-            for name in config_lib.FIELDS
-            if name in self._settings and name != "init_checkpoint"
-        }
-        return [f"{name} {value} -> {config[name]}" for name, value in known.items() if value != config[name]]
 
     def check_model(self, config: Config) -> None:
         """Raises ConfigError where its model computes something else with the same weights: other heads,
@@ -55,11 +45,12 @@ class Earlier:
         }
 
     def skipped_steps(self, last_step: int) -> int:
-        """Returns the updates up to `last_step` that loss scaling skipped."""
+        """Returns the updates up to `last_step` that loss scaling skipped, in whole intervals: one that was
+        cut goes on with its own count."""
         return sum(
             line.get("skipped_steps") or 0
             for line in self._metrics
-            if line["split"] == "train" and line["step"] <= last_step
+            if line["split"] == "train" and line["step"] <= last_step and OPEN_STEPS not in line
         )
 
     def baseline(self) -> tuple[str, float] | None:

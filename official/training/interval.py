@@ -63,14 +63,16 @@ class Interval:
     def values(self, task: Task, state: TrainState) -> dict:
         """Returns the line of the metrics as far as the interval is done."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
-        wait = {} if self.waited_secs is None else {"host_wait_share": self.waited_secs / self.secs}
+        wait = {}
+        if self.waited_secs is not None and self.secs:
+            wait["host_wait_share"] = self.waited_secs / self.secs
         return {
             **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),
             "learning_rate": float(state.schedule(state.step - 1)),
             "gradient_norm": float(totals["norm"]) / max(state.step - self.first_step - skipped, 1),
             "loss_scale": _loss_scale(state),
             "skipped_steps": skipped,
-            "sequences_per_sec": self.sequences / self.secs,
+            "sequences_per_sec": self.sequences / self.secs if self.secs else None,
             **wait,
         }
 

@@ -87,6 +87,7 @@ class Loop:
             self._train_and_evaluate()
         except signals.Interrupted:
             self.outcome.interrupted = True
+            self._tell_open_interval()
             self._count_open_interval()
         if self.config.do_train and not self.manager.is_saved(self.state.step):
             self._save()
@@ -180,7 +181,7 @@ class Loop:
         self.together.poll()
         step = self.state.step
         planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
-        end = step + batch_plan.loop_length(step, self.config.steps_per_loop, step + planned)
+        end = step + batch_plan.loop_length(step, config_lib.steps_per_loop(self.config), step + planned)
         for observer in self.observers:
             observer.on_training(step, self.state.samples_done, planned * self.plan.sequences_per_step)
         while True:
@@ -249,6 +250,16 @@ class Loop:
         for observer in self.observers:
             observer.on_first_step(self.state.step, self.outcome.first_step_secs)
 
+    def _tell_open_interval(self) -> None:
+        """Tells of an interval that a signal has cut: a run that stops early has metrics, too."""
+        first = self.interval.first_step
+        if not self.config.do_train or first == self.state.step:
+            return
+        values = {"samples": self.state.samples_done, **self.interval.values(self.task, self.state)}
+        values |= self._packing_of_interval()
+        for observer in self.observers:
+            observer.on_open_interval(self.state.step, self.state.step - first, values)
+
     def _count_open_interval(self) -> None:
         if self.interval.steps:
             self.outcome.loop_rates.append((self.interval.sequences, self.interval.secs))
@@ -279,11 +290,17 @@ class Loop:
             self.manager.pin(step)
 
     def best_step(self) -> int | None:
-        """Returns the step of the best evaluation, the first of equals, of a task that is scored; None where
-        there was none."""
+        """Returns the step of the best evaluation of a task that is scored: of equal scores the one with the
+        lower loss, of equal losses the first. None where there was none."""
         if not (is_scored(self.task) and self.evaluated):
             return None
-        return max(sorted(self.evaluated), key=lambda step: self.evaluated[step][self.task.target_metric])
+
+        def rank(step: int) -> tuple[float, float]:
+            values = self.evaluated[step]
+            loss = values.get("loss")  # none of tasks whose evaluation set has no labels
+            return values[self.task.target_metric], -math.inf if loss is None else -loss
+
+        return max(sorted(self.evaluated), key=rank)
 
     def evaluate(self) -> dict:
         """Evaluates the whole set, sums first and divides once, tells of it and returns the values. On a

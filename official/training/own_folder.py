@@ -1,18 +1,241 @@
-"""The folder of a run, while the run writes to it: locked, and still there."""
+"""The folder of a run: the run that it holds, which is a record once it is over, and its lock."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import os
+import shlex
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, Any, NoReturn
 
 import tensorflow as tf
+from absl import logging
 
-from official.io.errors import ConfigError
+from official.checkpoint.manager import CheckpointManager
+from official.config import FIELDS, Config, ConfigError, bert_config_from_dict, own_place, replaced
+from official.config.setting import IDENTITY, LENGTH, RECIPE
+from official.io import model_folder, vocabulary_files
 from official.io.files import is_remote
+from official.io.json_files import read_json_or_empty
+from official.io.writing import read_lines
+
+# Of result.json: the training has come to its end. Runs that were interrupted or have failed go on.
+OVER = ("success", "finished", "aborted")
+# Keys of a model that change no weight's place: a run that goes on may have others.
+_MODEL_RECIPE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+_FIRST_OF_SEVERAL = "run-1"  # folder of --num_runs
+_MOST_OF_CHANGES, _MOST_OF_VALUE = 100, 36  # characters of a message, which has to fit into a line
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The run in the folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The run that a folder holds.
+
+    Attributes:
+      model_dir: the folder.
+      settings: what was asked for, as config.json has it; empty where there is no run.
+      result: of result.json; empty while the run goes on and where it was killed.
+      step: of the newest checkpoint; 0 without one.
+      command: the command line that it was begun, or went on, with.
+    """
+
+    model_dir: str
+    settings: dict[str, Any]
+    result: dict[str, Any]
+    step: int
+    command: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder holds a run at all."""
+        return bool(self.settings or self.result or self.step)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the training has come to its end: from then on it is a record."""
+        settings = self.result.get("config")
+        trained = not isinstance(settings, dict) or settings.get("do_train", True)
+        return self.result.get("status") in OVER and bool(trained)
+
+    def changes(self, config: Config) -> dict[str, list[str]]:
+        """Returns the settings that differ from those of the run: {part in the training: 'name old -> new'}.
+
+        Settings that an older version did not know are not compared.
+        """
+        found: dict[str, list[str]] = {IDENTITY: [], RECIPE: [], LENGTH: [], "": []}
+        environment = self.result.get("environment")
+        folder = environment.get("working_directory", "") if isinstance(environment, dict) else ""
+        for name, field in FIELDS.items():
+            if name in self.settings and not field.is_same(self.settings[name], config[name], folder):
+                text = f"{name} {_text(self.settings[name])} -> {_text(config[name])}"
+                found[field.part_in_training(config) or ""].append(text)
+        found[IDENTITY] += self._changes_of_vocabulary(config)
+        for key, text in self._changes_of_model(config).items():
+            found[RECIPE if key in _MODEL_RECIPE else IDENTITY].append(text)
+        return found
+
+    def _changes_of_model(self, config: Config) -> dict[str, str]:
+        try:
+            model = bert_config_from_dict(self.settings.get("model") or {}, "")
+        except ConfigError:  # it has none, or one of another version
+            return {}
+        old, new = dataclasses.asdict(model), dataclasses.asdict(config.model)
+        return {
+            key: f"model.{key} {_text(old[key])} -> {_text(new[key])}" for key in old if old[key] != new[key]
+        }
+
+    def _changes_of_vocabulary(self, config: Config) -> list[str]:
+        """Compares the vocabulary with the one that the folder keeps, word by word, whatever their paths."""
+        kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
+        content = b"".join(read_lines(kept))
+        if not (content and config.vocab_file):
+            return []
+        found = []
+        if vocabulary_files.read(config.vocab_file).content != content:
+            found.append(f"vocab_file {_text(kept)} -> {_text(config.vocab_file)}")
+        lower, asked = model_folder.tokenizer_settings(kept).do_lower_case, config.do_lower_case
+        if None not in (lower, asked) and lower != asked:
+            found.append(f"do_lower_case {_text(lower)} -> {_text(asked)}")
+        return found
+
+    def check(self, config: Config) -> None:
+        """Raises ConfigError where a training is asked for that the run is not, or is not any more."""
+        changes = self.changes(config)
+        refused = changes[IDENTITY] + (changes[RECIPE] if self.is_over else [])
+        if refused:
+            self._refuse(refused, "does not fit")
+
+    def check_steps(self, config: Config, last_step: int) -> None:
+        """Raises ConfigError where settings have changed that the weights depend on, and there is no step
+        left to train with them.
+
+        Args:
+          config: as it was asked for.
+          last_step: that it ends with.
+        """
+        changes = self.changes(config)
+        length, others = changes[LENGTH], changes[RECIPE]
+        if not (length or others):
+            return
+        done = max(self.step, self.result.get("step") or 0) if self.is_over else self.step
+        changed = length + others
+        if self.is_over and self.step < done:
+            self._refuse(changed, f"needs the checkpoint of step {done}, which is gone, of")
+        score, target = self.result.get("eval_accuracy"), config.stop_threshold
+        if self.is_over and score is not None and target is not None and score >= target:
+            self._refuse(changed, f"is no more than the {score:.4f} that is reached by")
+        if last_step < done or last_step == done and (self.is_over or others):
+            self._refuse(changed, f"ends at step {last_step} and leaves nothing to train in")
+
+    def _refuse(self, changes: list[str], problem: str) -> NoReturn:
+        """Raises ConfigError that names all changes; the values of as many as there is room for."""
+        state = self.result.get("status") if self.is_over else "not over"
+        more = "more steps (--num_train_epochs, --stop_steps), " if self.is_over else ""
+        text, names = ", ".join(changes), [change.partition(" ")[0] for change in changes]
+        if len(text) > _MOST_OF_CHANGES:
+            text = ", ".join(names if len(changes[0]) > _MOST_OF_CHANGES else [changes[0], *names[1:]])
+        raise ConfigError(
+            f"{text} {problem} the run in --model_dir={self.model_dir}, {state} at step {self.step}. Allowed:"
+            f" {more}--do_train=false, another --model_dir, or --overwrite."
+        )
+
+
+def read_record(model_dir: str) -> Record:
+    """Returns the run that a folder holds. One that is empty, or has a model of other people's, holds
+    none."""
+    settings: Any = read_json_or_empty(os.path.join(model_dir, "config.json"))
+    result = read_json_or_empty(os.path.join(model_dir, "result.json"))
+    if not isinstance(settings.get("model"), dict):
+        settings = result.get("config")  # of several runs together, which have no config.json
+    steps = CheckpointManager(model_dir, {}, 1).steps()
+    command = b"".join(read_lines(os.path.join(model_dir, "command.txt"))).decode(errors="replace").strip()
+    settings = settings if isinstance(settings, dict) else {}
+    return Record(model_dir, settings, result, steps[-1] if steps else 0, command)
+
+
+def _text(value: Any) -> str:
+    """Returns a value for people; of a long path its end."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _MOST_OF_VALUE else f"...{text[3 - _MOST_OF_VALUE :]}"
+
+
+@contextlib.contextmanager
+def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
+    """With --overwrite, renames the folder to the next free of MODEL_DIR.1, MODEL_DIR.2, ... where it holds a
+    run. Where what follows fails before there is a new folder, it gets its name back.
+
+    A run that this very command line has begun, and that is not over, goes on: programs that start a command
+    again after a loss would begin anew each time.
+
+    Yields:
+      the configuration, without the flag.
+
+    Raises:
+      ConfigError: where the folder is in use or remote, or holds what the new run reads.
+    """
+    renamed = _rename(config, command) if config.overwrite and own_place.rank(config) == 0 else None
+    try:
+        yield replaced(config, overwrite=False)
+    except BaseException:
+        if renamed and not os.path.lexists(config.model_dir):
+            os.rename(renamed, os.path.normpath(config.model_dir))
+            logging.info("%s has its name back", config.model_dir)
+        raise
+
+
+def _rename(config: Config, command: list[str]) -> str | None:
+    """Renames the folder of a run, and returns where it is; None where there is none to rename."""
+    folder = os.path.normpath(config.model_dir)
+    record, first = read_record(config.model_dir), read_record(os.path.join(folder, _FIRST_OF_SEVERAL))
+    if not (record.is_there or first.is_there):
+        return None
+    if is_remote(config.model_dir):
+        raise ConfigError(
+            f"--overwrite renames a folder of this machine, --model_dir={config.model_dir} is remote. Give"
+            " another --model_dir."
+        )
+    if not record.is_over and shlex.join(command) == (record.command or first.command):
+        logging.info("This command has begun the run in %s, which is not over: it goes on", config.model_dir)
+        return None
+    _check_not_within(config, folder)
+    with locked(config.model_dir):
+        number = 1
+        while os.path.lexists(f"{folder}.{number}"):
+            number += 1
+        try:
+            os.rename(folder, f"{folder}.{number}")
+        except OSError as error:
+            raise ConfigError(
+                f"--overwrite cannot rename --model_dir={config.model_dir}: {error.strerror}."
+            ) from None
+    logging.info("The run that was in %s is in %s.%d now", config.model_dir, folder, number)
+    return f"{folder}.{number}"
+
+
+def _check_not_within(config: Config, folder: str) -> None:
+    """Raises ConfigError where the new run reads files of the folder that is to be renamed."""
+    top = os.path.realpath(folder)
+    for name, field in FIELDS.items():
+        if field.files and name != "bert_config_file" and config[name]:  # which has been read
+            for path in map(str.strip, config[name].split(",")):
+                if os.path.commonpath([top, os.path.realpath(path)]) == top:
+                    raise ConfigError(
+                        f"{name}={path} lies in --model_dir={config.model_dir}, which --overwrite renames."
+                        f" Give another --model_dir, or a copy as --{name}."
+                    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Its lock
 
 
 @contextlib.contextmanager

@@ -4,14 +4,16 @@ import json
 import os
 import signal
 import statistics
+import sys
 
 from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError
+from official.config.setting import LENGTH
 from official.reporting import report
 from official.reporting.result import TrainResult, write_result
-from official.training import runner
+from official.training import own_folder, runner
 from official.training.starting import MakeTask
 
 
@@ -23,8 +25,8 @@ def run(
 ) -> TrainResult:
     """Runs --num_runs times with the seeds --seed, --seed + 1, ..., in model_dir/run-1, run-2, ...
 
-    A run that is finished already only says again what it scored, so the same command goes on where it was
-    interrupted.
+    A run that is over only says again what it scored, so the same command goes on where it was interrupted,
+    and more of --num_runs adds runs.
 
     Returns:
       The result that ended the last run, with {metric: mean} and {metric_std: sample standard deviation} over
@@ -37,6 +39,27 @@ def run(
         return runner.run(config, make_task, command, started)
     if config.seed + config.num_runs > config_lib.FIELDS["seed"].maximum:
         raise ConfigError(f"seed={config.seed} leaves no room for num_runs={config.num_runs}. Lower --seed.")
+    command = command or sys.argv
+    with own_folder.set_aside(config, command) as config:
+        return _run_all(config, make_task, command, started, _is_complete(config))
+
+
+def _is_complete(config: Config) -> bool:
+    """Tells whether all runs are over that are asked for: their summary is not written again.
+
+    Raises:
+      ConfigError: where the folder holds a single run, more runs, or runs of other settings.
+    """
+    record = own_folder.read_record(config.model_dir)
+    before = record.settings.get("num_runs", 1)
+    as_before = config_lib.replaced(config, num_runs=before)
+    record.check(as_before if 1 < before <= config.num_runs else config)
+    return record.is_over and before == config.num_runs and not record.changes(config)[LENGTH]
+
+
+def _run_all(
+    config: Config, make_task: MakeTask, command: list[str], started: float | None, is_complete: bool
+) -> TrainResult:
     cache_dir = config.cache_dir or (
         os.path.join(config.model_dir, "features") if config.task == "squad" else None
     )  # of all runs
@@ -63,7 +86,10 @@ def run(
             )
             return result
     _summarize(result, scores)
+    if is_complete:
+        return result
     result.config = json.loads(config_lib.to_json(config))
+    result.evaluations, result.report = [], os.path.join(config.model_dir, report.FILE_NAME)
     write_result(config.model_dir, result)
     report.write_repeats_report(config.model_dir, f"BERT {config.task}", result, folders)
     return result

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -12,19 +13,15 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config
+from official.config.setting import LENGTH
 from official.distribution import strategy as strategy_lib
 from official.io.errors import PeerError
 from official.io.signals import Interrupted
 from official.optimization import schedules
 from official.reporting import environment, report
+from official.reporting import result as result_lib
 from official.reporting.observer import End, Observer, Start
-from official.reporting.result import (
-    TrainResult,
-    keep_training_result,
-    remove_result,
-    result_dict,
-    write_result,
-)
+from official.reporting.result import TrainResult, remove_result, result_dict
 from official.training import (
     finish,
     listeners,
@@ -61,19 +58,24 @@ def run(
     Raises:
       ConfigError: for bad input, before anything is trained.
     """
-    started = started or time.time()
+    started, command = started or time.time(), command or sys.argv
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
-    ready = starting.make_ready(config, make_task)
-    own, devices, task = ready.config, ready.devices, ready.task
-    starting.check_init_checkpoint(own)
-    prediction.check(own)
+    surroundings["working_directory"] = os.getcwd()  # of paths in the settings
+    with own_folder.set_aside(config, command) as config:
+        config, over = _left_to_do(config)
+        if over:
+            return over
+        ready = starting.make_ready(config, make_task)
+        own, devices, task = ready.config, ready.devices, ready.task
+        starting.check_init_checkpoint(own)
+        prediction.check(own)
     with (
         _writing(own, devices) as check_folder,
         listeners.listening(own, devices.is_chief) as observers,
         strategy_lib.noticing_lost_peers(devices.strategy),
     ):
         starting.tell(own, devices)
-        beginning = starting.begin(own, task, devices, asked=config, command=command or sys.argv)
+        beginning = starting.begin(own, task, devices, asked=config, command=command)
         observers += listeners.of_state(own, devices, beginning)
         starting.tell_built(observers, ready)
         loop = _make_loop(own, task, devices, beginning, observers)
@@ -88,10 +90,39 @@ def run(
             speed = result.sequences_per_sec
             result.predicted_sequences_per_sec = prediction.tell(own, make_task, devices, speed)
         if devices.is_chief:
-            _write_result(own, result, beginning.parameters)
+            _write_result(own, result, beginning, command)
         for observer in observers:
             observer.on_result(result.status, result_dict(result))
     return result
+
+
+def _left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
+    """Looks at the run that is in the folder already, before anything is built.
+
+    Returns:
+      What there is to do, which of a run that is over may be an evaluation alone; and the run's result, where
+      nothing is.
+
+    Raises:
+      ConfigError: where the run is another one, or is over and was trained otherwise.
+    """
+    if not config.do_train:
+        return config, None
+    earlier = Earlier(config.model_dir)
+    record, result = earlier.record, earlier.result
+    record.check(config)
+    if not (record.is_over and result) or record.changes(config)[LENGTH]:
+        return config, None
+    same = earlier.evaluates_like(config)
+    evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
+    predict = config.do_predict and not (same and result.get("predictions"))
+    if evaluate or predict:
+        logging.info("The run in %s is over: its weights are evaluated, and not trained", config.model_dir)
+        return config_lib.replaced(config, do_train=False), None
+    over = result_lib.from_dict(result)
+    over.reason += ". The run is over, and nothing in its folder was changed"
+    over.signal = None  # which was for the process of then
+    return config, over
 
 
 def _writing(config: Config, devices: starting.Devices) -> contextlib.AbstractContextManager:
@@ -266,12 +297,31 @@ def _make_result(
     )
 
 
-def _write_result(config: Config, result: TrainResult, parameters: list) -> None:
-    """Writes result and report. An evaluation of somebody's run leaves the result of the training beside
-    it."""
+def _write_result(
+    config: Config, result: TrainResult, beginning: starting.Beginning, command: list[str]
+) -> None:
+    """Writes result and report. Where the folder has a result, what trains nothing adds an entry to it, with
+    a report of its own; what a signal has cut off leaves nothing."""
+    earlier, adds = beginning.earlier.result, bool(not config.do_train and beginning.earlier.result)
+    if adds and result.status in ("interrupted", "failed"):
+        return
+    evaluations = earlier.get("evaluations", [])
+    name = f"evaluation_{len(evaluations) + 1}.html" if adds else report.FILE_NAME
+    result.report = os.path.join(config.model_dir, name)
     if not config.do_train:
-        keep_training_result(config.model_dir)
-    write_result(config.model_dir, result)
-    report.write_report(
-        config.model_dir, f"BERT {config.task}", config_lib.to_json(config), result, parameters
-    )
+        settings = {
+            field.name: config[field.name]
+            for field in config_lib.FIELDS.values()
+            if field.changes_evaluation(config) and config[field.name] != field.default
+        }
+        line = shlex.join(command)
+        entry = result_lib.evaluation_entry(result, line, beginning.weights, settings)
+        result.evaluations = [entry]
+    else:
+        result.evaluations = evaluations
+    if adds:
+        result_lib.add_evaluation(config.model_dir, entry)
+    else:
+        result_lib.write_result(config.model_dir, result)
+    title, text = f"BERT {config.task}", config_lib.to_json(config)
+    report.write_report(config.model_dir, title, text, result, beginning.parameters, name)

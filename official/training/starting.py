@@ -166,6 +166,7 @@ class Beginning:
       earlier_counts: whether what they found out, on their evaluation set, is true of this run.
       fresh: names of the variables that no checkpoint had.
       data_changed: whether the data are not those that the run began with.
+      weights: path of the checkpoint that they are from; empty for fresh ones.
       parameters: the table of parameters, for the report.
     """
 
@@ -175,6 +176,7 @@ class Beginning:
     earlier_counts: bool
     fresh: list[str]
     data_changed: bool
+    weights: str
     parameters: list
 
 
@@ -188,6 +190,10 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
       asked: the configuration that was asked for, which is saved.
       command: the command line, saved, too.
     """
+    earlier = Earlier(config.model_dir)
+    if config.do_train:  # what is in the folder may have changed while the data were found
+        earlier.record.check(asked)
+        earlier.record.check_steps(asked, config_lib.train_steps(config))
     state = pipelined.make_state(config, task, devices.strategy)
     parameters = summary.parameter_table(state.model.trainable_variables)
     logging.info("Model: %s", summary.format_total(parameters))
@@ -195,12 +201,10 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
     manager = CheckpointManager(
         config.model_dir, state.variables(), config.keep_checkpoints, read_only=not devices.is_chief
     )
-    earlier = Earlier(config.model_dir)
     to_keep = kept_files.missing(config.model_dir, task.companions)
-    fresh = restore(config, manager, state, earlier, task)
-    changes = earlier.changes(asked) if state.step else []
-    if changes:
-        logging.info("Changed since this run was started: %s", ", ".join(changes))
+    weights, fresh = restore(config, manager, state, earlier, task)
+    if state.step and config.do_train:
+        _tell_changes(earlier.record.changes(asked))
     goes_on = devices.is_chief and config.do_train and state.step > 0
     data_changed = goes_on and noted_data.have_changed(config, task.data_files())
     if devices.is_chief:
@@ -208,16 +212,27 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
         if devices.layout:
             noted_layout.write(config.model_dir, devices.layout)
         kept_files.write(config.model_dir, to_keep)
-    return Beginning(state, manager, earlier, earlier.evaluates_like(config), fresh, data_changed, parameters)
+    counts = earlier.evaluates_like(config)
+    return Beginning(state, manager, earlier, counts, fresh, data_changed, weights, parameters)
+
+
+def _tell_changes(changes: dict[str, list[str]]) -> None:
+    """Says in what a run goes on otherwise than it was started, and warns of what its weights depend on."""
+    others = changes.pop("")
+    trained = [change for found in changes.values() for change in found]
+    if trained:
+        logging.warning("Changed since this run was started: %s", ", ".join(trained))
+    if others:
+        logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(others))
 
 
 def restore(
     config: Config, manager: CheckpointManager, state: TrainState, earlier: Earlier, task: Task
-) -> list[str]:
+) -> tuple[str, list[str]]:
     """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh.
 
     Returns:
-      The names of a head that started fresh.
+      The checkpoint that it is from, and the names of a head that started fresh.
 
     Raises:
       ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
@@ -229,7 +244,7 @@ def restore(
         if state.loss_scale:
             state.loss_scale.go_on(state.step)
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
-        return earlier.result.get("fresh_variables", [])
+        return prefix, earlier.result.get("fresh_variables", [])
     if config.init_checkpoint:
         made = initialize.initialize(
             state.model_variables(), config.init_checkpoint, config.model, task.class_names
@@ -240,14 +255,14 @@ def restore(
                 f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not"
                 " fine-tuned for this task. Give a checkpoint that was, or --do_train."
             )
-        return made.fresh
+        return config.init_checkpoint, made.fresh
     if not config.do_train:
         raise ConfigError(
             f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
             " --model_dir, or give --init_checkpoint."
         )
     logging.info("Fresh weights from seed %d", config.seed)
-    return []
+    return "", []
 
 
 def _save_settings(config: Config, command: list[str]) -> None:

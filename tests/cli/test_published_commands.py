@@ -333,3 +333,53 @@ def test_graphcores_options_on_the_page_are_taken():
     names = [name.split()[0].replace("-", "_") for cell in left for name in re.findall(r"`([^`]+)`", cell)]
     known = set(FIELDS) | set(aliases.NAMES) | foreign.options_of_theirs()
     assert len(names) > 45 and set(names) <= known
+
+
+OF_FLAGS = """
+--task=glue
+--glue_task=mrpc
+--bert_config_file=configs/models/minilm_l6.json
+--model_dir=x
+--data_dir=y
+--vocab_file=
+--max_seq_length=128
+--train_batch_size=32
+--num_train_epochs=3
+--stop_steps=500
+--plan
+"""
+
+
+def test_an_option_means_the_same_over_a_flagfile_and_over_a_configuration(tmp_path):
+    """And the other way round: what the command line itself says in our words is above it."""
+    path = tmp_path / "own.flags"
+    path.write_text(OF_FLAGS)
+    written = [line for line in OF_FLAGS.split() if line != "--plan"]
+    others = [line for line in written if not line.startswith(("--num_train", "--stop", "--train_batch"))]
+    expected = {
+        "--num_train_steps=60": dict(num_steps_per_epoch=60, num_train_epochs=1, stop_steps=None),
+        "--num-train-steps 60": dict(num_steps_per_epoch=60, num_train_epochs=1, stop_steps=None),
+        "--max_steps=60": dict(num_steps_per_epoch=60, num_train_epochs=1, stop_steps=None),
+        "--epochs=2": dict(num_train_epochs=2),
+        "--global_batch_size=64": dict(train_batch_size=64),
+        "--micro_batch_size=8 --gradient_accumulation=2": dict(train_batch_size=16, num_accumulation_steps=2),
+        "--vocab_size=30600": dict(),
+        "--num_train_steps=60 --num_steps_per_epoch=20 --num_train_epochs=3": dict(num_train_epochs=3),
+        "--num_train_steps=60 --stop_steps=30": dict(num_steps_per_epoch=60, stop_steps=30),
+    }
+    for command, settings in expected.items():
+        for first in ([f"--flagfile={path}"], [f"--config={path}"], [*others, "--plan"]):
+            words = command.split()
+            orders = [[*first, *words], [*words, *first]]
+            for arguments in orders[:1] if "--stop_steps" in command else orders:
+                config = flags.parse(arguments)
+                assert {name: config[name] for name in settings} == settings, arguments
+                assert config.model.vocab_size == (30600 if "vocab_size" in command else 30522), arguments
+    for command, message in (
+        ("--num_train_steps=60 --num_train_epochs=3", "--num_train_steps=60 is the number of updates"),
+        ("--num_train_steps=60 --epochs=3", "--num_train_steps and --epochs both say how long"),
+        ("--global_batch_size=64 --train_batch_size=16", "--global_batch_size=64 and --train_batch_size=16"),
+    ):
+        for first in (f"--flagfile={path}", f"--config={path}"):
+            with pytest.raises(ConfigError, match=message):
+                flags.parse([first, *command.split()])

@@ -4,6 +4,7 @@ import io
 import json
 import logging as standard_logging
 import os
+import pathlib
 import subprocess
 import sys
 import warnings
@@ -600,6 +601,18 @@ def test_bad_folders(tmp_path, make, message):
     make(tmp_path / "bad")
     with pytest.raises(ConfigError, match=f"{tmp_path}/bad {message}"):
         read(write_run(tmp_path / "good"), tmp_path / "bad")
+
+
+def test_a_run_that_did_no_step_is_a_run(tmp_path):
+    folder = pathlib.Path(write_run(tmp_path / "stopped"))
+    (folder / "metrics.jsonl").unlink()
+    (folder / "config.json").write_text('{"model": {"hidden_size": 32}, "seed": 1}')
+    (folder / "result.json").write_text('{"status": "interrupted", "step": 0}')
+    done = command(folder, write_run(tmp_path / "other"), f"--output={tmp_path}/a.png")
+    assert done.returncode == 0, done.stderr
+    assert "interrupted" in done.stdout and "no step is in metrics.jsonl" in done.stdout
+    alone = command(folder, f"--output={tmp_path}/b.png")
+    assert alone.returncode == 0, alone.stderr
 
 
 def command(*arguments):

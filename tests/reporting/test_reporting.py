@@ -391,6 +391,8 @@ def test_result_file(tmp_path):
         "examples",
         "predictions",
         "export",
+        "report",
+        "evaluations",
         "sequences_per_row",
         "packing_efficiency",
         "pipeline",

@@ -1,5 +1,7 @@
 """The judgement of a run, from curves made up to show one thing each."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -96,7 +98,9 @@ def test_a_run_of_few_long_loops_has_a_trend_too():
     found = curves.trend(
         [(100 * number, loss) for number, loss in enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)]
     )
-    assert found.describe() == "The loss was still falling: by 7.8 % over the last 300 steps."
+    assert found.describe() == (
+        "The training loss was still falling: by 7.8 %, from 6.385 to 5.890, over the last 300 steps."
+    )
 
 
 def test_over_fitting_needs_both_curves():
@@ -148,7 +152,11 @@ def test_smoothing_keeps_the_start_and_leaves_gaps():
 
 def test_still_falling():
     found = judge(falling(0.05))
-    assert found.headline == "All steps done, still falling" and "was still falling: by 4." in found.sentence
+    assert found.headline == "All steps done, training loss still falling"
+    assert re.search(
+        r"The training loss was still falling: by 4\.\d %, from 1\.99\d to 1\.89\d, over the last fifth",
+        found.sentence,
+    )
     assert "--num_train_epochs=2" in found.advice and found.tone == "good"
 
 
@@ -281,6 +289,20 @@ def test_interrupted_evaluated_and_nothing_known():
         ).headline
         == "All steps done"
     )
+
+
+@pytest.mark.parametrize("status", ["finished", "success"])
+def test_a_low_f1_is_not_good(status):
+    for score, tone in ((0.25, "fair"), (0.31, "good")):
+        shared = dict(target_metric="f1", eval_accuracy=score, baseline_score=0.1, target=0.2)
+        for result in (
+            make_result(status, **shared),
+            make_result(status, **shared, config={"do_train": False}),
+        ):
+            found = judge(falling(), result)
+            assert found.tone == tone and ("An F1 below 0.3 is low" in found.sentence) == (tone == "fair")
+        result = make_result(scores={"f1": score, "f1_std": 0.01}, target_metric="f1", baseline_score=0.1)
+        assert verdict.judge_repeats(result, 3).tone == tone
 
 
 def test_repeats_are_compared_with_a_constant_too():

@@ -80,9 +80,30 @@ def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible)
     )
     rows = written["tables"]["Score by question word"][1:]
     assert all(0 <= value <= 1 for row in rows for value in row[2:])
-    assert impossible == (result.baseline_prediction == "no answer") and (
-        not impossible or 0 < result.baseline_score < 1
-    )
+    # Of "the red ball" red is the answer: 2 words that count, one of them right.
+    assert result.baseline_prediction == "the whole sentence"
+    answered = np.mean([bool(question["answers"]) for question in questions_of(tmp_path / "dev.json")])
+    assert result.baseline_score == pytest.approx(2 / 3 * answered)
+
+
+def questions_of(path) -> list[dict]:
+    root = json.loads(path.read_text())
+    return [
+        question for article in root["data"] for part in article["paragraphs"] for question in part["qas"]
+    ]
+
+
+def test_squad_is_compared_with_no_answer_where_that_scores_better(squad, tmp_path):
+    config = squad(True, version_2_with_negative=True)
+    root = json.loads((tmp_path / "dev.json").read_text())
+    asked = [part["qas"][0] for part in root["data"][0]["paragraphs"]]
+    for question in asked[4:]:
+        question |= {"answers": [], "is_impossible": True}
+    (tmp_path / "dev.json").write_text(json.dumps(root))
+    task = TASKS["squad"](config)
+    task.find_data()
+    right = np.mean([not question["answers"] for question in asked])
+    assert task.constant_prediction() == ("no answer", pytest.approx(right)) and right > 2 / 3
 
 
 def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+import types
 
 import numpy as np
 import pytest
@@ -53,6 +54,21 @@ def interrupt_at(monkeypatch, step: int) -> None:
         return values
 
     monkeypatch.setattr(Loop, "_call_devices", call)
+
+
+@pytest.mark.parametrize(
+    "losses, best",
+    [([0.9, 0.7, 0.8, 0.5], 20), ([0.7, 0.7, 0.8, 0.5], 10), ([None, None, None, 0.5], 10)],
+)
+def test_of_equal_scores_the_lower_loss_is_the_best(losses, best):
+    """And of equal losses the first; an evaluation set without labels has none."""
+    scores = [0.5, 0.5, 0.5, 0.4]
+    evaluated = {
+        10 * number: {"f1": score} | ({} if loss is None else {"loss": loss})
+        for number, (score, loss) in enumerate(zip(scores, losses), 1)
+    }
+    task = types.SimpleNamespace(is_scored=True, target_metric="f1")
+    assert Loop.best_step(types.SimpleNamespace(task=task, evaluated=evaluated)) == best
 
 
 def test_a_call_is_as_long_as_the_last_one_says():

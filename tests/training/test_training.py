@@ -636,8 +636,9 @@ def test_other_random_records_are_another_evaluation(make_config):
 
 def test_a_changed_schedule_is_said(make_config, record_files, caplog):
     files = record_files()
-    run(make_config(input_files=files, num_steps_per_epoch=5))
-    caplog.set_level("INFO", logger="absl")
+    config = make_config(input_files=files, num_steps_per_epoch=5)
+    run(config)
+    (pathlib.Path(config.model_dir) / "result.json").unlink()  # as of a run that was killed
     run(make_config(input_files=files, num_steps_per_epoch=10, train_batch_size=4))
     assert "train_batch_size 8 -> 4" in caplog.text and "num_steps_per_epoch 5 -> 10" in caplog.text
 
@@ -645,7 +646,7 @@ def test_a_changed_schedule_is_said(make_config, record_files, caplog):
 def test_the_settings_of_a_run_survive_a_wrong_command(make_config, record_files):
     config = make_config(input_files=record_files())
     run(config)
-    with pytest.raises(ConfigError, match="another model or optimizer"):
+    with pytest.raises(ConfigError, match="model.hidden_size 32 -> 64 does not fit the run"):
         run(make_config(model={"hidden_size": 64}, input_files=record_files()))
     assert json.load(open(f"{config.model_dir}/config.json", encoding="utf-8"))["model"]["hidden_size"] == 32
 

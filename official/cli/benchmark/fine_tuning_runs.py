@@ -13,7 +13,7 @@ from typing import Any
 from official.cli import command_line
 from official.cli.benchmark import environments, peers
 from official.cli.benchmark.programs import Program
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, steps_per_loop
 from official.io import json_files
 from official.io.writing import replace_file
 
@@ -270,7 +270,7 @@ def specification_of(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "train_steps": config.num_steps_per_epoch,
         "warmup_steps": config.warmup_steps,
-        "log_steps": config.steps_per_loop,
+        "log_steps": steps_per_loop(config),
         **{name: config[name] for name in recipe},
     }
 

@@ -23,6 +23,11 @@ def check_task(config: Config) -> None:
             f"num_runs={config.num_runs} repeats a training, do_train=false. Drop --num_runs, or set"
             " --do_train."
         )
+    if config.overwrite and not config.do_train:
+        raise ConfigError(
+            "overwrite renames the run whose weights do_train=false asks for. Drop --overwrite, or set"
+            " --do_train."
+        )
 
 
 def check_files(config: Config) -> None:

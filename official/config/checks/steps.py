@@ -25,7 +25,7 @@ def check_steps(config: Config) -> None:
         check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
         value = config[name]
-        if value and value % config.steps_per_loop:
+        if value and config.steps_per_loop and value % config.steps_per_loop:
             raise ConfigError(
                 f"{name}={value} is not a multiple of steps_per_loop={config.steps_per_loop}. "
                 f"Nearest valid: {nearest_multiples(value, config.steps_per_loop)}."

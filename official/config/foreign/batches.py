@@ -95,7 +95,7 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
 
 def settle_steps(
     terms: Mapping[str, Any], batch_size: int, length: int, family: str | None
-) -> dict[str, int]:
+) -> dict[str, int | None]:
     """Returns the steps of a run: those that are said, or as many as its sequences make.
 
     Args:
@@ -109,7 +109,7 @@ def settle_steps(
         samples = terms.get("samples") or _TF2_SAMPLES.get(length, _TF2_SAMPLES_PHASE_2)
         steps = max(1, samples // batch_size)
     if steps is not None:
-        return {"num_steps_per_epoch": steps, "num_train_epochs": 1}
+        return {"num_steps_per_epoch": steps, "num_train_epochs": 1, "stop_steps": None}
     return {"num_train_epochs": terms["epochs"]} if terms.get("epochs") else {}
 
 

@@ -20,6 +20,7 @@ OPTIONS: Table = {
     "training_steps": Row("@steps", rows.count),
     "steps": Row("@steps", rows.count),
     "num_train_steps": Row("@steps", rows.count),
+    "max_steps": Row("@steps", rows.count),  # Hugging Face's
     "epochs": Row("@epochs", rows.count),
     "num_epochs": Row("@epochs", rows.count),
     "no_model_save": Row("@no_model_save", rows.truth),

@@ -65,7 +65,7 @@ def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any
 def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, int]:
     """Returns the steps of a line of the metrics in whole calls of the IPUs; notes where they are more."""
     steps, call = values["steps_per_loop"], values["device_iterations"]
-    if steps % call == 0:
+    if steps is None or steps % call == 0:
         return {}
     whole = -(-steps // call) * call
     terms.setdefault("notes", []).append(f"steps_per_loop={whole}, not {steps}: calls of {call} steps")

@@ -126,6 +126,9 @@ def translate(
         said |= _read(defaults, family.table, backend, source, [])
         _note_stages(said, told)
     over = _read(options, table, backend, "command line", lines, prefix="--")
+    if {"@steps", "@epochs"} <= set(over):
+        both = [name for name in options if table[name].to in ("@steps", "@epochs")]
+        raise ConfigError(f"--{' and --'.join(both)} both say how long the run is. Drop one of the two.")
     merged = _without_what_is_replaced(said, over) | over
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}

@@ -3,46 +3,63 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from official.config.setting import Section, setting
+from official.config.setting import LENGTH, RECIPE, Section, setting
 
 _LAID_OUT = ("one_device", "mirrored", "multi_worker_mirrored")
 _TRAINED_HERE = (*_LAID_OUT, "pipeline", "tpu")
+
+
+def _of_micro_batches(config: Any) -> str | None:
+    """Returns the part of what divides a step into micro batches: none, as of devices, where what is clipped
+    and divided by is of the whole step."""
+    is_global = config.loss_normalization == "global" and config.clip_scope != "micro_batch"
+    return None if is_global else RECIPE
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """How much is computed, and how often something else happens."""
 
-    train_batch_size: int = setting(32, "Sequences of one step: all replicas, all micro batches.", minimum=1)
+    train_batch_size: int = setting(
+        32, "Sequences of one step: all replicas, all micro batches.", minimum=1, training=RECIPE
+    )
     eval_batch_size: int = setting(
         32,
         "Sequences of one evaluation batch over all replicas.",
         minimum=1,
         evaluation=lambda config: config.use_synthetic_data,
     )
-    num_accumulation_steps: int = setting(1, "Micro batches whose gradients make one step.", minimum=1)
+    num_accumulation_steps: int = setting(
+        1, "Micro batches whose gradients make one step.", minimum=1, training=_of_micro_batches
+    )
     logical_workers: int | None = setting(
         None,
         "Lay a new run out for so many processes, --num_accumulation_steps of each, however many compute it: "
         "its results are then those of so many. Unset: as many as it begins with.",
         minimum=1,
         backends=_LAID_OUT,
+        training=_of_micro_batches,
     )
     num_steps_per_epoch: int = setting(
         None,
         "Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate decay. Unset: "
         "1000 for pre-training, once through the data for fine-tuning.",
         minimum=1,
+        training=LENGTH,
     )
-    num_train_epochs: int = setting(3, "Epochs of the schedule.", minimum=1)
+    num_train_epochs: int = setting(3, "Epochs of the schedule.", minimum=1, training=LENGTH)
     stop_steps: int | None = setting(
-        None, "Train only this many steps of the schedule; the decay horizon stays.", minimum=1
+        None,
+        "Train only this many steps of the schedule; the decay horizon stays.",
+        minimum=1,
+        training=LENGTH,
     )
-    steps_per_loop: int = setting(
-        200,
+    steps_per_loop: int | None = setting(
+        None,
         "Steps that a line of the metrics sums up. The devices are called for about five seconds at a "
-        "time, whatever this says.",
+        "time, whatever this says. Unset: 200, of a short run a twentieth of its steps.",
         minimum=1,
     )
     steps_between_eval: int | None = setting(
@@ -58,6 +75,7 @@ class Batch:
         "main metric.",
         minimum=0,
         maximum=1,
+        training=LENGTH,
     )
     checkpoint_every_steps: int | None = setting(
         None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import PRETRAIN, Section, setting
+from official.config.setting import IDENTITY, PRETRAIN, RECIPE, Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Data:
         "a folder NAME@4096.tfrecord for NAME-00000-of-04096.tfrecord and so on, or its manifest.json.",
         tasks=PRETRAIN,
         evaluation=lambda config: not config.eval_files,
+        files=True,
     )
     data_streams: int | None = setting(
         None,
@@ -34,17 +35,23 @@ class Data:
         "Evaluation TFRecords; without it the first records of --input_files are used, as the MLPerf v0.7 "
         "rules did.",
         tasks=PRETRAIN,
+        training=None,
+        files=True,
     )
-    use_synthetic_data: bool = setting(False, "Train on random records of the right shape instead of files.")
+    use_synthetic_data: bool = setting(
+        False, "Train on random records of the right shape instead of files.", training=IDENTITY
+    )
     generated_data: bool = setting(
         False,
         "In place of all files of data, records that are made up here and then read like files: the whole "
         "input pipeline works. Files that are given are not read.",
+        training=IDENTITY,
     )
     synthetic_input: bool = setting(
         False,
         "Train on one random batch that stays on the devices: no input pipeline at all. Files that are given "
         "are not read.",
+        training=IDENTITY,
     )
     max_seq_length: int = setting(128, "Tokens of a sequence.", minimum=8)
     max_predictions_per_seq: int = setting(
@@ -56,7 +63,9 @@ class Data:
         "head cuts them off and gathers nothing.",
         tasks=PRETRAIN,
     )
-    num_eval_samples: int = setting(10000, "Evaluate the first N records.", minimum=1, tasks=PRETRAIN)
+    num_eval_samples: int = setting(
+        10000, "Evaluate the first N records.", minimum=1, tasks=PRETRAIN, training=None
+    )
 
 
-SECTION = Section("Data", Data, evaluation=True)
+SECTION = Section("Data", Data, evaluation=True, training=RECIPE)

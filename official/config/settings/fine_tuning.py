@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import FINE_TUNING, GLUE, SQUAD, Section, setting
+from official.config.setting import FINE_TUNING, GLUE, IDENTITY, RECIPE, SQUAD, Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,27 +12,43 @@ class FineTuning:
     """What only fine-tuning knows."""
 
     train_file: str | None = setting(
-        None, "squad: questions to train on, a SQuAD 1.1 or 2.0 JSON file.", tasks=SQUAD, evaluation=False
+        None,
+        "squad: questions to train on, a SQuAD 1.1 or 2.0 JSON file.",
+        tasks=SQUAD,
+        evaluation=False,
+        training=IDENTITY,
+        files=True,
     )
     predict_file: str | None = setting(
-        None, "squad: questions to answer; --do_eval compares with the answers in it.", tasks=SQUAD
+        None,
+        "squad: questions to answer; --do_eval compares with the answers in it.",
+        tasks=SQUAD,
+        training=None,
+        files=True,
     )
     version_2_with_negative: bool = setting(
-        False, "squad: some questions have no answer (SQuAD 2.0).", tasks=SQUAD
+        False, "squad: some questions have no answer (SQuAD 2.0).", tasks=SQUAD, training=IDENTITY
     )
     doc_stride: int = setting(
         128, "squad: word pieces between the windows of a long context.", minimum=1, tasks=SQUAD
     )
     max_query_length: int = setting(64, "squad: word pieces of a question, at most.", minimum=1, tasks=SQUAD)
     n_best_size: int = setting(
-        20, "squad: answers of a question in nbest_predictions.json, at most.", minimum=1, tasks=SQUAD
+        20,
+        "squad: answers of a question in nbest_predictions.json, at most.",
+        minimum=1,
+        tasks=SQUAD,
+        training=None,
     )
-    max_answer_length: int = setting(30, "squad: word pieces of an answer, at most.", minimum=1, tasks=SQUAD)
+    max_answer_length: int = setting(
+        30, "squad: word pieces of an answer, at most.", minimum=1, tasks=SQUAD, training=None
+    )
     null_score_diff_threshold: float = setting(
         0.0,
         "squad, version 2: no answer is given where its score is above that of the best answer by more "
         "than this.",
         tasks=SQUAD,
+        training=None,
     )
     span_places: str = setting(
         "tokens",
@@ -43,19 +59,25 @@ class FineTuning:
         evaluation=False,
     )
     data_dir: str | None = setting(
-        None, "glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.", tasks=GLUE
+        None,
+        "glue: folder of the tasks' folders (CoLA, MRPC, ...), or of the one task.",
+        tasks=GLUE,
+        training=IDENTITY,
+        files=True,
     )
     glue_task: str | None = setting(
         None,
         "glue: which task.",
         choices=("cola", "mnli", "mnli-mm", "ax", "mrpc", "sst2", "stsb", "qqp", "qnli", "rte", "wnli"),
         tasks=GLUE,
+        training=IDENTITY,
     )
     cache_dir: str | None = setting(
         None,
         "squad: where features are kept between runs. Unset: features/ in --model_dir.",
         tasks=SQUAD,
         evaluation=False,
+        training=None,
     )
     length_buckets: str = setting(
         "auto",
@@ -72,7 +94,8 @@ class FineTuning:
         minimum=1,
         tasks=FINE_TUNING,
         evaluation=False,
+        training=IDENTITY,
     )
 
 
-SECTION = Section("Fine-tuning", FineTuning, evaluation=True)
+SECTION = Section("Fine-tuning", FineTuning, evaluation=True, training=RECIPE)

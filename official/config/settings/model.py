@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import Section, setting
+from official.config.setting import IDENTITY, RECIPE, Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What is built."""
+    """What is built.
+
+    Of a run that has begun, the sizes of its model and the vocabulary that its folder keeps are compared, and
+    not the files that they come from.
+    """
 
     bert_config_file: str | None = setting(
-        None, "JSON file with Google's bert_config.json keys.", evaluation=False
+        None, "JSON file with Google's bert_config.json keys.", evaluation=False, files=True
     )
     vocab_file: str | None = setting(
         None,
         "WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them; its "
         "size is checked against the model's vocab_size. Kept in --model_dir.",
         evaluation=lambda config: config.task != "pretrain",
+        files=True,
     )
     fit_vocabulary: bool = setting(
         False,
         "The vocabulary may have up to 127 words more or fewer than the model's vocab_size, as "
         "Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones, in records, "
         "too ([UNK] is word 100 there, as in Google's vocabularies, unless --vocab_file says another).",
+        training=IDENTITY,
     )
     do_lower_case: bool | None = setting(
         None,
@@ -38,6 +44,7 @@ class Model:
         "Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.",
         choices=("fp32", "fp16", "bf16"),
         evaluation=False,
+        training=RECIPE,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import Section, setting
+from official.config.setting import RECIPE, Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Optimization:
         "Steps of linear warm-up; 0 for none. Unset: 10000 for pre-training, a tenth of the steps for "
         "fine-tuning.",
         minimum=0,
+        # Of a share of all steps it follows from these.
+        training=lambda config: RECIPE if config.warmup_proportion is None else None,
     )
     warmup_proportion: float | None = setting(
         None, "Linear warm-up as a share of all steps, in place of --warmup_steps.", minimum=0, maximum=1
@@ -111,4 +113,4 @@ class Optimization:
     )
 
 
-SECTION = Section("Optimization", Optimization, evaluation=False)
+SECTION = Section("Optimization", Optimization, evaluation=False, training=RECIPE)

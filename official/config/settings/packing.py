@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import FINE_TUNING, PRETRAIN, Section, setting
+from official.config.setting import FINE_TUNING, PRETRAIN, RECIPE, Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Packing:
         "Sequences of a row, on average: what the plan, evaluation rules and logs count with before the "
         "data are read. Unset: what the data say; without data, one.",
         minimum=1,
+        training=None,
     )
     loss_averaging_basis: str = setting(
         "pertoken",
@@ -42,4 +43,4 @@ class Packing:
     )
 
 
-SECTION = Section("Packing (several sequences in one row)", Packing, evaluation=False)
+SECTION = Section("Packing (several sequences in one row)", Packing, evaluation=False, training=RECIPE)

@@ -15,6 +15,7 @@ SPACES = (
     " \t\r\n\u202f"  # between words; other white space belongs to a word, which the tokenizer splits later
 )
 WORD = re.compile(f"[^{SPACES}]+")
+_SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|[\u3002\uff01\uff1f]|\n")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: JSON can spell one, UTF-8 cannot
 
 
@@ -52,6 +53,16 @@ class SquadData:
     questions: list[Question]  # those of a context one after the other, in the order of the contexts
     skipped_questions: dict[str, str]  # {question id: why it cannot be trained on}
     empty_questions: list[str]  # their ids; the answer to them is ''
+
+    def sentence_of(self, question: Question) -> str:
+        """Returns the sentence in which the first answer to a question stands; the first one of the context
+        where it has none."""
+        context = self.contexts[question.context]
+        start = min(max(question.answer_starts[0], 0), len(context)) if question.answer_starts else 0
+        end = start + len(question.answers[0]) if question.answers else start
+        ends = [match.end() for match in _SENTENCE_END.finditer(context)]
+        first = max((at for at in ends if at <= start), default=0)
+        return context[first : min((at for at in ends if at >= end and at > start), default=len(context))]
 
 
 @dataclasses.dataclass(frozen=True)

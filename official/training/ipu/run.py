@@ -20,6 +20,7 @@ from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.ipu_rules import computes
+from official.config.setting import LENGTH
 from official.io.writing import replace_file
 from official.modeling import objectives
 from official.optimization import schedules
@@ -73,10 +74,18 @@ def run(config: Config, command: list[str]) -> int:
     Raises:
       ConfigError: for bad input, before anything is trained.
     """
-    found = records.find(config)
-    devices = building.take_devices(config)
     if not computes(config):
-        return _compile(config, devices, found)
+        return _compile(config, building.take_devices(config), records.find(config))
+    with own_folder.set_aside(config, command) as config:
+        record = own_folder.read_record(config.model_dir)
+        record.check(config)
+        if record.is_over and not record.changes(config)[LENGTH]:
+            status = record.result["status"]
+            print(f"{status}: the run in {config.model_dir} is over, and nothing in its folder was changed")
+            return _EXIT_CODES.get(status, 0)
+        record.check_steps(config, config_lib.train_steps(config))
+        found = records.find(config)
+        devices = building.take_devices(config)
     chief = devices.instances.is_chief
     folder = own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked)
     with folder as check_folder, Interruption() as interruption, _explained():
@@ -175,7 +184,8 @@ def _train(run: Run, interruption: Interruption, check_folder: Callable[[], None
 def _interval(run: Run, last: int, interruption: Interruption) -> None:
     """Trains to the end of a line of the metrics, or to a signal, and writes the line."""
     config, sums, secs = run.config, np.zeros(NUM_SUMS), 0.0
-    end = min(run.step - run.step % config.steps_per_loop + config.steps_per_loop, last)
+    every = config_lib.steps_per_loop(config)
+    end = min(run.step - run.step % every + every, last)
     samples = run.samples
     while run.step < end and interruption.signal is None:
         since = time.monotonic()
