@@ -86,7 +86,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     source = f"--{flag}={path}"
     beside = os.path.join(os.path.dirname(found), TOKENIZER)
     if not found.endswith(".json"):
-        content = content.removeprefix(codecs.BOM_UTF8)  # what is kept of it is for other readers, too
+        if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
+            content = content[len(codecs.BOM_UTF8) :]
         words = words_of(content, source)
         if files.is_file(beside):
             _check_same(words, found, model_folder.tokenizer_words(model_folder.read(beside), beside), beside)
