@@ -9,7 +9,7 @@ from tests.package import old_stack
 
 ENTRIES = ("official.training.ipu.__main__",)
 MOST_FILES = 173  # many of a few lines: a row of settings, a package's one sentence
-MOST_LINES = 16_000
+MOST_LINES = 17_000
 # What an import inside of a function names and such a run never comes to: it takes plain operations, and
 # TensorFlow's own stores where fsspec is not installed.
 NOT_REACHED = {"official.modeling.operations.fused", "official.io.fsspec_store"}
