@@ -38,8 +38,9 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
         try:
             matched = _match(pattern, in_folders)
             if not is_remote(pattern):
-                for path in filter(os.path.lexists, matched):  # NAME@3 stands for names
-                    readable.check_kind(path)
+                for path in matched:
+                    with contextlib.suppress(FileNotFoundError):  # NAME@3 stands for names
+                        readable.check_kind(path)
         except OSError as error:
             raise ConfigError(
                 f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}."

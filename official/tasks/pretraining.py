@@ -13,7 +13,7 @@ from official.config import Config, ConfigError, encoder_options
 from official.data import pipeline, synthetic
 from official.data.generated import files as generated
 from official.data.pretraining import inspection
-from official.data.records import record_batches, record_files, record_formats
+from official.data.records import framing, record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
 from official.data.records.streams import num_streams
@@ -102,7 +102,8 @@ class PretrainingTask:
             return self._static_split(files, flag)
         if config.pack_on_the_fly:
             return _Split(files, self._schema, Packer(self._schema, config_lib.pack_depth(config)))
-        sizes = record_files.row_sizes(files)
+        told = config.max_seq_length, config.max_predictions_per_seq, config.max_sequences_per_pack
+        sizes = record_files.row_sizes(files, framing.Wanted(*told))
         if sizes is None:
             self._check_not_told_of_packs(files, flag)
             return _Split(files, self._schema, None)

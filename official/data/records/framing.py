@@ -1,14 +1,14 @@
 """How records lie in a file: in the frames of a TFRecord, or one after the other, all of one size.
 
 Files of the second kind say nothing of themselves: format and size of their records are found by trying which
-make the first record right, or the last one.
+make most records of a sample right. A row of few sequences may be read in several shapes, one of many in one.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,7 @@ from official.io.errors import ConfigError
 _LONGEST = 1 << 17  # bytes of a record that is looked for: 8,192 tokens of packed rows
 _SHORTEST = 64
 _TRIED_FILES = 16
+_SAMPLED = 16  # records of a file
 
 
 class Unframed(NamedTuple):
@@ -35,39 +36,60 @@ class Unframed(NamedTuple):
         return popart.EXAMPLES[self.record_format].layout.sizes(self.shape)
 
 
-def find(path: str) -> Unframed | None:
-    """Returns what a file holds; None where it has frames, is empty, or neither its first nor its last record
-    is right. Raises ConfigError where it cannot be read."""
+class Wanted(NamedTuple):
+    """What flags say of records: max_seq_length, max_predictions_per_seq, and max_sequences_per_pack where it
+    is given."""
+
+    length: int
+    most: int
+    depth: int | None
+
+    def fits(self, found: Unframed) -> bool:
+        sizes = found.num_bytes, self.length, self.most
+        is_shape = popart.shape_of_sizes(found.record_format, *sizes) == found.shape
+        return is_shape and self.depth in (None, found.shape.depth)
+
+
+def find(path: str, wanted: Wanted | None = None) -> Unframed | None:
+    """Returns what a file holds: what flags say, where its records may be that; else what most of its records
+    may be, of those that are looked at. None where it has frames, is empty, or neither its first nor its last
+    record is right. Raises ConfigError where it cannot be read."""
     with io_files.naming(path):
-        return _find(path, io_files.version(path))
+        found = _find(path, io_files.version(path))
+    told = [each for each in found if wanted and wanted.fits(each)]
+    return next(iter([*told, *found]), None)
 
 
 @functools.lru_cache(maxsize=4096)
-def _find(path: str, version: tuple[int, int]) -> Unframed | None:
+def _find(path: str, version: tuple[int, int]) -> tuple[Unframed, ...]:
+    """Returns what a file may hold, that which most of its records may be first."""
     size = version[0]
+    sizes = np.arange(_SHORTEST, min(_LONGEST, size) + 1, 4)
+    found: list[tuple[int, Unframed]] = []
     with io_files.open_binary(path) as file:
         first = file.read(_LONGEST)
         file.seek(max(size - _LONGEST, 0))
         last = file.read(_LONGEST)
-    sizes = np.arange(_SHORTEST, min(_LONGEST, size) + 1, 4)
-    ends = [(first[:one], last[-one:]) for one in sizes[size % sizes == 0].tolist()]
-    in_doubt = None
-    for begin, end in ends:
-        for found in _right_ones(begin):
-            if _is_right(end, found):
-                return found
-            in_doubt = in_doubt or found
-    return in_doubt or next((found for _, end in ends for found in _right_ones(end)), None)
+        for num_bytes in sizes[size % sizes == 0].tolist() if size else ():
+            for name in popart.EXAMPLES:
+                if not _may_be(first[:num_bytes], last[-num_bytes:], name):
+                    continue
+                shapes = popart.shapes_by_fit(_sample(file, size // num_bytes, num_bytes), name)
+                found += [(count, Unframed(name, num_bytes, shape)) for count, shape in shapes]
+    return tuple(each for _, each in sorted(found, key=lambda pair: -pair[0]))
 
 
-def _right_ones(record: bytes):
-    for name in popart.EXAMPLES:
-        for shape in popart.shapes(record, name):
-            yield Unframed(name, len(record), shape)
+def _may_be(first: bytes, last: bytes, name: str) -> bool:
+    return any(next(popart.shapes(record, name), None) is not None for record in (first, last))
 
 
-def _is_right(record: bytes, found: Unframed) -> bool:
-    return popart.describe(record, found.record_format, found.shape) is None
+def _sample(file: BinaryIO, records: int, num_bytes: int) -> list[bytes]:
+    """Returns records from all of a file, its first and its last one among them."""
+    sample = []
+    for number in np.linspace(0, records - 1, min(records, _SAMPLED)).astype(int).tolist():
+        file.seek(number * num_bytes)
+        sample.append(file.read(num_bytes))
+    return sample
 
 
 def detect_format(paths: list[str]) -> str | None:
@@ -81,12 +103,13 @@ def has_none(record_format: str) -> bool:
     return popart.is_name(record_format)
 
 
-def find_in(paths: list[str], record_format: str) -> Unframed | None:
+def find_in(paths: list[str], record_format: str, wanted: Wanted | None = None) -> Unframed | None:
     """Returns what files of a format hold, by the first of them that shows it; None for a format that has
-    frames. Raises ConfigError where a file cannot be read."""
+    frames. See `find`. Raises ConfigError where a file cannot be read."""
     if not has_none(record_format):
         return None
-    return next(filter(None, map(find, paths[:_TRIED_FILES])), None)
+    found = (find(path, wanted) for path in paths[:_TRIED_FILES])
+    return next(filter(None, found), None)
 
 
 def bytes_of(paths: list[str], record_format: str) -> int | None:

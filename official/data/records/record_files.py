@@ -49,13 +49,14 @@ def detect_format(files: list[str]) -> str:
     return "plain"
 
 
-def row_sizes(files: list[str]) -> tuple[int, int] | None:
-    """Returns the places of packed rows for predicted tokens and for sequences, by the first record; None
-    where files hold no packed rows."""
+def row_sizes(files: list[str], wanted: framing.Wanted | None = None) -> tuple[int, int] | None:
+    """Returns the places of packed rows for predicted tokens and for sequences, by the first record, or, of
+    files that do not say it, by what flags say and by several records; None where files hold no packed
+    rows."""
     record_format = detect_format(files)
     if record_format not in record_formats.AS_ROWS:
         return None
-    unframed = framing.find_in(files, record_format)
+    unframed = framing.find_in(files, record_format, wanted)
     if unframed:
         return unframed.shape.slots, unframed.shape.depth
     first = next(

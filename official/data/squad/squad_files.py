@@ -103,13 +103,11 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
             for where, values in paragraph.questions()
         ]
     _check_questions(questions, f"--{flag}={path}", version_2_with_negative)
+    skipped: dict[str, str] = {}
     if for_training:
-        questions = [_located(question, contexts[question.context]) for question in questions]
-    skipped = {
-        question.id: reason
-        for question in questions
-        if for_training and (reason := _reason_to_skip(question, contexts[question.context]))
-    }
+        judged = [_for_training(question, contexts[question.context]) for question in questions]
+        questions = [question for question, _ in judged]
+        skipped = {question.id: reason for question, reason in judged if reason}
     return SquadData(
         path=path,
         sha256=sha256,
@@ -244,29 +242,21 @@ def _check_questions(questions: list[Question], source: str, version_2_with_nega
         )
 
 
-def _reason_to_skip(question: Question, context: str) -> str | None:
-    """Returns why a question cannot be trained on, or None."""
+def _for_training(question: Question, context: str) -> tuple[Question, str | None]:
+    """Returns a question, with the exact span of its first answer where the published rule does not find it,
+    and why it cannot be trained on, or None."""
     if question.is_empty:
-        return "empty question"
+        return question, "empty question"
     if question.is_impossible:
-        return None
+        return question, None
     if not question.answers:
-        return "no answer"
-    if question.exact_span is None and not _covers_first(question, context):
-        return "answer not in the context at answer_start"
-    return None
-
-
-def _located(question: Question, context: str) -> Question:
-    """Returns a question with the exact span of its first answer, where the published rule finds none."""
-    if question.is_impossible or not question.answers or _covers_first(question, context):
-        return question
+        return question, "no answer"
+    if _covers_answer(context, question.answers[0], question.answer_starts[0]):
+        return question, None
     span = _exact_span(context, question.answers[0], question.answer_starts[0])
-    return dataclasses.replace(question, exact_span=span)
-
-
-def _covers_first(question: Question, context: str) -> bool:
-    return _covers_answer(context, question.answers[0], question.answer_starts[0])
+    if span is None:
+        return question, "answer not in the context at answer_start"
+    return dataclasses.replace(question, exact_span=span), None
 
 
 def _covers_answer(context: str, answer: str, begin: int) -> bool:

@@ -164,6 +164,44 @@ def test_shapes_are_found_from_the_content(kind, shape, tmp_path):
     assert (summary.max_seq_length, summary.max_predictions_per_seq) == (length, most + is_79)
 
 
+def file_of_packs(folder, kind: str, members: list[int], length: int = 60, most: int = 8) -> str:
+    """Writes rows of so many sequences each."""
+    numbers, depth = iter(range(sum(members))), foreign_records.DEPTH
+    packs = [[next(numbers) for _ in range(count)] for count in members]
+    shortest = length // depth - 2
+    examples = make_examples(sum(members), length=length, most=most, words=30000, shortest=shortest)
+    examples.predictions[:] = np.minimum(examples.predictions, most // depth)
+    examples.lengths[:] = np.minimum(examples.lengths, length // depth)
+    examples.input_ids[np.arange(length) >= examples.lengths[:, None]] = 0
+    return foreign_records.write(folder / "part", kind, foreign_records.encoded(examples, packs, kind, most))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PACKED if kind != "habana"])
+def test_rows_of_few_sequences_in_front_do_not_matter(kind, tmp_path):
+    """Each may be read in several shapes, also with room for fewer sequences and fewer predicted tokens."""
+    sizes, wrong = (8 + foreign_records.DEPTH + FORMATS[kind].spare, foreign_records.DEPTH), []
+    for members in ([1, 1, 1, 3, 2, 1], [1, 2, 2, 1], [1] * 5 + [3] + [1] * 5, [1, 1, 1]):
+        path = file_of_packs(tmp_path, kind, members)
+        found = [
+            record_files.row_sizes([path]) == sizes,
+            inspection.summarize([path], None).records == sum(members),
+            record_counts.count([path], FORMATS[kind].name)[0].rows == sum(members),
+        ]
+        wrong += [] if all(found) else [(members, found)]
+        os.remove(path)
+    assert not wrong
+
+
+def test_flags_say_the_shape_of_rows_that_may_be_several(tmp_path):
+    path = file_of_packs(tmp_path, "popart_packed, backwards", [1, 1, 1])
+    assert record_files.row_sizes([path]) == (10, 3)
+    for depth in (None, 3):
+        assert record_files.row_sizes([path], framing.Wanted(60, 8, depth)) == (10, 3)
+    for depth in (None, 2):
+        assert record_files.row_sizes([path], framing.Wanted(60, 10, depth)) == (11, 2)
+    assert record_files.row_sizes([path], framing.Wanted(128, 20, None)) == (10, 3)  # which is refused later
+
+
 def test_a_file_that_is_nothing_is_refused_with_what_is_allowed(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"It is a truth universally acknowledged" * 40)

@@ -281,10 +281,9 @@ TEXT = strategies.text(strategies.sampled_from("ab. \n\u00a0\u202f\u3000é"), ma
 @hypothesis.given(TEXT, strategies.integers(-2, 12), strategies.integers(0, 6), strategies.booleans())
 def test_an_answer_is_looked_for_as_published(context, begin, length, is_copied):
     answer = context[max(begin, 0) : max(begin, 0) + length] if is_copied else "ab."[:length]
-    question = squad_files._located(  # pylint: disable=protected-access
+    question, skipped = squad_files._for_training(  # pylint: disable=protected-access
         squad_files.Question("q", "a?", 0, (answer,), (begin,), False), context
     )
-    skipped = squad_files._reason_to_skip(question, context)  # pylint: disable=protected-access
     if reference_squad.can_be_trained_on(context, answer, begin):
         assert skipped is None and question.exact_span is None
     elif answer.strip() and begin >= 0 and context.startswith(answer, begin):

@@ -24,14 +24,15 @@ popart_in_place, `strategy_*` of the later examples, K = M + P; [CLS] first in e
 Where a mask was drawn to be [PAD], id 0, Graphcore's scripts leave the token out. One that is missing
 between two others is read as a [PAD] that nobody predicts; a whole row has a place less.
 
-Nothing in a file says its layout or shape. `shapes` finds both from the values of a record.
+Nothing in a file says its layout or shape. `shapes` finds both from the values of a record, `shape_of_all`
+from those of several: a row of few sequences is right in shapes of less room for them, too.
 Source: the pre-training data of Graphcore's BERT for PopART and of their MLPerf submissions.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ from official.data.records.formats.sequences_in_rows import Row, Shape
 _WORD_BYTES = 4
 _MOST_SEQUENCES = 16  # of a row whose shape is looked for
 _SHORTEST = 8  # tokens of a row whose shape is looked for
+_COMPARED = 16  # records of a batch whose shape is looked for
 
 
 class _Binary(NamedTuple):
@@ -155,6 +157,24 @@ def shapes(record: bytes, name: str) -> Iterator[Shape]:
             yield shape
 
 
+def shapes_by_fit(records: Sequence[bytes], name: str) -> list[tuple[int, Shape]]:
+    """Returns (number of the records that are right, shape) of the shapes of the first record that is right
+    in any: those that most are right in first, of these the one with room for most sequences."""
+    possible = next(filter(None, (list(shapes(record, name)) for record in records)), [])
+    found = [(sum(describe(record, name, shape) is None for record in records), shape) for shape in possible]
+    return sorted(found, key=lambda each: (-each[0], -each[1].depth))
+
+
+def shape_of_all(records: Sequence[bytes], name: str) -> Shape | None:
+    """Returns the shape in which most of some records of a file are right; None where none is."""
+    return next((shape for _, shape in shapes_by_fit(records, name)), None)
+
+
+def shape_of_sizes(name: str, num_bytes: int, length: int, most: int) -> Shape:
+    """Returns the shape of records of a layout, of so many bytes, tokens and predicted tokens an example."""
+    return _BINARIES[name].by_words(num_bytes // _WORD_BYTES, length, most)
+
+
 def describe(record: bytes, name: str, shape: Shape) -> str | None:
     """Says what is wrong with a record of a layout and a shape; None where nothing is."""
     layout = EXAMPLES[name].layout
@@ -175,7 +195,7 @@ def record_bytes(name: str, length: int, most: int, depth: int) -> int:
 def _shape_of(record: bytes, length: int | None, most: int | None, name: str) -> Shape:
     words = len(record) // _WORD_BYTES
     if length is None or most is None:
-        shape = next(shapes(record, name), None)
+        shape = shape_of_all([record], name)
         if shape is None:
             raise ValueError(f"it is no right {name} record")
         return shape
@@ -198,8 +218,9 @@ def _count(serialized_B: tf.Tensor, name: str) -> tf.Tensor:
     """Fails with InvalidArgumentError where no record is right."""
 
     def count(records: np.ndarray) -> np.ndarray:
-        found = (shape for record in records for shape in shapes(record, name))
-        shape = next(found, None)
+        places = np.linspace(0, len(records) - 1, min(len(records), _COMPARED)).astype(int)
+        shape = shape_of_all(list(records[places]), name)
+        shape = shape or next((found for record in records for found in shapes(record, name)), None)
         if shape is None:
             raise ValueError(f"no record is a right {name} one")
         weights = [np.frombuffer(record, "<i4")[-shape.depth :] for record in records]
