@@ -119,8 +119,8 @@ def of_hugging_face(values: dict, source: str, activation: str | None = None) ->
     activation = activation or (told.get("activation_fn") if isinstance(told, dict) else None)
     activation = activation or values.get("sbert_ce_default_activation_function")
     kind = _problem_type(values, source)
-    if activation and kind is None and (len(labels) if labels else number) == 1:
-        kind = _ACTIVATIONS.get(str(activation).rpartition(".")[2])
+    if kind is None and (len(labels) if labels else number) == 1:
+        kind = _ACTIVATIONS.get(str(activation or _DEFAULT_ACTIVATION).rpartition(".")[2])
         if kind is None:
             raise ConfigError(
                 f"{source}: activation_fn={str(activation)[:60]} is not supported, only"
@@ -129,8 +129,10 @@ def of_hugging_face(values: dict, source: str, activation: str | None = None) ->
     return {"labels": labels, "problem_type": kind}
 
 
-# Of a CrossEncoder with one output: a score, or a probability.
+# Of a classifier with one output: a score, or a probability, which transformers and sentence-transformers
+# take where nothing says it.
 _ACTIVATIONS = {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS}
+_DEFAULT_ACTIVATION = "Sigmoid"
 
 
 def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:

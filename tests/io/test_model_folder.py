@@ -136,6 +136,8 @@ def test_labels_are_those_that_transformers_takes(tmp_path):
         ({"id2label": {"0": "LABEL_1", "1": "LABEL_0"}}, ("LABEL_1", "LABEL_0"), None),
         ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, None, None),
         ({"problem_type": "multi_label_classification"}, None, "multi_label_classification"),
+        (one, None, "multi_label_classification"),
+        ({**one, "problem_type": "regression"}, None, "regression"),
         ({**one, "sentence_transformers": identity}, None, "regression"),
         ({**one, "sentence_transformers": sigmoid}, None, "multi_label_classification"),
         ({**one, "sentence_transformers": sigmoid, "problem_type": "regression"}, None, "regression"),
