@@ -96,9 +96,12 @@ def steps_per_loop(config: Config) -> int:
 
 
 def checkpoint_every_steps(config: Config) -> int:
-    """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops."""
-    loops = round(train_steps(config) / 10 / steps_per_loop(config))
-    return config.checkpoint_every_steps or steps_per_loop(config) * max(1, loops)
+    """Returns the steps between checkpoints: as asked, or a tenth of the run in whole loops; where nobody
+    asks for loops, 200 at least, as a short run has not much to lose."""
+    if config.checkpoint_every_steps:
+        return config.checkpoint_every_steps
+    loop, least = steps_per_loop(config), 1 if config.steps_per_loop else MAX_STEPS_PER_LOOP
+    return loop * max(1, round(max(train_steps(config) / 10, least) / loop))
 
 
 def compiles_first(config: Config) -> bool:

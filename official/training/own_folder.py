@@ -94,7 +94,7 @@ class Record:
     def _changes_of_vocabulary(self, config: Config) -> list[str]:
         """Compares the vocabulary with the one that the folder keeps, word by word, whatever their paths."""
         kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
-        content = b"".join(read_lines(kept))
+        content = _content(kept)
         if not (content and config.vocab_file):
             return []
         found = []
@@ -155,9 +155,17 @@ def read_record(model_dir: str) -> Record:
     if not isinstance(settings.get("model"), dict):
         settings = result.get("config")  # of several runs together, which have no config.json
     steps = CheckpointManager(model_dir, {}, 1).steps()
-    command = b"".join(read_lines(os.path.join(model_dir, "command.txt"))).decode(errors="replace").strip()
+    command = _content(os.path.join(model_dir, "command.txt")).decode(errors="replace").strip()
     settings = settings if isinstance(settings, dict) else {}
     return Record(model_dir, settings, result, steps[-1] if steps else 0, command)
+
+
+def _content(path: str) -> bytes:
+    """Returns what is in a file; nothing where it cannot be read: who writes to its folder says why."""
+    try:
+        return b"".join(read_lines(path))
+    except OSError:
+        return b""
 
 
 def _text(value: Any) -> str:

@@ -108,7 +108,10 @@ def _left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
     """
     if not config.do_train:
         return config, None
-    earlier = Earlier(config.model_dir)
+    try:
+        earlier = Earlier(config.model_dir)
+    except OSError:  # told where the folder is locked
+        return config, None
     record, result = earlier.record, earlier.result
     record.check(config)
     if not (record.is_over and result) or record.changes(config)[LENGTH]:

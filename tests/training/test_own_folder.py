@@ -78,6 +78,9 @@ def test_every_setting_says_its_part_in_the_training():
         (RECIPE, "learning_rate train_batch_size dtype seed optimizer_type input_files max_seq_length"),
     ):
         assert [name for name in names.split() if parts[name] != part] == []
+    same = config_lib.FIELDS["data_dir"].is_same
+    assert same("a", "/x/a/", "/x") and same("a, b/../c", "/x/a,/x/c", "/x") and same(None, None)
+    assert not same("a", "/x/a") and not same("a", None) and not same("gs://b/a", "/x/gs://b/a", "/x")
 
 
 def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, monkeypatch):
@@ -229,6 +232,8 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
         with pytest.raises(ConfigError, match=message):
             run(make_config(overwrite=True, **change))
         assert files_of(folder) == kept and not pathlib.Path(f"{folder}.3").exists()
+    with pytest.raises(ConfigError, match="--model_dir=.*config.json cannot be"):
+        run(make_config(model_dir=str(pathlib.Path(f"{folder}.1") / "config.json")))
     with pytest.raises(ConfigError, match="overwrite .* --do_train"):
         make_config(overwrite=True, do_train=False, do_eval=True)
     assert config.overwrite is False
@@ -302,6 +307,9 @@ def test_a_short_run_has_ten_lines_at_least(make_config):
     ):
         config = make_config(num_steps_per_epoch=170, steps_per_loop=None, **settings)
         assert config_lib.steps_per_loop(config) == expected, settings
+    for steps, given, expected in ((60, None, 201), (1500, None, 225), (10_000, None, 1000), (60, 2, 6)):
+        config = make_config(num_steps_per_epoch=steps, steps_per_loop=given)
+        assert config_lib.checkpoint_every_steps(config) == expected, (steps, given)
     result = run(make_config(num_steps_per_epoch=12, steps_per_loop=None))
     assert [line["step"] for line in read_metrics(make_config().model_dir)] == list(range(1, result.step + 1))
 

@@ -79,8 +79,8 @@ class Batch:
     )
     checkpoint_every_steps: int | None = setting(
         None,
-        "Save every N steps; a multiple of --steps_per_loop. Unset: ten times over the run. Also saved at "
-        "the last step.",
+        "Save every N steps; a multiple of --steps_per_loop. Unset: ten times over the run, without "
+        "--steps_per_loop after 200 steps at least. Also saved at the last step.",
         minimum=1,
     )
     keep_checkpoints: int = setting(
