@@ -51,6 +51,21 @@ def _warmup_steps(config: Config) -> float:
     )
 
 
+def with_gradient_scopes(config: Config) -> Config:
+    """Returns the configuration with the scopes of losses and of clipping filled in, where they are unset.
+
+    --scale_loss alone is the way of the MLPerf v0.7 reference: local losses, each micro batch clipped, or
+    with --explicit_allreduce the reduced gradient.
+    """
+    is_reference = config.scale_loss and config.loss_normalization is None
+    clips_later = config.explicit_allreduce or config.lamb_variant != "lamb"
+    if config.clip_scope is None:
+        config = replaced(config, clip_scope="micro_batch" if is_reference and not clips_later else "global")
+    if config.loss_normalization is None:
+        config = replaced(config, loss_normalization="local" if is_reference else "global")
+    return config
+
+
 def words_of_records(config: Config) -> int:
     """Returns the number of words that records of pre-training may be made with: those of the model, with
     --fit_vocabulary some more."""

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from official.cli import aliases, completion, configs, flags, foreign, table
+from official.cli import aliases, completion, configs, flags, foreign, table, train
 from official.config import FIELDS, ConfigError, train_steps
 from tests.conftest import ROOT
 
@@ -172,6 +172,29 @@ def test_a_published_command_is_a_valid_configuration(command):
     config, told = flags.read(shlex.split(command))
     assert {name: config[name] for name in COMMANDS[command]} == COMMANDS[command]
     assert any(" -> " in line for line in told) and train_steps_are_known(config)
+
+
+PUBLISHED = [
+    line
+    for line in (ROOT / "tests/cli/published_commands.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+
+
+def test_every_published_command_line_is_taken():
+    refused = []
+    for line in PUBLISHED:
+        try:
+            flags.read([*shlex.split(line), "--plan"])
+        except ConfigError as error:
+            refused.append(f"{line}: {error}")
+    assert len(PUBLISHED) == 46 and not refused, refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", PUBLISHED)
+def test_every_published_command_line_is_planned(line, capsys):
+    assert train.main([*shlex.split(line), "--plan"]) == 0, capsys.readouterr().err
 
 
 def train_steps_are_known(config) -> bool:
