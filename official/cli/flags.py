@@ -93,9 +93,8 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     if environment is not None:
         told = [*told, *own_place.keeps_to_itself(given, environment)]
         given = [*own_place.chosen_by_place(given, environment), *given]
-    config = config_lib.build_config(given)
-    foreign.check_variables(config)
-    return Reading(config, told)
+    foreign.check_variables(given)
+    return Reading(config_lib.build_config(given), told)
 
 
 def _read_flags(argv: list[str], values: flags.FlagValues) -> tuple[list[str], aliases.Options]:

@@ -41,7 +41,7 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
     )
     if "global" in terms:
         accumulation = _accumulation_of(terms["global"], micro, replicas)
-    if terms.get("packed_data"):
+    if terms.get("factor"):
         accumulation = -int(-accumulation // terms["factor"])
     accumulation = _as_pipelines_take(accumulation, terms, base)
     shared_out = accumulation * replicas
@@ -56,7 +56,8 @@ def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[s
     """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
     if not _backend(base).graphcore_rules:
         return accumulation
-    trains = terms.get("do_training", not terms.get("inference"))
+    asked = terms.get("do_training")
+    trains = not terms.get("inference") if asked is None else asked
     taken = pipeline.rounded_up(accumulation, base, trains)
     if taken != accumulation:
         terms.setdefault("notes", []).append(

@@ -23,6 +23,8 @@ _KEYS = {
     "hidden_size": Row("model.hidden_size", rows.whole),
     "attention_heads": Row("model.num_attention_heads", rows.whole),
     "vocab_length": Row("model.vocab_size", rows.whole),
+    "layer_norm_eps": Row("model.layer_norm_eps", rows.number),
+    "no_cls_layer": Row("model.use_cls_layer", rows.inverse),
     "projection_bias": Row("model.use_prediction_bias", rows.truth),
     "no_dropout": Row("@no_dropout", rows.truth),
     "no_attn_dropout": Row("@no_attention_dropout", rows.truth),
@@ -53,6 +55,7 @@ _KEYS = {
     "vocab_file": Row("vocab_file"),
     "do_lower_case": Row("do_lower_case", rows.truth),
     "checkpoint_dir": Row("@folder", rows.text),
+    "checkpoint_output_dir": Row("@folder", rows.text),
     "onnx_checkpoint": Row("init_checkpoint"),
     "tf_checkpoint": Row("init_checkpoint"),
     "seed": Row("seed", rows.whole),
@@ -84,8 +87,9 @@ _NOT_NEEDED = {
 _IPU_ONLY = rows.ipu_only(
     """embedding_serialization_vocab_steps pipeline use_half_optimizer_state squad_wrap_final_layer
     minimum_latency_inference host_embedding use_default_available_memory_proportion max_copy_merge_size
-    group_host_syncs validation_config.batches_per_step validation_config.device_iterations
-    validation_config.squad_wrap_final_layer"""
+    group_host_syncs validation_config.device_iterations validation_config.squad_wrap_final_layer
+    execution_mode low_latency_inference buffering_depth variable_weights_inference
+    disable_fully_connected_pass realtime_scheduler report_hw_cycle_count"""
 )
 
 _PIPELINE = {
@@ -118,9 +122,7 @@ _PACKED_NOT_NEEDED = {
     **rows.not_needed("--stop_steps=N ends a run early", "max_training_sequences"),
     **rows.not_needed("moments are float32", "lamb_accl_dtype"),
 }
-_PACKED_IPU_ONLY = rows.ipu_only(
-    """activation_checkpoint_dtype execution_mode reduce_nsp_overhead merge_collectives"""
-)
+_PACKED_IPU_ONLY = rows.ipu_only("""activation_checkpoint_dtype reduce_nsp_overhead merge_collectives""")
 _PACKED_PIPELINE = {
     "encoder_start_pipeline_stage": Row("@encoder_start", rows.whole, backends=PIPELINED),
     "att_ffn_placement": Row("@placement", rows.placement, backends=PIPELINED),

@@ -71,7 +71,7 @@ def of_model(keys: str, prefix: str = "") -> Table:
 
 def may_lack_value(row: Row) -> bool:
     """Tells whether an option may stand on a command line without a value."""
-    return row.read in (truth, inverse) or row.to in (IPU_ONLY, NOT_NEEDED)
+    return row.read in (truth, truth_or_unsaid, inverse) or row.to in (IPU_ONLY, NOT_NEEDED)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -123,6 +123,11 @@ def truth(value: Any) -> bool:
     if word not in ("true", "false"):
         raise ConfigError("expected true or false")
     return word == "true"
+
+
+def truth_or_unsaid(value: Any) -> bool | None:
+    """Returns True, or None for what is off."""
+    return truth(value) or None
 
 
 def inverse(value: Any) -> bool:

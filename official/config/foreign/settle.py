@@ -75,9 +75,10 @@ def _task(settings: Mapping[str, Any], terms: Mapping[str, Any]) -> str:
 
 
 def _settle_factor(terms: dict[str, Any], base: Mapping[str, Any]) -> None:
-    """Fills in the sequences of a packed row, which are said for each length."""
-    if terms.get("packed_data"):
-        factors = {str(length): factor for length, factor in (terms.get("packing_factor") or {}).items()}
+    """Fills in the sequences of a packed row, which are said for each length; of files without them, those up
+    to SDK 2.5, the accumulation counts rows already."""
+    if terms.get("packed_data") and terms.get("packing_factor"):
+        factors = {str(length): factor for length, factor in terms["packing_factor"].items()}
         length = str(base["max_seq_length"])
         if length not in factors:
             raise ConfigError(f"packed_data needs packing_factor of {length} tokens, received {factors}.")
@@ -163,7 +164,7 @@ def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> 
         settings |= {"eval_files": terms["eval_files"], "do_eval": True}
     if terms.get("no_validation"):
         settings |= {"do_eval": False, "eval_files": None, "steps_between_eval": None}
-    if "do_training" in terms:
+    if terms.get("do_training") is not None:
         settings["do_train"] = terms["do_training"]
 
 
@@ -178,7 +179,7 @@ def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mappi
     made_up = ("generated_data", "synthetic_input", "use_synthetic_data")
     if any(settings.get(name, base[name]) for name in made_up):
         settings["pack_on_the_fly"] = True
-    if terms.get("packed_data"):
+    if terms.get("factor"):
         settings["average_sequences_per_pack"] = terms["factor"]
 
 
@@ -200,9 +201,10 @@ def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str)
         settings.setdefault("dtype", "fp16")
     if settings.get("dtype") == "fp16":
         settings["dtype"] = terms["half"]
-    if terms.get("folder") or terms.get("name"):
+    folder = terms.get("folder") or terms.get("output_folder")
+    if folder or terms.get("name"):
         name = terms.get("name") or ""
-        settings["model_dir"] = os.path.join(terms.get("folder") or "runs", f"graphcore_{family}_{name}")
+        settings["model_dir"] = os.path.join(folder or "runs", f"graphcore_{family}_{name}")
     _settle_fine_tuning(settings, terms)
     sizes = {name[6:]: value for name, value in settings.items() if name.startswith("model.")}
     for name in [name for name in settings if name.startswith("model.")]:
