@@ -280,7 +280,7 @@ def test_a_key_that_the_command_line_replaces_says_so():
     _, told = flags.read("--config pretrain_tiny_128_lamb --plan --steps 7 --base-learning-rate 0.5".split())
     text = "\n".join(told)
     assert "-> num_steps_per_epoch=7 by the command line" in text
-    assert "-> learning_rate=0.5 by the command line" in text and "-> lr_schedule=polynomial\n" in text
+    assert "-> learning_rate=0.5 by the command line" in text and "-> lr_schedule=up_down\n" in text
 
 
 def test_records_of_google_words_fit_their_models():

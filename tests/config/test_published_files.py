@@ -105,6 +105,21 @@ def test_a_file_holds_what_its_program_reads():
     assert model.use_attention_projection_bias
 
 
+def test_lamb_decays_gamma_where_their_programs_do():
+    for program, name, expected in (
+        ("tf1", "pretrain_base_128_phase1.json", True),
+        ("tf1", "groupbert/pretrain_base_groupbert_128.json", False),
+        ("tf1", "squad_base.json", False),  # AdamW
+        ("tf2", "pretrain_large_128_phase1.json", True),
+        ("popart", "pretrain_large_128.json", False),
+        ("pytorch pretraining", "pretrain_large_128", False),
+    ):
+        config = settings_of(shipped(program, name), "mirrored")
+        assert config["lamb_decays_gamma"] is expected, name
+        if program.startswith("tf"):
+            assert config["end_learning_rate"] == 1e-7, name
+
+
 def renamed(values: dict, family: str) -> dict:
     """Returns the keys of a flat file in their older spellings."""
     older = {new: old for old, new in OLDER[family].items()}

@@ -181,13 +181,13 @@ def placement(value: Any) -> list[tuple[int, int]]:
 
 
 def powers(value: Any) -> list[float]:
-    """Returns [power of the warm-up, power of the decay] of a number or a list."""
+    """Returns [power of the warm-up, power of the decay] of a list, or [power of both] of a number."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
     found = [number(each) for each in value] if isinstance(value, list) else [number(value)]
     if len(found) not in (1, 2):
         raise ConfigError("expected a number, or two: of the warm-up and of the decay")
-    return [found[0], found[-1]]
+    return found
 
 
 def of(names: dict[str, Any]) -> Callable[[Any], Any]:

@@ -106,7 +106,7 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
     if settings.get("loss_scale_by_step"):
         settings.pop("loss_scale", None)
     if "powers" in terms:
-        settings["warmup_power"], settings["poly_power"] = terms["powers"]
+        settings["warmup_power"], settings["poly_power"] = terms["powers"][0], terms["powers"][-1]
     if terms.get("schedule") == "constant":
         settings |= {"lr_schedule": "polynomial", "poly_power": 0.0}
     elif terms.get("schedule"):
@@ -116,13 +116,20 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
 
 
 def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
-    """Fills in what their programs do and no key says: where a decay starts and ends, and what is clipped."""
+    """Fills in what their programs do and no key says: where a decay starts and ends, what is decayed, and
+    what is clipped.
+
+    Source: optimizers and schedules of examples v3.0.0 nlp/bert/tensorflow1, v3.4.0 nlp/bert/tensorflow2.
+    """
     settings["decay_from"] = "warmup_end"
-    if (
-        settings.get("lr_schedule", "polynomial") == "polynomial"
-        and settings.get("learning_rate", 1) > _FLOOR
-    ):
+    if settings.get("lr_schedule") == "polynomial" and family == "tf1" and terms.get("powers", [1]) == [1]:
+        settings["lr_schedule"] = "up_down"
+    ends_there = settings.get("lr_schedule", "polynomial") in ("polynomial", "cosine", "up_down")
+    if ends_there and settings.get("learning_rate", 1) > _FLOOR:
         settings["end_learning_rate"] = _FLOOR
+    is_lamb = settings.get("optimizer_type") == "lamb"
+    if is_lamb and family in ("tf1", "tf2") and not terms.get("groupbert"):
+        settings["lamb_decays_gamma"] = True
     if terms.get("clip"):
         settings |= {"clip_scope": "global", "clip_norm": terms["clip"]}
     elif family != "tf1" or settings.get("optimizer_type") not in ("adamw", "mpadamw"):

@@ -25,6 +25,11 @@ class Optimization:
     lamb_bias_correction: bool = setting(
         True, "LAMB corrects its moments for having started at 0. false: as LAMB_NO_BIAS of PopART."
     )
+    lamb_decays_gamma: bool = setting(
+        False,
+        "LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's TensorFlow programs "
+        "do for BERT.",
+    )
     adam_bias_correction: bool = setting(
         True,
         "adam, adamw and mpadamw correct their moments for having started at 0. false: as Google's BERT.",
@@ -74,7 +79,9 @@ class Optimization:
         choices=("step_0", "warmup_end"),
     )
     weight_decay_rate: float = setting(
-        0.01, "Decoupled weight decay; not applied to biases and LayerNorm.", minimum=0
+        0.01,
+        "Decoupled weight decay; not applied to biases and LayerNorm, but see --lamb_decays_gamma.",
+        minimum=0,
     )
     beta_1: float = setting(0.9, "Decay rate of the first moment.", minimum=0, maximum=1)
     beta_2: float = setting(0.999, "Decay rate of the second moment.", minimum=0, maximum=1)
