@@ -27,11 +27,12 @@ def with_steps(
       sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
     """
     fine_tuning = config.task != "pretrain"
-    if config.num_steps_per_epoch is None and not fine_tuning:
+    if config.num_steps_per_epoch is None and not fine_tuning and not config.count_records:
         config = replaced(config, num_steps_per_epoch=_PRETRAINING_STEPS_PER_EPOCH)
     if config.num_steps_per_epoch is None and train_samples:
-        rows = round(train_samples / (sequences_per_row or 1.0))
-        config = replaced(config, num_steps_per_epoch=-(-rows // config.train_batch_size))
+        rows, batch = round(train_samples / (sequences_per_row or 1.0)), config.train_batch_size
+        steps = -(-rows // batch) if fine_tuning else max(1, rows // batch)
+        config = replaced(config, num_steps_per_epoch=steps)
     if config.warmup_steps is None and config.num_steps_per_epoch is not None:
         config = replaced(config, warmup_steps=_warmup_steps(config))
     if config.steps_between_eval is None and fine_tuning and config.do_eval and config.do_train:

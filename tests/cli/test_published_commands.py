@@ -76,6 +76,7 @@ COMMANDS = {
     "--config configs/mk2/pretrain_large_128.json --epochs 1 --no-model-save --no-validation"
     " --steps-per-log 1": {
         "num_train_epochs": 1,
+        "count_records": True,
         "steps_per_loop": 1,
         "do_eval": False,
         "keep_checkpoints": 1,
@@ -199,7 +200,24 @@ def test_every_published_command_line_is_planned(line, capsys):
 
 
 def train_steps_are_known(config) -> bool:
-    return config.task != "pretrain" or train_steps(config) > 0
+    return config.task != "pretrain" or config.count_records or train_steps(config) > 0
+
+
+def test_an_epoch_of_pretraining_is_once_through_the_records():
+    """Unless steps are said, no records are read, or the configuration is ours."""
+    for arguments, steps, counts in (
+        ("--config mk2/pretrain_large_128 --epochs 2 --plan", None, True),
+        ("--config mk2/packed_pretrain_tiny_128 --plan", None, True),
+        ("--config mk2/pretrain_large_128 --epochs 2 --num_steps_per_epoch=5 --plan", 5, True),
+        ("--config mk2/pretrain_large_128 --plan", 7038, False),
+        ("--config mk2/pretrain_large_128 --epochs 2 --generated-data", 1, False),
+        ("--config graphcore/packed/pod16-closed --plan", 1000, False),
+        ("--config quickstart --vocab_file= --epochs 2 --num_steps_per_epoch=9", 9, False),
+    ):
+        config = flags.parse(arguments.split())
+        assert (config.num_steps_per_epoch, config.count_records) == (steps, counts), arguments
+    _, told = flags.read("--config mk2/pretrain_large_128 --epochs 1 --plan".split())
+    assert "one of the 6 copies of each" in "\n".join(told)
 
 
 def test_the_table_names_field_value_and_what_is_for_ipus_only():

@@ -95,15 +95,16 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
 
 
 def settle_steps(
-    terms: Mapping[str, Any], batch_size: int, length: int, family: str | None
-) -> dict[str, int]:
+    terms: dict[str, Any], batch_size: int, length: int, family: str | None, makes_data_up: bool
+) -> dict[str, int | bool]:
     """Returns the steps of a run: those that are said, or as many as its sequences make.
 
     Args:
-      terms: steps, epochs and samples, as far as they are known.
+      terms: steps, epochs, samples and duplication, as far as they are known; gets the notes.
       batch_size: sequences of a step.
       length: of a sequence; their TensorFlow 2 programs know how many there are of each length.
       family: of the file.
+      makes_data_up: whether no records are read; their programs then make those of one step an epoch.
     """
     steps = terms.get("steps")
     if steps is None and family == "tf2" and terms.get("epochs") is None and terms["task"] == "pretrain":
@@ -111,7 +112,19 @@ def settle_steps(
         steps = max(1, samples // batch_size)
     if steps is not None:
         return {"num_steps_per_epoch": steps, "num_train_epochs": 1}
-    return {"num_train_epochs": terms["epochs"]} if terms.get("epochs") else {}
+    if not terms.get("epochs"):
+        return {}
+    if not family or terms["task"] != "pretrain":
+        return {"num_train_epochs": terms["epochs"]}
+    if makes_data_up:
+        return {"num_steps_per_epoch": 1, "num_train_epochs": terms["epochs"]}
+    copies = terms.get("duplication", 1)
+    if copies > 1:
+        terms.setdefault("notes", []).append(
+            f"an epoch is once through all records: one of the {copies} copies of each, as their program"
+            f" counts epochs, is a {copies}th of it"
+        )
+    return {"count_records": True, "num_train_epochs": terms["epochs"]}
 
 
 def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, float]:

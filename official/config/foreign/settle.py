@@ -17,6 +17,7 @@ _FLOOR = 1e-7  # their schedules end there
 # As in configs/squad_*.flags: files of theirs do not say them.
 _SQUAD_LENGTH = 384
 _VOCABULARY = "data/bert/vocab.txt"
+_MADE_UP = ("generated_data", "synthetic_input", "use_synthetic_data")
 _HEADS = {"qa_head": "squad", "glue_head": "glue", "loc": "squad", "glu": "glue", "glu_reg": "glue"}
 
 
@@ -45,7 +46,8 @@ def settle(
     settings |= batches.settle_batch(terms, base)
     length = settings.get("max_seq_length", base["max_seq_length"])
     batch_size = settings.get("train_batch_size", base["train_batch_size"])
-    settings |= batches.settle_steps(terms, batch_size, length, family)
+    makes_data_up = any(settings.get(name, base[name]) for name in _MADE_UP)
+    settings |= batches.settle_steps(terms, batch_size, length, family, makes_data_up)
     known = settings.get("num_steps_per_epoch")
     settings |= batches.settle_warmup(terms, known)
     _settle_optimization(settings, terms, family)
@@ -183,8 +185,7 @@ def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mappi
         settings.pop("average_sequences_per_pack", None)
         return
     settings["max_sequences_per_pack"] = terms.get("sequences_per_pack")
-    made_up = ("generated_data", "synthetic_input", "use_synthetic_data")
-    if any(settings.get(name, base[name]) for name in made_up):
+    if any(settings.get(name, base[name]) for name in _MADE_UP):
         settings["pack_on_the_fly"] = True
     if terms.get("factor"):
         settings["average_sequences_per_pack"] = terms["factor"]

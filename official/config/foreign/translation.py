@@ -20,7 +20,8 @@ _SHOWN = {
         ("micro", "accumulation", "replicas", "global"), "train_batch_size num_accumulation_steps"
     ),
     **dict.fromkeys(("steps", "samples"), "num_steps_per_epoch"),
-    "epochs": "num_train_epochs",
+    "epochs": "num_train_epochs count_records",
+    "duplication": "count_records",
     **dict.fromkeys(("warmup", "warmup_share"), "warmup_steps warmup_proportion"),
     "powers": "warmup_power poly_power",
     "schedule": "lr_schedule poly_power",

@@ -74,6 +74,8 @@ def run(config: Config, command: list[str]) -> int:
       ConfigError: for bad input, before anything is trained.
     """
     found = records.find(config)
+    if config.count_records:
+        config = config_lib.with_data(config, found.num_rows())
     devices = building.take_devices(config)
     if not computes(config):
         return _compile(config, devices, found)
