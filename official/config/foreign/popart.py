@@ -57,6 +57,7 @@ _KEYS = {
     "do_lower_case": Row("do_lower_case", rows.truth),
     "checkpoint_dir": Row("@folder", rows.text),
     "checkpoint_output_dir": Row("@folder", rows.text),
+    "checkpoint_input_dir": Row("init_checkpoint"),
     "onnx_checkpoint": Row("init_checkpoint"),
     "tf_checkpoint": Row("init_checkpoint"),
     "seed": Row("seed", rows.whole),
