@@ -8,6 +8,7 @@ prints fractions with a percent sign; here they are percentages.
 import logging as standard_logging
 import sys
 import time
+from collections.abc import Callable
 
 import tqdm
 from absl import logging
@@ -25,9 +26,15 @@ _TASKS_WITH_POOLER = ("pretrain", "glue")
 class GraphcoreLog(Observer):
     """Prints the lines to stderr as they are, without the time of day."""
 
-    def __init__(self, config: Config, writes: bool):
-        """Args: config: of the run; writes: whether this process is the one that talks to people."""
-        self._config, self._writes = config, writes
+    def __init__(self, config: Config, writes: bool, rate_at: Callable[[int], float]):
+        """Makes the observer.
+
+        Args:
+          config: of the run.
+          writes: whether this process is the one that talks to people.
+          rate_at: step -> learning rate of the update made there.
+        """
+        self._config, self._writes, self._rate_at = config, writes, rate_at
         self._bar: tqdm.tqdm | None = None
         self._last_step = 0
         self._first = (0, 0)  # steps and sequences before the interval
@@ -93,7 +100,8 @@ class GraphcoreLog(Observer):
 
     def _show(self, step: int, values: dict) -> None:
         self._shown = time.monotonic()
-        lines = [step_line(step, self._last_step, values)]
+        # Their program counts its schedule on before it prints: the rate is that of the step that comes.
+        lines = [step_line(step, self._last_step, {**values, "learning_rate": self._rate_at(step)})]
         if "mlm_loss" in values:
             lines.append(iteration_line(self._config, step, values, self._step_secs(step, values)))
         self._say(*lines)
@@ -116,7 +124,7 @@ class GraphcoreLog(Observer):
         self._say(
             _METRICS_TITLE,
             f"global_batch_size: {self._config.train_batch_size}",
-            f"device_iterations: {self._config.steps_per_loop}",
+            f"device_iterations: {self._config.device_iterations}",
             f"training_steps: {self._last_step}",
             f"Training time: {time.monotonic() - self._started:.3f} secs",
             "-" * WIDTH,

@@ -13,7 +13,7 @@ from official.config.table import FIELDS
 from official.io.errors import ConfigError
 from official.io.json_files import read_json
 
-_FLOOR = 1e-7  # their schedules end there
+_FLOOR = 1e-7  # their schedules end there; PyTorch's at 0
 # As in configs/squad_*.flags: files of theirs do not say them.
 _SQUAD_LENGTH = 384
 _VOCABULARY = "data/bert/vocab.txt"
@@ -127,7 +127,7 @@ def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], famil
     if settings.get("lr_schedule") == "polynomial" and family == "tf1" and terms.get("powers", [1]) == [1]:
         settings["lr_schedule"] = "up_down"
     ends_there = settings.get("lr_schedule", "polynomial") in ("polynomial", "cosine", "up_down")
-    if ends_there and settings.get("learning_rate", 1) > _FLOOR:
+    if ends_there and family != "pytorch" and settings.get("learning_rate", 1) > _FLOOR:
         settings["end_learning_rate"] = _FLOOR
     is_lamb = settings.get("optimizer_type") == "lamb"
     if is_lamb and family in ("tf1", "tf2") and not terms.get("groupbert"):
