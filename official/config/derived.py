@@ -102,7 +102,7 @@ def checkpoint_every_steps(config: Config) -> int:
 def compiles_first(config: Config) -> bool:
     """Tells whether the steps are compiled before the run starts: Graphcore's programs do, and the first line
     of their log has a throughput of steps alone."""
-    return config.device_warmup or follows_graphcore_log(config)
+    return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
 
 def follows_graphcore_log(config: Config) -> bool:

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from official.cli import aliases, completion, configs, flags, foreign, table, train
-from official.config import FIELDS, ConfigError, train_steps
+from official.config import FIELDS, ConfigError, own_place, train_steps
 from tests.conftest import ROOT
 
 # Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
@@ -98,9 +98,11 @@ COMMANDS = {
         "do_train": False,
         "do_predict": True,
         "generated_data": True,
+        "predict_epochs": 20,
+        "eval_batch_size": 3,
     },
     f"--config configs/mk2/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
-    " --available-memory-proportion 0.55": {"train_batch_size": 80},
+    " --available-memory-proportion 0.55": {"eval_batch_size": 80, "predict_epochs": 20},
     f"--config configs/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
     " --available-memory-proportion 0.58 --use-default-available-memory-proportion false": {
         "max_seq_length": 128
@@ -218,6 +220,21 @@ def test_an_epoch_of_pretraining_is_once_through_the_records():
         assert (config.num_steps_per_epoch, config.count_records) == (steps, counts), arguments
     _, told = flags.read("--config mk2/pretrain_large_128 --epochs 1 --plan".split())
     assert "one of the 6 copies of each" in "\n".join(told)
+
+
+def test_processes_of_mpirun_that_do_not_train_predict_in_folders_of_their_own(tmp_path):
+    """As PopART's inference does: as many processes as there are devices, and their throughputs add up."""
+    mpi = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    argv = [*shlex.split(f"--config configs/mk2/squad_large_128_inf.json {INFER}"), "--model_dir=run"]
+    config, told = flags.read(argv, mpi)
+    assert config.model_dir == "run_rank_2" and not config.init_checkpoint
+    assert "rank 2 of 4" in told[-1] and "--model_dir=run_rank_2" in told[-1]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint").write_text("")
+    assert flags.read(argv, mpi)[0].init_checkpoint == "run"  # each starts from what was trained there
+    assert flags.read([*argv, "--init_checkpoint=c"], mpi)[0].init_checkpoint == "c"
+    assert flags.read(argv, {})[0].model_dir == "run"
+    assert own_place.with_folder_of_rank([("", {"model_dir": "run"})], mpi) == ([], [])  # it trains
 
 
 def test_the_table_names_field_value_and_what_is_for_ipus_only():

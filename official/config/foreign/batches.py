@@ -25,8 +25,9 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
         the batch where no term says it.
 
     Returns:
-      train_batch_size and num_accumulation_steps. A micro batch is as large as theirs where the number of
-      devices is known; else one accumulation here is one there, on all their replicas.
+      train_batch_size and num_accumulation_steps, and of an inference eval_batch_size. A micro batch is as
+      large as theirs where the number of devices is known; else one accumulation here is one there, on all
+      their replicas.
 
     Raises:
       ConfigError: where the global batch is not divisible by the rest.
@@ -46,10 +47,13 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
     accumulation = _as_pipelines_take(accumulation, terms, base)
     shared_out = accumulation * replicas
     fits = here is not None and shared_out % here == 0
-    return {
+    found = {
         "train_batch_size": micro * shared_out,
         "num_accumulation_steps": shared_out // here if fits and here else accumulation,
     }
+    if terms.get("inference"):
+        found["eval_batch_size"] = micro * (terms.get("replicas") or here or 1)
+    return found
 
 
 def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:

@@ -38,6 +38,7 @@ _KEYS = {
     "gradient_accumulation_factor": Row("@accumulation", rows.count),
     "training_steps": Row("@steps", rows.count),
     "epochs": Row("@epochs", rows.count),
+    "epochs_inference": Row("predict_epochs", rows.count),
     "duplication_factor": Row("@duplication", rows.count),
     "steps_per_log": Row("steps_per_loop", rows.whole),
     "steps_per_save": Row("checkpoint_every_steps", rows.whole),
@@ -81,7 +82,6 @@ _NOT_NEEDED = {
     **rows.not_needed("records are shuffled by the seed and streamed", "shuffle epochs_to_cache"),
     **rows.not_needed("no example is dropped in an evaluation",
         "no_drop_remainder validation_config.no_drop_remainder"),
-    **rows.not_needed("predictions are made once", "epochs_inference"),
     **rows.not_needed("answers lie in --model_dir; scores are computed here",
         "validation_config.squad_results_dir validation_config.squad_evaluate_script"),
 }  # fmt: skip

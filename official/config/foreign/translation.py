@@ -17,7 +17,8 @@ from official.io.errors import ConfigError
 # Term -> the settings in which it shows.
 _SHOWN = {
     **dict.fromkeys(
-        ("micro", "accumulation", "replicas", "global"), "train_batch_size num_accumulation_steps"
+        ("micro", "accumulation", "replicas", "global"),
+        "train_batch_size num_accumulation_steps eval_batch_size",
     ),
     **dict.fromkeys(("steps", "samples"), "num_steps_per_epoch"),
     "epochs": "num_train_epochs count_records",
