@@ -48,7 +48,7 @@ def with_folder_of_rank(
     layers: list[tuple[str, dict]], environment: Mapping[str, str] = os.environ
 ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
     """Returns a layer of settings, to be put above the others, with a folder of its own for a process that
-    does not train and is one of several, and a line for people; else none.
+    times predictions (`predict_epochs`) and is one of several, and a line for people; else none.
 
     Args:
       layers: as of `official.config.build_config`.
@@ -60,7 +60,8 @@ def with_folder_of_rank(
     settings = _merged(layers)
     strategy = settings.get("distribution_strategy") or FIELDS["distribution_strategy"].default
     folder = settings.get("model_dir")
-    if settings.get("do_train") is not False or not isinstance(folder, str) or strategy not in BACKENDS:
+    times = settings.get("predict_epochs") is not None and settings.get("do_train") is False
+    if not times or not isinstance(folder, str) or strategy not in BACKENDS:
         return [], []
     if BACKENDS[strategy].several_processes or BACKENDS[strategy].program:
         return [], []
@@ -72,8 +73,8 @@ def with_folder_of_rank(
     if not settings.get("init_checkpoint") and os.path.exists(os.path.join(folder, "checkpoint")):
         layer["init_checkpoint"] = folder
     told = (
-        f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source}), which do not train:"
-        f" each works by itself, this one in --model_dir={own}."
+        f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source}), which time"
+        f" predictions: each works by itself, this one in --model_dir={own}."
     )
     return [(cluster.source, layer)], [told]
 

@@ -423,7 +423,8 @@ def test_a_wrong_tf_config_is_one_line(text, message):
 # Settings of the sections below that change nothing about an evaluation's result, or to rounding only.
 # Whatever else there is, or comes, in these sections does.
 NOT_OF_EVALUATIONS = set(
-    "bert_config_file cache_dir data_streams dtype length_buckets num_runs span_places train_file".split()
+    "bert_config_file cache_dir data_streams dtype length_buckets num_runs predict_epochs span_places"
+    " train_file".split()
 )
 
 
