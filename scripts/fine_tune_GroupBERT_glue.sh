@@ -25,9 +25,9 @@ fi
 kind=""
 [[ "$task" != stsb ]] || kind="_regression"
 [[ "$size" != large ]] || kind="${kind}_8IPU"
-start="${INIT_CHECKPOINT:-$(newest "$checkpoints/phase2/groupbert/$size" "Give the one to start from: INIT_CHECKPOINT=PATH.")}"
+start="${INIT_CHECKPOINT:-$(start_of "$checkpoints/phase2/groupbert/$size" "Give the one to start from: INIT_CHECKPOINT=PATH." "$@")}"
 folder="${GLUE_DIR:-data/glue}"
-[[ -d "$folder" ]] || "$python" scripts/download_glue_data.py --data_dir="$folder" --tasks="$task"
+is_plan "$@" || [[ -d "$folder" ]] || "$python" scripts/download_glue_data.py --data_dir="$folder" --tasks="$task"
 train "groupbert_glue_${size}_${task}_log.txt" "GroupBERT $size $task$name" --task=glue --glue_task="$task" \
   "$(config "${CONFIG_PATH:-configs/graphcore/tf1/groupbert/glue_$size$kind.json}")" --data_dir="$folder" \
   --vocab_file="${VOCAB_FILE:-data/bert/vocab.txt}" --model_dir="${OUTPUT_DIR:-tmp/groupbert/$size}/$task" --init_checkpoint="$start" \

@@ -10,9 +10,9 @@ source scripts/graphcore_recipe.sh
 
 size="$(size_of "pretrain_and_finetune_BERT.sh large|base [train.py flags ...]" "$@")"
 [[ -n "${PHASE2_CHECKPOINT:-}" ]] || pretrain "$size" "${@:2}"
-start="${PHASE2_CHECKPOINT:-$(newest "$checkpoints/phase2/$size" "Phase 2 has saved none.")}"
+start="${PHASE2_CHECKPOINT:-$(start_of "$checkpoints/phase2/$size" "Phase 2 has saved none." "${@:2}")}"
 folder="${SQUAD_DIR:-data/squad}"
-[[ -e "$folder/train-v1.1.json" && -e "$folder/dev-v1.1.json" ]] || ./scripts/download_squad.sh "$folder"
+is_plan "$@" || [[ -e "$folder/train-v1.1.json" && -e "$folder/dev-v1.1.json" ]] || ./scripts/download_squad.sh "$folder"
 train "squad_${size}_log.txt" "SQuAD $size fine tuning v1" --task=squad "$(config "${SQUAD_CONFIG_PATH:-configs/graphcore/tf1/squad_$size.json}")" \
   --train_file="$folder/train-v1.1.json" --predict_file="$folder/dev-v1.1.json" --vocab_file="${VOCAB_FILE:-data/bert/vocab.txt}" \
   --model_dir="$checkpoints/squad/$size" --init_checkpoint="$start" --do_train --do_predict --do_eval "${@:2}"

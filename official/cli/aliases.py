@@ -13,6 +13,7 @@ from collections.abc import Collection
 NAMES: dict[str, str] = {
     "base_learning_rate": "learning_rate",
     "checkpoint_dir": "model_dir",
+    "checkpoint_input_dir": "init_checkpoint",
     "checkpoint_output_dir": "model_dir",
     "do_evaluation": "do_eval",
     "enable_wandb": "wandb",

@@ -94,11 +94,11 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     layers = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
     given, told = layers.layers, layers.told
     if environment is not None:
-        told = [*told, *own_place.keeps_to_itself(given, environment)]
-        given = [*own_place.chosen_by_place(given, environment), *given]
-    config = config_lib.build_config(given)
-    foreign.check_variables(config)
-    return Reading(config, told)
+        own_folder, told_of_folder = own_place.with_folder_of_rank(given, environment)
+        told = [*told, *own_place.keeps_to_itself(given, environment), *told_of_folder]
+        given = [*own_place.chosen_by_place(given, environment), *given, *own_folder]
+    foreign.check_variables(given)
+    return Reading(config_lib.build_config(given), told)
 
 
 def _read_flags(argv: list[str], values: flags.FlagValues) -> tuple[list[str], aliases.Options]:

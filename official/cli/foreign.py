@@ -13,8 +13,8 @@ from official import config as config_lib
 from official.cli import configs
 from official.cli.aliases import Options
 from official.config.backends import BACKENDS
-from official.config.foreign import rows, translation
-from official.config.foreign.families import FAMILIES, Family, family_of
+from official.config.foreign import older, rows, translation
+from official.config.foreign.families import FAMILIES, Family, family_of, flat
 from official.config.foreign.options import OPTIONS, table_for
 from official.io.errors import ConfigError, suggest
 from official.io.yaml_files import read_yaml
@@ -85,8 +85,10 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     """Returns the keys of a file of JSON or YAML, and whose they are; None: ours. Raises ConfigError."""
     if not source.path.endswith(_YAML):
         values = config_lib.read_json(source.path, "config", once=True)
+        older.check_program(flat(values), f"--config={source.path}")
         return values, family_of(values)
     entries = read_yaml(source.path, "config")
+    older.check_program(flat(entries), f"--config={source.path}")
     entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
     if all(isinstance(value, dict) for value in entries.values()):
         if entry not in entries:
@@ -160,7 +162,7 @@ def layers_of(
     above = {name: value for name, value in given.items() if name not in below_options}
     above = _by_task(above, base | theirs.settings)
     _check_agreement(asked, family, theirs.settings, above)
-    if family and _asks_only_to_answer(family, base | theirs.settings, above, asked):
+    if family and _asks_only_to_answer(family, base | theirs.settings | above, theirs.settings, above):
         theirs.settings["do_train"] = False
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     return Layers(layers, _told(source, family, theirs, above))
@@ -251,23 +253,34 @@ def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     return {target if name == into[0] else name: value for name, value in given.items()}
 
 
-def _asks_only_to_answer(family: Family, settings: Mapping[str, Any], given: dict, options: dict) -> bool:
+def _asks_only_to_answer(family: Family, settings: Mapping[str, Any], said: dict, given: dict) -> bool:
     """Tells whether a fine-tuning command of their TensorFlow 1 programs, which do what is asked for and
-    nothing else, asks for answers and no training."""
-    asked = {"do_predict", "do_eval"} & set(given)
-    trains = "do_train" in given or "do_training" in options
-    return family.name == "tf1" and settings["task"] != "pretrain" and bool(asked) and not trains
+    nothing else, asks for answers and no training.
+
+    Args:
+      family: of the file.
+      settings: of file, options and flags.
+      said: settings of file and options.
+      given: the flags.
+    """
+    asked = settings["do_predict"] or settings["do_eval"]
+    trains = "do_train" in given or said.get("do_train")
+    return family.name == "tf1" and settings["task"] != "pretrain" and asked and not trains
 
 
-def check_variables(config: config_lib.Config) -> None:
+def check_variables(layers: list[tuple[str, dict[str, Any]]]) -> None:
     """Raises ConfigError where a path that would be read holds a variable that is not set."""
-    if any(config[name] for name in _WITHOUT_DATA):
+    values = {name: value for _, layer in layers for name, value in layer.items()}
+    if any(values.get(name) for name in _WITHOUT_DATA):
         return
     for name in _READ:
-        found = _VARIABLE.search(config[name] or "")
-        if found and not os.path.exists(config[name]):
+        path = values.get(name)
+        if not isinstance(path, str):
+            continue
+        found = _VARIABLE.search(path)
+        if found and not os.path.exists(path):
             raise ConfigError(
-                f"{name}={config[name]}: the environment variable {found[1]} is not set. Set it, or give"
+                f"{name}={path}: the environment variable {found[1]} is not set. Set it, or give"
                 f" --{name}=PATH."
             )
 

@@ -27,9 +27,10 @@ def make_parser() -> command_line.Parser:
     add("--histogram", help=histogram)
     algorithm = (
         "spfhp: into the row with the most room. lpfhp: into the fullest that fits. nnlshp, ennlshp: least"
-        " squares over all ways to fill a row with up to 3 lengths; the best for 3, lpfhp for more."
+        " squares over all ways to fill a row with up to 3 lengths. Unset: all are tried, and the one"
+        " with the fewest rows is taken."
     )
-    add("--algorithm", choices=ALGORITHMS, default="nnlshp", help=algorithm)
+    add("--algorithm", choices=ALGORITHMS, help=algorithm)
     add("--max_sequences_per_pack", type=int, default=3, help="Sequences of a row, at most.")
     add("--random_seed", type=int, default=12345, help="Seed of the order of the rows and who shares one.")
     engine_flags.add(parser, "records")
@@ -82,9 +83,10 @@ def describe(numbers: dict) -> str:
         "{packs:,} rows of {max_seq_length} tokens hold {sequences:,} sequences, {speedup:.4f} a row,"
         " {sequences_per_pack} at most (bound by the lengths: {bound:.4f}).\n"
         "Efficiency {efficiency:.5f}: padding {padding_before:.2%} before, {padding_after:.2%} after. Planned"
-        " in {secs:.3f} s."
+        " in {secs:.3f} s{by}."
     )
-    return text.format(**numbers)
+    by = f" by {numbers['algorithm']}" if numbers.get("algorithm") else ""
+    return text.format(**numbers, by=by)
 
 
 def draw(numbers: dict, path: str) -> None:
@@ -117,9 +119,9 @@ def draw(numbers: dict, path: str) -> None:
 def main() -> None:
     flags = parse_flags()
     engine_flags.configure_logging()
-    numbers = (plan_only if flags.histogram else pack)(flags)
+    numbers = {"algorithm": flags.algorithm, **(plan_only if flags.histogram else pack)(flags)}
     print(describe(numbers))
     if flags.report:
-        outputs.write_json(flags.report, {"algorithm": flags.algorithm, **numbers})
+        outputs.write_json(flags.report, numbers)
     if flags.picture:
         draw(numbers, flags.picture)

@@ -27,6 +27,7 @@ from official.config.derived import (
     steps_per_loop,
     synthetic_sequences_per_pack,
     train_steps,
+    with_gradient_scopes,
     with_steps,
     words_of_records,
 )
@@ -99,7 +100,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 values[name] = FIELDS[name].checked(value, source)
                 if name == "bert_config_file" and value and "model" not in layer:
                     values["model"] = bert_config_from_dict(read_json(value, name, any_number=True), value)
-    config = with_eval_rule(with_made_up_data(Config(**values)))
+    config = with_gradient_scopes(with_eval_rule(with_made_up_data(Config(**values))))
     if config.task == "pretrain":
         config = with_steps(config)
     validate(config)

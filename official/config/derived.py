@@ -29,11 +29,12 @@ def with_steps(
       sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
     """
     fine_tuning = config.task != "pretrain"
-    if config.num_steps_per_epoch is None and not fine_tuning:
+    if config.num_steps_per_epoch is None and not fine_tuning and not config.count_records:
         config = replaced(config, num_steps_per_epoch=_PRETRAINING_STEPS_PER_EPOCH)
     if config.num_steps_per_epoch is None and train_samples:
-        rows = round(train_samples / (sequences_per_row or 1.0))
-        config = replaced(config, num_steps_per_epoch=-(-rows // config.train_batch_size))
+        rows, batch = round(train_samples / (sequences_per_row or 1.0)), config.train_batch_size
+        steps = -(-rows // batch) if fine_tuning else max(1, rows // batch)
+        config = replaced(config, num_steps_per_epoch=steps)
     if config.warmup_steps is None and config.num_steps_per_epoch is not None:
         config = replaced(config, warmup_steps=_warmup_steps(config))
     if config.steps_between_eval is None and fine_tuning and config.do_eval and config.do_train:
@@ -51,6 +52,21 @@ def _warmup_steps(config: Config) -> float:
         if config.task == "pretrain"
         else _FINE_TUNING_WARMUP * schedule_steps(config)
     )
+
+
+def with_gradient_scopes(config: Config) -> Config:
+    """Returns the configuration with the scopes of losses and of clipping filled in, where they are unset.
+
+    --scale_loss alone is the way of the MLPerf v0.7 reference: local losses, each micro batch clipped, or
+    with --explicit_allreduce the reduced gradient.
+    """
+    is_reference = config.scale_loss and config.loss_normalization is None
+    clips_later = config.explicit_allreduce or config.lamb_variant != "lamb"
+    if config.clip_scope is None:
+        config = replaced(config, clip_scope="micro_batch" if is_reference and not clips_later else "global")
+    if config.loss_normalization is None:
+        config = replaced(config, loss_normalization="local" if is_reference else "global")
+    return config
 
 
 def words_of_records(config: Config) -> int:
@@ -107,7 +123,7 @@ def checkpoint_every_steps(config: Config) -> int:
 def compiles_first(config: Config) -> bool:
     """Tells whether the steps are compiled before the run starts: Graphcore's programs do, and the first line
     of their log has a throughput of steps alone."""
-    return config.device_warmup or follows_graphcore_log(config)
+    return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
 
 def follows_graphcore_log(config: Config) -> bool:

@@ -1,4 +1,5 @@
-"""What a run does by itself where it is one of several processes: it trains together with the others."""
+"""What a run does by itself where it is one of several processes: it trains together with the others, or
+predicts beside them in a folder of its own."""
 
 from __future__ import annotations
 
@@ -41,6 +42,41 @@ def chosen_by_place(
     if cluster is None or len(cluster.hosts) == 1:
         return []
     return [(cluster.source, {"distribution_strategy": _TOGETHER})]
+
+
+def with_folder_of_rank(
+    layers: list[tuple[str, dict]], environment: Mapping[str, str] = os.environ
+) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Returns a layer of settings, to be put above the others, with a folder of its own for a process that
+    times predictions (`predict_epochs`) and is one of several, and a line for people; else none.
+
+    Args:
+      layers: as of `official.config.build_config`.
+      environment: of this process.
+
+    Raises:
+      ConfigError: where who started this process contradicts itself.
+    """
+    settings = _merged(layers)
+    strategy = settings.get("distribution_strategy") or FIELDS["distribution_strategy"].default
+    folder = settings.get("model_dir")
+    times = settings.get("predict_epochs") is not None and settings.get("do_train") is False
+    if not times or not isinstance(folder, str) or strategy not in BACKENDS:
+        return [], []
+    if BACKENDS[strategy].several_processes or BACKENDS[strategy].program:
+        return [], []
+    cluster = _find(settings, environment)
+    if cluster is None or len(cluster.hosts) == 1:
+        return [], []
+    own: str = f"{folder.rstrip('/')}_rank_{cluster.rank}"
+    layer = {"model_dir": own}
+    if not settings.get("init_checkpoint") and os.path.exists(os.path.join(folder, "checkpoint")):
+        layer["init_checkpoint"] = folder
+    told = (
+        f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source}), which time"
+        f" predictions: each works by itself, this one in --model_dir={own}."
+    )
+    return [(cluster.source, layer)], [told]
 
 
 def keeps_to_itself(layers: list[tuple[str, dict]], environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -54,11 +54,12 @@ class Addons:
         )
 
 
-def make_lamb(excluded, **hyper):
+def make_lamb(excluded, decayed_only="", **hyper):
     """Returns LAMB; arguments as those of `compiled.Lamb`."""
+    undecayed = [f"{each}(?!.*{decayed_only})" for each in excluded] if decayed_only else excluded
     return Addons(
         tfa.optimizers.LAMB(
-            exclude_from_weight_decay=excluded, exclude_from_layer_adaptation=excluded, **hyper
+            exclude_from_weight_decay=undecayed, exclude_from_layer_adaptation=excluded, **hyper
         )
     )
 

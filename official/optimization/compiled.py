@@ -38,6 +38,7 @@ class CompiledOptimizer(Moments):
         # By this name profiles tell the optimizer's operations from others.
         with tf.name_scope(type(self).__name__):
             step = self._shared_by_updates(factor)
+            self.decay_apart(variables)
             for variable, weights in layers.values():
                 with place(variable):
                     self._update_layer(*zip(*weights), step)

@@ -12,8 +12,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from official.optimization import spread
-from official.optimization.moments import Slots
-from official.optimization.plain import write
+from official.optimization.moments import Slots, write
 
 
 class PlainSgd(Slots):

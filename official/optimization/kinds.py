@@ -14,6 +14,7 @@ from official.optimization import descent, mixed, plain
 # Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that
 # the gamma of the MLM head is decayed there; one list serves both optimizers here.
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")
+GAMMA = "/gamma"  # of LayerNorm
 
 # Names of the slots in checkpoints, as Google's and Graphcore's TF1 optimizers write them.
 _ADAM_SLOTS = {"m": "adam_m", "v": "adam_v"}
@@ -82,6 +83,8 @@ def hyper_parameters(config: Config) -> dict[str, Any]:
         excluded=list(EXCLUDED),
         bias_correction=config.lamb_bias_correction if kind == "lamb" else config.adam_bias_correction,
     )
+    if kind == "lamb" and config.lamb_decays_gamma:
+        hyper["decayed_only"] = GAMMA
     if kind == "mpadamw":
         hyper["scale"] = initial_loss_scale(config) or 1.0
     return hyper

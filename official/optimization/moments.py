@@ -9,6 +9,8 @@ from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 
+from official.optimization import spread
+
 
 class Constants(NamedTuple):
     """What stays the same from step to step: Adam's numbers and the decay of the weights that do decay."""
@@ -83,6 +85,7 @@ class Moments(Slots):
         epsilon: float,
         excluded: Iterable[str],
         bias_correction: bool = True,
+        decayed_only: str = "",
     ):
         """Makes the optimizer, in the strategy's scope.
 
@@ -92,11 +95,32 @@ class Moments(Slots):
           beta_1, beta_2, epsilon: of Adam.
           excluded: regular expressions; variables whose name one of them is found in are not decayed.
           bias_correction: divides the moments by 1 - beta^step, which they are too small by.
+          decayed_only: of LAMB, a regular expression of variables that `excluded` names and that decay all
+            the same; empty: none.
         """
         super().__init__(learning_rate)
         self._constants = Constants(weight_decay, beta_1, beta_2, epsilon)
         self._excluded = re.compile("|".join(excluded))
         self._corrects = bias_correction
+        self._decayed_only = re.compile(decayed_only) if decayed_only else None
 
     def decays(self, variable: tf.Variable) -> bool:
+        """Tells whether a variable is decayed and, by LAMB, adapted."""
         return self._excluded.search(variable.name) is None
+
+    def decay_apart(self, variables: Sequence[tf.Variable]) -> None:
+        """Decays the variables that are decayed and not adapted, w -= rate * weight decay * w, before their
+        update, which does not look at the weight; in the context of a replica."""
+        apart = [each for each in variables if self._decayed_only and self._decayed_only.search(each.name)]
+        if not apart:
+            return
+        kept = 1.0 - self._learning_rate(self.iterations) * self._constants.weight_decay
+        place = spread.beside(variables)
+        for variable in apart:
+            with place(variable):
+                write(variable, tf.convert_to_tensor(variable) * kept)
+
+
+def write(variable: tf.Variable, value: tf.Tensor) -> None:
+    """Writes a replica's own copy of a variable: `assign` would ask how the replicas' values are joined."""
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

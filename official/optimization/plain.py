@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from official.optimization import spread
-from official.optimization.moments import Moments
+from official.optimization.moments import Moments, write
 
 
 class PlainOptimizer(Moments):
@@ -21,6 +21,7 @@ class PlainOptimizer(Moments):
         step = tf.cast(self.iterations + 1, tf.float32)
         corrections = (1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)) if self._corrects else (1.0, 1.0)
         rate = self._learning_rate(self.iterations)
+        self.decay_apart(variables)
         place = spread.beside(variables)
         for gradient, variable in zip(gradients, variables):
             with place(variable):
@@ -84,8 +85,3 @@ class Lamb(PlainOptimizer):
         weight_norm, norm = tf.norm(weight), tf.norm(direction)
         ratio = tf.where((weight_norm > 0) & (norm > 0), tf.math.divide_no_nan(weight_norm, norm), 1.0)
         return rate * ratio * direction
-
-
-def write(variable, value) -> None:
-    """Writes a replica's own copy of a variable: `assign` would ask how the replicas' values are joined."""
-    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -70,7 +70,7 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
       ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
         settings.
     """
-    is_known = config.task == "pretrain" or not config.do_train or config.num_steps_per_epoch is not None
+    is_known = not config.do_train or config.num_steps_per_epoch is not None
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
     # The longest batches there can be.
     config = config_lib.replaced(config, length_buckets="never")

@@ -8,11 +8,13 @@ prints fractions with a percent sign; here they are percentages.
 import logging as standard_logging
 import sys
 import time
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import tqdm
 from absl import logging
 
-from official.config import Config, steps_per_loop
+from official.config import Config
 from official.reporting.observer import Built, End, Evaluation, Observer, Start
 from official.reporting.progress import is_terminal, log_evaluation
 
@@ -25,9 +27,15 @@ _TASKS_WITH_POOLER = ("pretrain", "glue")
 class GraphcoreLog(Observer):
     """Prints the lines to stderr as they are, without the time of day."""
 
-    def __init__(self, config: Config, writes: bool):
-        """Args: config: of the run; writes: whether this process is the one that talks to people."""
-        self._config, self._writes = config, writes
+    def __init__(self, config: Config, writes: bool, rate_at: Callable[[int], float]):
+        """Makes the observer.
+
+        Args:
+          config: of the run.
+          writes: whether this process is the one that talks to people.
+          rate_at: step -> learning rate of the update made there.
+        """
+        self._config, self._writes, self._rate_at = config, writes, rate_at
         self._bar: tqdm.tqdm | None = None
         self._last_step = 0
         self._first = (0, 0)  # steps and sequences before the interval
@@ -93,7 +101,8 @@ class GraphcoreLog(Observer):
 
     def _show(self, step: int, values: dict) -> None:
         self._shown = time.monotonic()
-        lines = [step_line(step, self._last_step, values)]
+        # Their program counts its schedule on before it prints: the rate is that of the step that comes.
+        lines = [step_line(step, self._last_step, {**values, "learning_rate": self._rate_at(step)})]
         if "mlm_loss" in values:
             lines.append(iteration_line(self._config, step, values, self._step_secs(step, values)))
         self._say(*lines)
@@ -116,7 +125,7 @@ class GraphcoreLog(Observer):
         self._say(
             _METRICS_TITLE,
             f"global_batch_size: {self._config.train_batch_size}",
-            f"device_iterations: {steps_per_loop(self._config)}",
+            f"device_iterations: {self._config.device_iterations}",
             f"training_steps: {self._last_step}",
             f"Training time: {time.monotonic() - self._started:.3f} secs",
             "-" * WIDTH,
@@ -182,4 +191,23 @@ def iteration_line(config: Config, step: int, values: dict, step_secs: float) ->
         f" Accuracy (MLM NSP): {values['mlm_accuracy']:.3f} {values['nsp_accuracy']:.3f}"
         f" Learning Rate: {values['learning_rate']:.5g}"
         f" Duration: {step_secs:.4f} s Throughput: {values['sequences_per_sec']:.1f} sequences/s"
+    )
+
+
+def inference_line(number: int, duration: float, sequences_per_sec: float, secs: Sequence[float]) -> str:
+    """Returns the line of PopART's inference.
+
+    Source: examples v3.0.0 nlp/bert/popart/utils/iteration.py, report_inference_stats.
+
+    Args:
+      number: of the iteration, from 0.
+      duration: its seconds.
+      sequences_per_sec: its throughput.
+      secs: of each batch.
+    """
+    mean, least, most = np.mean(secs), min(secs), max(secs)
+    return (
+        f"Iteration: {number:6} Duration: {duration:6.4f} s Throughput: {sequences_per_sec:6.1f} sequences/s"
+        f" Per-sample: Mean Latency={mean:.6f} Min Latency={least:.6f} Max Latency={most:.6f}"
+        f" p99 Latency={np.percentile(secs, 99):.6f} p999 Latency={np.percentile(secs, 99.9):.6f} seconds"
     )

@@ -55,7 +55,6 @@ class PretrainingTask:
     target_metric = "mlm_accuracy"
     is_scored = False
     class_names = None
-    train_samples = None  # records are counted by nobody: --num_steps_per_epoch says what an epoch is
     local_epsilon = objectives.PRETRAINING_LOCAL_EPSILON
 
     def __init__(self, config: Config):
@@ -139,6 +138,16 @@ class PretrainingTask:
                     f"{name}={self._config[name]:g}, but the records of --{flag} hold one sequence each. Drop"
                     f" --{name}, or give --pack_on_the_fly."
                 )
+
+    @functools.cached_property
+    def train_samples(self) -> int | None:
+        """Sequences of the training records where --count_records asks for them; else --num_steps_per_epoch
+        says what an epoch is."""
+        split = self._train
+        if not (self._config.count_records and self._config.do_train and split.files):
+            return None
+        rows = record_batches.num_rows(split.files, split.schema)
+        return round(rows * (self.sequences_per_row or 1.0)) if split.packer is None else rows
 
     @functools.cached_property
     def sequences_per_row(self) -> float | None:

@@ -1,5 +1,6 @@
 """One pass over a set: sums over all of it, and the model's outputs in the order of its sequences."""
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,7 +8,10 @@ import numpy as np
 
 
 def run(
-    eval_step: Callable, batches: Iterable, before_each: Callable[[], None]
+    eval_step: Callable,
+    batches: Iterable,
+    before_each: Callable[[], None],
+    secs: list[float] | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Evaluates all batches.
 
@@ -15,6 +19,7 @@ def run(
       eval_step: see `step.make_eval_step`.
       batches: global batches.
       before_each: called before a batch; what it raises comes through.
+      secs: gets the seconds of each batch, from the call of the step to outputs in the host's memory.
 
     Returns:
       (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [sequences of the set, ...]}, without
@@ -24,9 +29,13 @@ def run(
     parts: list[dict[str, np.ndarray]] = []
     for batch in batches:
         before_each()
+        since = time.perf_counter()
         sums, outputs = eval_step(batch)
         totals = totals + sums.numpy().astype(np.float64)
-        parts.append(_without_filling({name: value.numpy() for name, value in outputs.items()}))
+        part = {name: value.numpy() for name, value in outputs.items()}
+        if secs is not None:
+            secs.append(time.perf_counter() - since)
+        parts.append(_without_filling(part))
     return totals, in_order(parts)
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.io.writing import replace_file, set_aside
+from official.reporting import graphcore_log
 from official.training import evaluation, feeding
 from official.training import step as step_lib
 from official.training.loop import Loop
@@ -57,12 +58,27 @@ def _score(loop: Loop, task: ScoredTask) -> Findings:
         findings.scores = {**task.score(outputs), "best_step": loop.state.step}
         findings.tables, findings.examples = task.tables(outputs), task.examples(outputs)
     if config.do_predict:
-        if not (task.predicts_evaluation_set and outputs):
+        if config.predict_epochs:
+            outputs = _timed_outputs(loop, task, config.predict_epochs)
+        elif not (task.predicts_evaluation_set and outputs):
             outputs = loop.outputs_of(task.predict_dataset)
         if not loop.manager.read_only:
             findings.files = _write_predictions(task, outputs, config.model_dir)
             logging.info("Predictions of step %d: %s", loop.state.step, ", ".join(findings.files))
     return findings
+
+
+def _timed_outputs(loop: Loop, task: ScoredTask, passes: int) -> Outputs:
+    """Predicts several times, and tells throughput and latency of each pass: its batches one after the other,
+    without what reads them. Returns the outputs."""
+    outputs: Outputs = {}
+    for number in range(passes):
+        secs: list[float] = []
+        outputs = loop.outputs_of(task.predict_dataset, secs)
+        if secs:
+            rate = len(next(iter(outputs.values()))) / sum(secs)
+            logging.info("%s", graphcore_log.inference_line(number, sum(secs), rate, secs))
+    return outputs
 
 
 def _few_outputs(loop: Loop, task: ExampleTask) -> Outputs:

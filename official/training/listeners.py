@@ -8,6 +8,7 @@ from absl import logging
 from official import config as config_lib
 from official.config import Config, profile_window
 from official.distribution import strategy as strategy_lib
+from official.optimization import schedules
 from official.optimization.state import TrainState
 from official.reporting import graphcore_tags, mllog
 from official.reporting.graphcore_log import GraphcoreLog
@@ -33,7 +34,9 @@ def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
       ConfigError: where one cannot start, such as W&B without a key: known before anything is built.
     """
     observers: list[Observer] = [
-        GraphcoreLog(config, writes) if config_lib.follows_graphcore_log(config) else Progress()
+        GraphcoreLog(config, writes, lambda step: float(schedules.from_config(config)(step)))
+        if config_lib.follows_graphcore_log(config)
+        else Progress()
     ]
     if config.wandb and config.do_train and writes:
         observers.append(WandbRun(config))

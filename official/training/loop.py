@@ -332,15 +332,17 @@ class Loop:
         values.setdefault(self.task.target_metric, math.nan)
         return values
 
-    def outputs_of(self, dataset: feeding.Dataset) -> dict[str, np.ndarray]:
+    def outputs_of(self, dataset: feeding.Dataset, secs: list[float] | None = None) -> dict[str, np.ndarray]:
         """Returns the model's outputs, in the order of the sequences; `dataset` makes the set's global
-        batches of their size."""
-        return self._evaluated(dataset)[1]
+        batches of their size, `secs` gets the seconds of each."""
+        return self._evaluated(dataset, secs)[1]
 
-    def _evaluated(self, dataset: feeding.Dataset) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _evaluated(
+        self, dataset: feeding.Dataset, secs: list[float] | None = None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns what `evaluation.run` does. Raises Interrupted on a signal, between two batches."""
         distributed = self.together.interruptible(
             lambda: reading(self.task, lambda: feeding.whole_set(dataset, self.plan, self.strategy))
         )
         batches = strategy_lib.batches(distributed, self.strategy)
-        return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll))
+        return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll, secs))

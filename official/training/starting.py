@@ -256,12 +256,14 @@ def restore(
                 " fine-tuned for this task. Give a checkpoint that was, or --do_train."
             )
         return config.init_checkpoint, made.fresh
-    if not config.do_train:
+    only_timed = config.predict_epochs and config.generated_data
+    if not config.do_train and not only_timed:
         raise ConfigError(
             f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
             " --model_dir, or give --init_checkpoint."
         )
-    logging.info("Fresh weights from seed %d", config.seed)
+    end = "; what they predict of generated data means nothing" if only_timed else ""
+    logging.info("Fresh weights from seed %d%s", config.seed, end)
     return "", []
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from official.cli.benchmark import run
 from official.cli.benchmark.specs import arithmetic, commands, metrics, parameters, row, spec
 from official.io.errors import ConfigError
 
@@ -77,7 +78,7 @@ def test_an_entry_is_read_and_what_others_share_is_not_one(read, tmp_path):
         ("a: {cmd: x, data: {t: {regexp: a, skip: -1}}}", "skip=-1, expected a whole number"),
         (
             "a: {cmd: x, data: {t: {regexp: a, reduction_type: avg}}}",
-            "expected one of mean, final, min, value",
+            "expected one of mean, final, min, max, value",
         ),
         ("a: {cmd: x, data: {t: {}}}", "data: t has no regexp"),
         ("a: {cmd: x, derived: {t: {expr: '{u} + 1'}}}", r"there is no parameter \{u\}"),
@@ -97,6 +98,59 @@ def test_a_wrong_entry_is_one_line(read, text, message):
     with pytest.raises(ConfigError, match=message) as error:
         read(text)
     assert "--spec=" in str(error.value) and "\n" not in str(error.value)
+
+
+PUBLISHED = """
+pretrain_options: &pretrain
+  data:
+    loss: {regexp: 'Loss: ([0-9.]+)', reduction_type: final}
+pretrain_real_pod16:
+  <<: *pretrain
+  cmd: python3 bert.py --epochs 1
+inference_opts: &inference
+  description: what two entries share
+  data:
+    latency_s: {regexp: 'Mean Latency=([0-9.]+)', skip: 1}
+  derived:
+    latency_max: {expr: '{latency_s} * 1000.', reduction_type: max}
+    latency_p999: {expr: '{latency_s} * 1000.', reduction_type: p999}
+infer_gen_pod4:
+  <<: *inference
+  parameters: {batchsize: "1,2"}
+  cmd: python3 bert.py --micro-batch-size {batchsize}
+broken_conv:
+  cmd: python3 bert.py {nothing}
+"""
+
+
+def test_only_entries_that_are_asked_for_are_checked(tmp_path, monkeypatch):
+    """The broken one is: by name, or with those for convergence. What entries share is none."""
+    path = tmp_path / "benchmarks.yml"
+    path.write_text(PUBLISHED)
+
+    def names_of(*arguments):
+        monkeypatch.setattr(sys, "argv", ["x", f"--spec={path}", *arguments])
+        monkeypatch.setenv("DATASETS_DIR", str(tmp_path))
+        return [variant.name for variant in run.plan(run.parse_flags())]
+
+    inference = ["infer_gen_pod4_batchsize_1", "infer_gen_pod4_batchsize_2"]
+    assert names_of() == ["pretrain_real_pod16", *inference]
+    assert names_of("--benchmark", "infer_gen_pod4") == inference
+    for arguments in (["--benchmark=broken_conv"], ["--include_convergence"]):
+        with pytest.raises(ConfigError, match="no parameter {nothing}"):
+            names_of(*arguments)
+    with pytest.raises(ConfigError, match="is not one of pretrain_real_pod16, infer_gen_pod4, broken_conv"):
+        names_of("--benchmark=inference_opts")
+
+
+def test_a_reduction_of_a_derived_number_is_its_label(read):
+    (benchmark,) = read("a: {cmd: x, data: {t: {regexp: 't=(.*)', reduction_type: max}}, "
+        "derived: {u: {expr: '{t} * 2', reduction_type: p99}}}").values()  # fmt: skip
+    results, problems = metrics.extract(benchmark.metrics, "t=1\nt=3\nt=2", "", 0)
+    results, more = metrics.derive(benchmark.derived, results, {}, 0)
+    assert results == {"t": {"max": 3.0}, "u": {"p99": 6.0}} and not problems + more
+    with pytest.raises(ConfigError, match="reduction_type=1, expected a text"):
+        read("a: {cmd: x, derived: {u: {expr: '1', reduction_type: 1}}}")
 
 
 def test_keys_that_the_published_files_have_and_nothing_reads_are_accepted(read):

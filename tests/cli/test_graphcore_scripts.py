@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 
 import numpy as np
@@ -106,6 +107,32 @@ def test_the_newest_checkpoint_counts_wherever_it_is(tmp_path):
         ["bash", "-c", script, "test", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(tmp_path / "b/ckpt-9")
+
+
+@pytest.mark.parametrize(
+    "command, tasks",
+    [
+        ("pretrain.sh large", ["pretrain", "pretrain"]),
+        ("pretrain_and_finetune_BERT.sh large", ["pretrain", "pretrain", "squad"]),
+        ("fine_tune_GroupBERT_glue.sh base mrpc", ["glue"]),
+    ],
+)
+def test_a_plan_is_of_all_phases_and_needs_nothing(tmp_path, command, tasks):
+    kept = {name: value for name, value in os.environ.items() if name not in OF_SCRIPTS}
+    folders = {
+        name: str(tmp_path / name) for name in "CHECKPOINT_DIR LOG_DIR OUTPUT_DIR SQUAD_DIR GLUE_DIR".split()
+    }
+    done = subprocess.run(
+        [*f"scripts/{command} --plan".split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**kept, **folders, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^  task +(\w+), fp32", done.stdout, re.MULTILINE) == tasks
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import shlex
 
 import pytest
 
-from official.cli import aliases, completion, configs, flags, foreign, table
-from official.config import FIELDS, ConfigError, train_steps
+from official.cli import aliases, completion, configs, flags, foreign, table, train
+from official.config import FIELDS, ConfigError, own_place, train_steps
 from tests.conftest import ROOT
 
 # Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
@@ -76,6 +76,7 @@ COMMANDS = {
     "--config configs/mk2/pretrain_large_128.json --epochs 1 --no-model-save --no-validation"
     " --steps-per-log 1": {
         "num_train_epochs": 1,
+        "count_records": True,
         "steps_per_loop": 1,
         "do_eval": False,
         "keep_checkpoints": 1,
@@ -97,9 +98,11 @@ COMMANDS = {
         "do_train": False,
         "do_predict": True,
         "generated_data": True,
+        "predict_epochs": 20,
+        "eval_batch_size": 3,
     },
     f"--config configs/mk2/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
-    " --available-memory-proportion 0.55": {"train_batch_size": 80},
+    " --available-memory-proportion 0.55": {"eval_batch_size": 80, "predict_epochs": 20},
     f"--config configs/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
     " --available-memory-proportion 0.58 --use-default-available-memory-proportion false": {
         "max_seq_length": 128
@@ -157,6 +160,7 @@ COMMANDS = {
 def _elsewhere(tmp_path, monkeypatch):
     """A folder without configs/, with vocabularies where the published files name them."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATASETS_DIR", "data")
     for size in ("24_H-1024_A-16", "12_H-768_A-12"):
         _write_vocabulary(tmp_path / f"data/ckpts/uncased_L-{size}")
     _write_vocabulary(tmp_path / "data/bert")
@@ -174,8 +178,64 @@ def test_a_published_command_is_a_valid_configuration(command):
     assert any(" -> " in line for line in told) and train_steps_are_known(config)
 
 
+PUBLISHED = [
+    line
+    for line in (ROOT / "tests/cli/published_commands.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+
+
+def test_every_published_command_line_is_taken():
+    refused = []
+    for line in PUBLISHED:
+        try:
+            flags.read([*shlex.split(line), "--plan"])
+        except ConfigError as error:
+            refused.append(f"{line}: {error}")
+    assert len(PUBLISHED) == 46 and not refused, refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", PUBLISHED)
+def test_every_published_command_line_is_planned(line, capsys):
+    assert train.main([*shlex.split(line), "--plan"]) == 0, capsys.readouterr().err
+
+
 def train_steps_are_known(config) -> bool:
-    return config.task != "pretrain" or train_steps(config) > 0
+    return config.task != "pretrain" or config.count_records or train_steps(config) > 0
+
+
+def test_an_epoch_of_pretraining_is_once_through_the_records():
+    """Unless steps are said, no records are read, or the configuration is ours."""
+    for arguments, steps, counts in (
+        ("--config mk2/pretrain_large_128 --epochs 2 --plan", None, True),
+        ("--config mk2/packed_pretrain_tiny_128 --plan", None, True),
+        ("--config mk2/pretrain_large_128 --epochs 2 --num_steps_per_epoch=5 --plan", 5, True),
+        ("--config mk2/pretrain_large_128 --plan", 7038, False),
+        ("--config mk2/pretrain_large_128 --epochs 2 --generated-data", 1, False),
+        ("--config graphcore/packed/pod16-closed --plan", 1000, False),
+        ("--config quickstart --vocab_file= --epochs 2 --num_steps_per_epoch=9", 9, False),
+    ):
+        config = flags.parse(arguments.split())
+        assert (config.num_steps_per_epoch, config.count_records) == (steps, counts), arguments
+    _, told = flags.read("--config mk2/pretrain_large_128 --epochs 1 --plan".split())
+    assert "one of the 6 copies of each" in "\n".join(told)
+
+
+def test_processes_of_mpirun_that_do_not_train_predict_in_folders_of_their_own(tmp_path):
+    """As PopART's inference does: as many processes as there are devices, and their throughputs add up."""
+    mpi = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    argv = [*shlex.split(f"--config configs/mk2/squad_large_128_inf.json {INFER}"), "--model_dir=run"]
+    config, told = flags.read(argv, mpi)
+    assert config.model_dir == "run_rank_2" and not config.init_checkpoint
+    assert "rank 2 of 4" in told[-1] and "--model_dir=run_rank_2" in told[-1]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint").write_text("")
+    assert flags.read(argv, mpi)[0].init_checkpoint == "run"  # each starts from what was trained there
+    assert flags.read([*argv, "--init_checkpoint=c"], mpi)[0].init_checkpoint == "c"
+    assert flags.read(argv, {})[0].model_dir == "run"
+    trains = {"model_dir": "run", "predict_epochs": 2}
+    assert own_place.with_folder_of_rank([("", trains)], mpi) == ([], [])
 
 
 def test_the_table_names_field_value_and_what_is_for_ipus_only():
@@ -183,7 +243,8 @@ def test_the_table_names_field_value_and_what_is_for_ipus_only():
     text = "\n".join(told)
     assert "graphcore/tf1/pretrain_tiny_128_lamb" in told[0]
     assert "-> train_batch_size=12, num_accumulation_steps=12" in text
-    assert "only on an IPU: device_iterations, pipeline_stages, --device_iterations" in text
+    only_there = text.partition("only on an IPU: ")[2].split(", ")
+    assert {"device_iterations", "pipeline_stages", "--device_iterations"} <= set(only_there)
 
 
 NAMED = {
@@ -255,7 +316,7 @@ def test_a_key_that_the_command_line_replaces_says_so():
     _, told = flags.read("--config pretrain_tiny_128_lamb --plan --steps 7 --base-learning-rate 0.5".split())
     text = "\n".join(told)
     assert "-> num_steps_per_epoch=7 by the command line" in text
-    assert "-> learning_rate=0.5 by the command line" in text and "-> lr_schedule=polynomial\n" in text
+    assert "-> learning_rate=0.5 by the command line" in text and "-> lr_schedule=up_down\n" in text
 
 
 def test_records_of_google_words_fit_their_models():

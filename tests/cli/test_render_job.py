@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 
-from official.cli import render_job, rendered_command
+from official.cli import flags, render_job, rendered_command
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 from tests.launching import kubernetes_schemas
@@ -259,3 +259,13 @@ def test_a_script_counts_as_bert_train():
     assert rendered_command.arguments(("python", "/workspace/train.py", "--a")) == ["--a"]
     assert rendered_command.arguments(("python", "other.py")) is None
     assert pathlib.Path(ROOT / "scripts" / "render_job.py").exists()
+
+
+@pytest.mark.parametrize("name", ["ipujob_4", "ipujob_64"])
+def test_a_shipped_ipujob_has_the_published_batch(name):
+    (path,) = [path for path in SHIPPED if path.stem == name]
+    words = commented(path.read_text())
+    config = flags.parse([*words[words.index("--") + 3 :], "--plan"])
+    assert config.train_batch_size == 65536
+    published = {"ipujob_4": (1, 2048), "ipujob_64": (16, 512)}[name]
+    assert (config.ipu_replicas, config.num_accumulation_steps) == published

@@ -199,7 +199,7 @@ def test_configuration_is_locked():
         (["--stop_steps=4000"], "beyond num_steps_per_epoch x num_train_epochs"),
         (["--stop_threshold=0.7"], "needs evaluations"),
         (["--clip_scope=micro_batch"], "loss_normalization=local"),
-        (["--scale_loss"], "loss_normalization=local"),
+        (["--scale_loss", "--loss_normalization=global"], "loss_normalization=local"),
         (["--optimizer_type=adamww"], "did you mean adamw"),
         (["--loss_scale=big"], "dynamic or a number"),
         (["--beta_1=1"], "[0, 1)"),
@@ -423,7 +423,8 @@ def test_a_wrong_tf_config_is_one_line(text, message):
 # Settings of the sections below that change nothing about an evaluation's result, or to rounding only.
 # Whatever else there is, or comes, in these sections does.
 NOT_OF_EVALUATIONS = set(
-    "bert_config_file cache_dir data_streams dtype length_buckets num_runs span_places train_file".split()
+    "bert_config_file cache_dir data_streams dtype length_buckets num_runs predict_epochs span_places"
+    " train_file".split()
 )
 
 
@@ -619,3 +620,22 @@ def test_a_folder_of_the_name_of_a_configuration_hides_nothing(tmp_path, monkeyp
     assert flags.read_config("quickstart")["model_dir"] == "runs/quickstart"
     with pytest.raises(ConfigError, match="--config=quickstar is neither a file nor a configuration"):
         flags.read_config("quickstar")
+
+
+def test_the_scope_of_losses_and_clipping_follows_from_scale_loss():
+    """Alone it is the way of the MLPerf v0.7 reference, whose flag lists say no more; what is said stays."""
+    settings = {
+        "": ("global", "global"),
+        "--scale_loss": ("local", "micro_batch"),
+        "--scale_loss --clip_scope=global": ("local", "global"),
+        "--scale_loss --explicit_allreduce": ("local", "global"),
+        "--scale_loss --loss_normalization=local": ("local", "global"),
+        "--scale_loss --loss_normalization=local --clip_scope=micro_batch": ("local", "micro_batch"),
+        "--loss_normalization=local": ("local", "global"),
+    }
+    wrong = []
+    for arguments, expected in settings.items():
+        config = flags.parse([*GOOD, *arguments.split()])
+        if (config.loss_normalization, config.clip_scope) != expected:
+            wrong.append(f"{arguments}: {config.loss_normalization}, {config.clip_scope}, not {expected}")
+    assert not wrong, wrong

@@ -243,7 +243,8 @@ def test_the_prediction_bias_is_that_of_the_model(tmp_path):
             assert f"-> model.use_prediction_bias={str(value).lower()}" in "\n".join(told)
     path.write_text(changed("popart/packed/packed_pretrain_tiny_128", "projection_bias", False))
     assert not flags.parse([f"--config={path}", "--plan"]).model.use_prediction_bias
-    assert flags.parse([f"--config={TINY.rpartition('/')[2]}", "--plan"]).model.use_prediction_bias
+    base = flags.parse(["--config=graphcore/tf1/pretrain_base_128_phase1", "--plan"])
+    assert base.model.use_prediction_bias
 
 
 YAML = """

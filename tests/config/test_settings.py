@@ -15,7 +15,13 @@ from official.config.setting import Section, setting
 from tests.conftest import ROOT
 
 # Validation demands them, or fills them in: whoever reads a configuration need not ask.
-KNOWN_THOUGH_UNSET = {"model_dir", "num_steps_per_epoch", "warmup_steps"}
+KNOWN_THOUGH_UNSET = {
+    "model_dir",
+    "num_steps_per_epoch",
+    "warmup_steps",
+    "clip_scope",
+    "loss_normalization",
+}
 
 
 def test_the_configuration_has_every_setting_once_with_its_type():

@@ -34,7 +34,8 @@ def test_the_back_end_of_a_strategy(make_config):
         (dict(distribution_strategy="mirrored", num_gpus=0), 1),
         (dict(distribution_strategy="mirrored", num_gpus=4), 4),
         (dict(distribution_strategy="mirrored", num_gpus=0, num_virtual_devices=3), 3),
-        (dict(distribution_strategy="tpu", num_tpu_cores=8), 8),
+        (dict(distribution_strategy="tpu", num_tpu_cores=32), 32),
+        (dict(distribution_strategy="tpu", tpu="somewhere"), 8),  # a plan's, which says so
         (dict(distribution_strategy="pipeline", pipeline_stages="2", num_gpus=8), 4),
     ],
 )

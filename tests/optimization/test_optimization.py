@@ -18,15 +18,16 @@ NAMES = (
 DECAYED = ("layer/kernel", "cls/output_weights")
 
 
-def numpy_lamb(weights, moments, gradient, rate, step, config, adapted):
+def numpy_lamb(weights, moments, gradient, rate, step, config, adapted, decayed=False):
     """One LAMB update of one variable in float64 (You et al. 2019). `step` is 1-based."""
     m, v = moments
     m[:] = config.beta_1 * m + (1 - config.beta_1) * gradient
     v[:] = config.beta_2 * v + (1 - config.beta_2) * gradient**2
     update = (m / (1 - config.beta_1**step)) / (np.sqrt(v / (1 - config.beta_2**step)) + config.epsilon)
     ratio = 1.0
-    if adapted:
+    if adapted or decayed:
         update = update + config.weight_decay_rate * weights
+    if adapted:
         norms = np.linalg.norm(weights), np.linalg.norm(update)
         ratio = norms[0] / norms[1] if min(norms) > 0 else 1.0
     return weights - rate * ratio * update
@@ -100,6 +101,39 @@ def test_optimizer_agrees_with_numpy(make_config, monkeypatch, kind, update, str
     np.testing.assert_allclose(
         slots[f"layer/kernel/{'lamb' if kind == 'lamb' else 'adam'}_v"].numpy(), moments[0][1], rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("maker", ["native", "compiled", "plain", "addons"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_lamb_decays_gamma_without_adapting_it(make_config, monkeypatch, maker, replicas):
+    if maker == "addons" and not optimizers.has_addons():
+        pytest.skip("tensorflow-addons is not installed")
+    monkeypatch.setattr(optimizers, "has_addons", lambda: maker == "addons")
+    config = make_config(
+        optimizer_type="lamb",
+        lamb_decays_gamma=True,
+        fused_ops=maker in ("native", "compiled"),
+        update_kernel="native" if maker == "native" else "tensorflow",
+        learning_rate=0.05,
+        weight_decay_rate=0.1,
+        warmup_steps=2,
+        num_steps_per_epoch=10,
+    )
+    schedule, generator = schedules.from_config(config), np.random.default_rng(0)
+    scope = tf.distribute.MirroredStrategy([f"cpu:{device}" for device in range(replicas)])
+    expected = {name: generator.normal(size=(4, 3)).astype(np.float32) for name in NAMES}
+    _, variables, apply = make_optimizer(config, scope, expected)
+    moments = {name: (np.zeros((4, 3)), np.zeros((4, 3))) for name in NAMES}
+    for step in range(4):
+        values = {name: generator.normal(size=(4, 3)).astype(np.float32) for name in NAMES}
+        apply([tf.constant(value) for value in values.values()])
+        of_step = float(schedule(step)), step + 1, config
+        for name in NAMES:
+            expected[name] = numpy_lamb(
+                expected[name], moments[name], values[name], *of_step, name in DECAYED, "gamma" in name
+            )
+    for variable, name in zip(variables, NAMES):
+        np.testing.assert_allclose(variable.numpy(), expected[name], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["lamb", "adamw"])

@@ -1,13 +1,17 @@
 """Schedules of the learning rate and of the loss scale by step against NumPy."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official import config as config_lib
+from official.cli import flags
 from official.io.errors import ConfigError
 from official.optimization import decays, schedules
 from official.optimization.loss_scale import LossScale
+from tests.conftest import ROOT
 
 PEAK, FLOOR, TOTAL = 0.006, 1e-7, 200
 BY_STEP = '{"100": 3e-4, "0": 1e-3, "7": 2e-3}'
@@ -75,6 +79,31 @@ def test_polynomial_with_a_power_of_the_warmup(make_config, power, warmup_power)
 
 def test_the_default_is_the_polynomial_with_its_own_warmup(make_config):
     assert type(schedules.from_config(make_config(warmup_steps=5))) is schedules.WarmupPolynomialDecay
+
+
+def rates_of_tensorflow_1(peak, powers, warmup, total):
+    """Returns the rates of Graphcore's polynomial_decay. A power of 1 alone is a line of its own."""
+    steps = np.arange(total)
+    if powers == [1]:
+        falling = peak * (total - steps - 1) / (total - warmup)
+    else:
+        falling = (peak - 1e-7) * (1 - (steps - warmup) / (total - warmup)).clip(0) ** powers[-1] + 1e-7
+    rising = peak * (steps / warmup) ** powers[0]
+    return np.where(steps <= warmup, rising, np.maximum(falling, 1e-7))
+
+
+@pytest.mark.parametrize("powers", [1, [1], [0.5, 1], [1, 1], 2, None])
+def test_a_polynomial_of_tensorflow_1_has_its_rates(powers, tmp_path):
+    values = json.loads((ROOT / "configs/graphcore/tf1/pretrain_tiny_128_lamb.json").read_text())
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(values | ({} if powers is None else {"lr_power": powers})))
+    schedule = schedules.from_config(flags.parse([f"--config={path}", "--plan"]))
+    expected = rates_of_tensorflow_1(0.001, powers if isinstance(powers, list) else [powers or 1], 10, 1000)
+    rates = np.asarray([schedule(step).numpy() for step in range(1000)])
+    np.testing.assert_allclose(rates, expected, rtol=2e-4, atol=1e-9)
+    assert rates[999] == pytest.approx(1e-7 if powers in (1, [1], None) else rates[999])
+    if powers in (1, [1], None):
+        assert rates[998] == pytest.approx(0.001 / 990, rel=1e-4)
 
 
 def test_a_share_of_the_steps_is_cut_to_whole_ones(make_config):

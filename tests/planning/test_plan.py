@@ -435,7 +435,7 @@ def test_workers_times_gpus(monkeypatch, make_config):
 @pytest.mark.parametrize(
     "settings,message",
     [
-        (dict(distribution_strategy="tpu", tpu="somewhere"), "--num_tpu_cores=N"),
+        (dict(distribution_strategy="tpu", tpu="somewhere", train_batch_size=12), "Nearest valid: 8 or 16"),
         (dict(num_virtual_devices=3, distribution_strategy="mirrored"), "Nearest valid: 6 or 9"),
     ],
 )

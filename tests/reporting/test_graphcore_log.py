@@ -64,7 +64,7 @@ def told(make_config, capsys):
 
     def tell(writes=True, verbosity=0):
         configure_logging(verbosity)
-        log = GraphcoreLog(make_config(log_style="graphcore"), writes)
+        log = GraphcoreLog(make_config(log_style="graphcore"), writes, lambda step: 1 / step)
         log.on_built(Built(8.5612, ("GPU 0", "GPU 1")))
         for done in range(3):
             log.on_compiling(done, 2, 3.0 * done)
@@ -100,6 +100,8 @@ def test_a_run_is_told_in_blocks(told):
     assert sum(line.startswith("Graph compilation: 100%|") for line in lines) == 1
     assert any("Duration: 0.1000 s Throughput: 80.0 sequences/s" in line for line in lines)  # 8 sequences
     assert "global_batch_size: 8" in lines and "training_steps: 10" in lines
+    assert "device_iterations: 1" in lines  # as --device_iterations says, which IPUs alone know
+    assert any(line.startswith("Step: 4 / 9 - LR: 2.00e-01 - ") for line in lines)  # of the step that comes
     assert re.fullmatch(r"Training time: \d+\.\d+ secs", lines[-2])
 
 
@@ -137,7 +139,7 @@ def test_the_plain_style_has_no_other_tags(make_config):
 def test_a_pipeline_tells_the_device_of_each_part(make_config, capsys):
     parts = (("Embedding", "GPU 0, GPU 2"), ("Encoder 0 ", "GPU 1, GPU 3"), ("Classifier", "GPU 1, GPU 3"))
     configure_logging(0)
-    log = GraphcoreLog(make_config(log_style="graphcore"), True)
+    log = GraphcoreLog(make_config(log_style="graphcore"), True, lambda step: 0.0)
     log.on_built(Built(1.0, ("GPU 0", "GPU 2"), parts))
     assert capsys.readouterr().err.splitlines()[4:7] == [
         "Embedding  --> GPU 0, GPU 2",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -242,6 +243,35 @@ def test_other_predictions_are_set_aside(squad, tmp_path):
         )
     )
     assert (tmp_path / "run" / "predictions-1.json").read_bytes() == first
+
+
+def test_several_predictions_tell_throughput_and_latency_as_popart_does(squad, make, tmp_path, caplog):
+    caplog.set_level("INFO")
+    run(squad(num_train_epochs=1))
+    caplog.clear()
+    run(squad(do_train=False, do_predict=True, predict_epochs=3))
+    lines = [text for text in caplog.messages if text.startswith("Iteration: ")]
+    assert [int(line.split()[1]) for line in lines] == [0, 1, 2]
+    for line in lines:  # the patterns of its benchmarks.yml
+        rate, latency = (
+            float(re.search(pattern, line).group(1))
+            for pattern in (r"Throughput\:\s*(.*) sequences/s", r"Per-sample: Mean Latency=\s*(\d\.\d*)")
+        )
+        assert rate > 0 and 0 < latency < float(re.search(r"Duration: +(\S+) s", line).group(1)) + 1e-4
+    answers = json.loads((tmp_path / "run" / "predictions.json").read_text())
+    assert len(answers) == 20
+    with pytest.raises(ConfigError, match="predict_epochs=3 needs --do_predict"):
+        squad(predict_epochs=3)
+
+
+def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
+    caplog.set_level("INFO")
+    settings = dict(generated_data=True, do_train=False, do_eval=False, do_predict=True, max_query_length=16)
+    run(make("squad", predict_epochs=2, **settings))
+    assert len([text for text in caplog.messages if text.startswith("Iteration: ")]) == 2
+    assert "what they predict of generated data means nothing" in caplog.text
+    with pytest.raises(ConfigError, match="has no checkpoint to evaluate"):
+        run(make("squad", model_dir="other", **settings))
 
 
 def test_runs_over_seeds(squad, tmp_path):

@@ -51,6 +51,15 @@ def run_on_fake(config, ipus: int = 8, **machine):
         return ipu_run.run(config, ["train.py"]), fake
 
 
+def test_an_epoch_is_once_through_the_records(configured, record_files):
+    files = record_files(files=2, records=20)
+    counted = dict(count_records=True, num_steps_per_epoch=None, stop_steps=None, num_train_epochs=2)
+    config = configured(input_files=files, use_synthetic_data=False, **counted)
+    assert run_on_fake(config)[0] == 0
+    result = json.loads(pathlib.Path(config.model_dir, "result.json").read_text())
+    assert result["step"] == 2 * (40 // 16)
+
+
 def on_one_device(config, **settings):
     values = json.loads(config_lib.to_json(config))
     for name, field in config_lib.FIELDS.items():

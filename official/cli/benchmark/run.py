@@ -13,7 +13,7 @@ import datetime
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from official.cli import command_line, outputs
@@ -106,7 +106,7 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def chosen(benchmarks: dict[str, spec.Benchmark], names: list[str], with_convergence: bool) -> list[str]:
+def chosen(benchmarks: Collection[str], names: list[str], with_convergence: bool) -> list[str]:
     """Returns the benchmarks to run: those that are named; else all, those with _conv where they are wanted.
     Raises ConfigError for a name that there is not."""
     for name in names:
@@ -116,12 +116,16 @@ def chosen(benchmarks: dict[str, spec.Benchmark], names: list[str], with_converg
     return names or [name for name in benchmarks if with_convergence or "_conv" not in name]
 
 
-def plan(flags: argparse.Namespace, benchmarks: dict[str, spec.Benchmark]) -> list[commands.Variant]:
+def plan(flags: argparse.Namespace) -> list[commands.Variant]:
     """Returns all runs, in order: what cannot run is known before the first one. Raises ConfigError."""
+    benchmarks = spec.read(
+        flags.spec, lambda names: chosen(names, flags.benchmark, flags.include_convergence)
+    )
     allow_wandb = True if flags.allow_wandb else False if flags.ignore_wandb else None
     options = commands.Options(flags.logging, flags.compile_only, allow_wandb, flags.profile)
-    names = chosen(benchmarks, flags.benchmark, flags.include_convergence)
-    found = [variant for name in names for variant in commands.make_variants(benchmarks[name], options)]
+    found = [
+        variant for benchmark in benchmarks.values() for variant in commands.make_variants(benchmark, options)
+    ]
     if not found:
         raise ConfigError(f"--spec={','.join(flags.spec)} has no benchmark to run.")
     return found
@@ -245,8 +249,7 @@ def finish(
 
 def main() -> int:
     flags = parse_flags()
-    benchmarks = spec.read(flags.spec)
-    variants = plan(flags, benchmarks)
+    variants = plan(flags)
     session = prepare(flags)
     own = [
         os.path.join(each.folder, each.requirements)

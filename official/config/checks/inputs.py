@@ -34,6 +34,8 @@ def check_files(config: Config) -> None:
     """Names a file that is missing, or that the run would not read."""
     if not (config.model_dir or config.compile_only):
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
+    if config.predict_epochs and not config.do_predict:
+        raise ConfigError(f"predict_epochs={config.predict_epochs} needs --do_predict. Add it, or drop it.")
     if not (config.do_train or config.do_eval or config.do_predict):
         raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
     if config.model is None:

@@ -12,7 +12,7 @@ from official.io.errors import ConfigError
 # Settings that only some optimizers and schedules read.
 _ADAM = ("adam", "adamw", "mpadamw")
 OF_OPTIMIZERS = {
-    ("lamb_variant", "lamb_bias_correction"): ("lamb",),
+    ("lamb_variant", "lamb_bias_correction", "lamb_decays_gamma"): ("lamb",),
     ("adam_bias_correction",): _ADAM,
     ("momentum",): ("momentum",),
     ("weight_decay_rate",): ("lamb", "adamw", "mpadamw"),

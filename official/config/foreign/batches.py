@@ -25,8 +25,9 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
         the batch where no term says it.
 
     Returns:
-      train_batch_size and num_accumulation_steps. A micro batch is as large as theirs where the number of
-      devices is known; else one accumulation here is one there, on all their replicas.
+      train_batch_size and num_accumulation_steps, and of an inference eval_batch_size. A micro batch is as
+      large as theirs where the number of devices is known; else one accumulation here is one there, on all
+      their replicas.
 
     Raises:
       ConfigError: where the global batch is not divisible by the rest.
@@ -41,22 +42,26 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
     )
     if "global" in terms:
         accumulation = _accumulation_of(terms["global"], micro, replicas)
-    if terms.get("packed_data"):
+    if terms.get("factor"):
         accumulation = -int(-accumulation // terms["factor"])
     accumulation = _as_pipelines_take(accumulation, terms, base)
     shared_out = accumulation * replicas
     fits = here is not None and shared_out % here == 0
-    return {
+    found = {
         "train_batch_size": micro * shared_out,
         "num_accumulation_steps": shared_out // here if fits and here else accumulation,
     }
+    if terms.get("inference"):
+        found["eval_batch_size"] = micro * (terms.get("replicas") or here or 1)
+    return found
 
 
 def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:
     """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
     if not _backend(base).graphcore_rules:
         return accumulation
-    trains = terms.get("do_training", not terms.get("inference"))
+    asked = terms.get("do_training")
+    trains = not terms.get("inference") if asked is None else asked
     taken = pipeline.rounded_up(accumulation, base, trains)
     if taken != accumulation:
         terms.setdefault("notes", []).append(
@@ -94,15 +99,16 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
 
 
 def settle_steps(
-    terms: Mapping[str, Any], batch_size: int, length: int, family: str | None
-) -> dict[str, int | None]:
+    terms: dict[str, Any], batch_size: int, length: int, family: str | None, makes_data_up: bool
+) -> dict[str, int | bool | None]:
     """Returns the steps of a run: those that are said, or as many as its sequences make.
 
     Args:
-      terms: steps, epochs and samples, as far as they are known.
+      terms: steps, epochs, samples and duplication, as far as they are known; gets the notes.
       batch_size: sequences of a step.
       length: of a sequence; their TensorFlow 2 programs know how many there are of each length.
       family: of the file.
+      makes_data_up: whether no records are read; their programs then make those of one step an epoch.
     """
     steps = terms.get("steps")
     if steps is None and family == "tf2" and terms.get("epochs") is None and terms["task"] == "pretrain":
@@ -110,7 +116,19 @@ def settle_steps(
         steps = max(1, samples // batch_size)
     if steps is not None:
         return {"num_steps_per_epoch": steps, "num_train_epochs": 1, "stop_steps": None}
-    return {"num_train_epochs": terms["epochs"]} if terms.get("epochs") else {}
+    if not terms.get("epochs"):
+        return {}
+    if not family or terms["task"] != "pretrain":
+        return {"num_train_epochs": terms["epochs"]}
+    if makes_data_up:
+        return {"num_steps_per_epoch": 1, "num_train_epochs": terms["epochs"]}
+    copies = terms.get("duplication", 1)
+    if copies > 1:
+        terms.setdefault("notes", []).append(
+            f"an epoch is once through all records: one of the {copies} copies of each, as their program"
+            f" counts epochs, is a {copies}th of it"
+        )
+    return {"count_records": True, "num_train_epochs": terms["epochs"]}
 
 
 def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, float]:

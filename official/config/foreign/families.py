@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.foreign import popart, pytorch, tf1, tf2
+from official.config.foreign.older import with_older
 from official.config.foreign.rows import Table
 from official.config.table import FIELDS
 from official.io.errors import ConfigError, suggest
@@ -19,7 +20,7 @@ class Family:
     Attributes:
       name: also of its folder in configs/graphcore/.
       label: for people.
-      table: of its keys.
+      table: of its keys, in older spellings, too.
       defaults: {key: value} where a file says nothing.
       nested: keys whose values hold keys; {"a": {"b": 1}} is the key a.b.
     """
@@ -32,14 +33,14 @@ class Family:
 
 
 _ROWS = (
-    Family("pytorch", "PyTorch", pytorch.ROWS, pytorch.DEFAULTS),
-    Family("tf1", "TensorFlow 1", tf1.ROWS, tf1.DEFAULTS),
-    Family("tf2", "TensorFlow 2", tf2.ROWS, tf2.DEFAULTS, tf2.NESTED),
-    Family("popart", "PopART", popart.ROWS, popart.DEFAULTS, popart.NESTED),
+    Family("pytorch", "PyTorch", with_older("pytorch", pytorch.ROWS), pytorch.DEFAULTS),
+    Family("tf1", "TensorFlow 1", with_older("tf1", tf1.ROWS), tf1.DEFAULTS),
+    Family("tf2", "TensorFlow 2", with_older("tf2", tf2.ROWS), tf2.DEFAULTS, tf2.NESTED),
+    Family("popart", "PopART", with_older("popart", popart.ROWS), popart.DEFAULTS, popart.NESTED),
     Family(
         "packed",
         "packed PopART (MLPerf 2.0)",
-        popart.PACKED_ROWS,
+        with_older("packed", popart.PACKED_ROWS),
         popart.DEFAULTS,
         popart.NESTED + popart.PACKED_NESTED,
     ),

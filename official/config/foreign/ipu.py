@@ -72,7 +72,6 @@ TF2_DEFAULTS = {
     "min_remote_tensor_size": 50000,
 }
 POPART: Table = {
-    "batches_per_step": Row("device_iterations", rows.count),
     "device_iterations": Row("device_iterations", rows.count),
     "stochastic_rounding": Row("stochastic_rounding", rows.truth),
     "enable_half_partials": Row("partials_type", _half_or_float),
@@ -91,7 +90,6 @@ PYTORCH: Table = {
     "enable_half_partials": Row("partials_type", _half_or_float),
     "matmul_proportion": Row("available_memory_proportion", _shares),
     "device_iterations": Row("device_iterations", rows.count),
-    "batches_per_step": Row("device_iterations", rows.count),
     "executable_cache_dir": Row("executable_cache_path", rows.text),
 }
 # Of all programs, on a command line.

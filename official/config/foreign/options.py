@@ -30,7 +30,7 @@ OPTIONS: Table = {
     "do_training": Row("@do_training", rows.truth),
     "squad_do_validation": Row("@validation", rows.truth),
     "task_name": Row("glue_task", lambda name: str(name).lower()),
-    **rows.not_needed("predictions are made once", "epochs_inference"),
+    "epochs_inference": Row("predict_epochs", rows.count),
     **rows.ipu_only("use_default_available_memory_proportion"),
     **ipu.OPTIONS,
 }

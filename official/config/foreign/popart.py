@@ -23,6 +23,8 @@ _KEYS = {
     "hidden_size": Row("model.hidden_size", rows.whole),
     "attention_heads": Row("model.num_attention_heads", rows.whole),
     "vocab_length": Row("model.vocab_size", rows.whole),
+    "layer_norm_eps": Row("model.layer_norm_eps", rows.number),
+    "no_cls_layer": Row("model.use_cls_layer", rows.inverse),
     "projection_bias": Row("model.use_prediction_bias", rows.truth),
     "no_dropout": Row("@no_dropout", rows.truth),
     "no_attn_dropout": Row("@no_attention_dropout", rows.truth),
@@ -36,6 +38,8 @@ _KEYS = {
     "gradient_accumulation_factor": Row("@accumulation", rows.count),
     "training_steps": Row("@steps", rows.count),
     "epochs": Row("@epochs", rows.count),
+    "epochs_inference": Row("predict_epochs", rows.count),
+    "duplication_factor": Row("@duplication", rows.count),
     "steps_per_log": Row("steps_per_loop", rows.whole),
     "steps_per_save": Row("checkpoint_every_steps", rows.whole),
     "no_model_save": Row("@no_model_save", rows.truth),
@@ -53,6 +57,8 @@ _KEYS = {
     "vocab_file": Row("vocab_file"),
     "do_lower_case": Row("do_lower_case", rows.truth),
     "checkpoint_dir": Row("@folder", rows.text),
+    "checkpoint_output_dir": Row("@folder", rows.text),
+    "checkpoint_input_dir": Row("init_checkpoint"),
     "onnx_checkpoint": Row("init_checkpoint"),
     "tf_checkpoint": Row("init_checkpoint"),
     "seed": Row("seed", rows.whole),
@@ -74,18 +80,17 @@ _NOT_NEEDED = {
     **rows.not_needed("the rate follows every step", "lr_steps_per_decay_update"),
     **rows.not_needed("a warm-up begins at 0", "lr_warmup_start"),
     **rows.not_needed("records are shuffled by the seed and streamed", "shuffle epochs_to_cache"),
-    **rows.not_needed("it says how the data were made", "duplication_factor"),
     **rows.not_needed("no example is dropped in an evaluation",
         "no_drop_remainder validation_config.no_drop_remainder"),
-    **rows.not_needed("predictions are made once", "epochs_inference"),
     **rows.not_needed("answers lie in --model_dir; scores are computed here",
         "validation_config.squad_results_dir validation_config.squad_evaluate_script"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only(
     """embedding_serialization_vocab_steps pipeline use_half_optimizer_state squad_wrap_final_layer
     minimum_latency_inference host_embedding use_default_available_memory_proportion max_copy_merge_size
-    group_host_syncs validation_config.batches_per_step validation_config.device_iterations
-    validation_config.squad_wrap_final_layer"""
+    group_host_syncs validation_config.device_iterations validation_config.squad_wrap_final_layer
+    execution_mode low_latency_inference buffering_depth variable_weights_inference
+    disable_fully_connected_pass realtime_scheduler report_hw_cycle_count"""
 )
 
 _PIPELINE = {
@@ -118,9 +123,7 @@ _PACKED_NOT_NEEDED = {
     **rows.not_needed("--stop_steps=N ends a run early", "max_training_sequences"),
     **rows.not_needed("moments are float32", "lamb_accl_dtype"),
 }
-_PACKED_IPU_ONLY = rows.ipu_only(
-    """activation_checkpoint_dtype execution_mode reduce_nsp_overhead merge_collectives"""
-)
+_PACKED_IPU_ONLY = rows.ipu_only("""activation_checkpoint_dtype reduce_nsp_overhead merge_collectives""")
 _PACKED_PIPELINE = {
     "encoder_start_pipeline_stage": Row("@encoder_start", rows.whole, backends=PIPELINED),
     "att_ffn_placement": Row("@placement", rows.placement, backends=PIPELINED),

@@ -27,7 +27,6 @@ _KEYS = {
     "sequence_length": Row("max_seq_length", rows.whole),
     "mask_tokens": Row("max_predictions_per_seq", rows.whole),
     "micro_batch_size": Row("@micro", rows.count),
-    "batch_size": Row("@micro", rows.count),
     "replication_factor": Row("@replicas", rows.count),
     "gradient_accumulation": Row("@accumulation", rows.count),
     "training_steps": Row("@steps", rows.count),

@@ -71,7 +71,7 @@ def of_model(keys: str, prefix: str = "") -> Table:
 
 def may_lack_value(row: Row) -> bool:
     """Tells whether an option may stand on a command line without a value."""
-    return row.read in (truth, inverse) or row.to in (IPU_ONLY, NOT_NEEDED)
+    return row.read in (truth, truth_or_unsaid, inverse) or row.to in (IPU_ONLY, NOT_NEEDED)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -125,6 +125,11 @@ def truth(value: Any) -> bool:
     return word == "true"
 
 
+def truth_or_unsaid(value: Any) -> bool | None:
+    """Returns True, or None for what is off."""
+    return truth(value) or None
+
+
 def inverse(value: Any) -> bool:
     """Returns the opposite of a truth."""
     return not truth(value)
@@ -176,13 +181,13 @@ def placement(value: Any) -> list[tuple[int, int]]:
 
 
 def powers(value: Any) -> list[float]:
-    """Returns [power of the warm-up, power of the decay] of a number or a list."""
+    """Returns [power of the warm-up, power of the decay] of a list, or [power of both] of a number."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
     found = [number(each) for each in value] if isinstance(value, list) else [number(value)]
     if len(found) not in (1, 2):
         raise ConfigError("expected a number, or two: of the warm-up and of the decay")
-    return [found[0], found[-1]]
+    return found
 
 
 def of(names: dict[str, Any]) -> Callable[[Any], Any]:

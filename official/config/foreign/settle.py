@@ -13,10 +13,11 @@ from official.config.table import FIELDS
 from official.io.errors import ConfigError
 from official.io.json_files import read_json
 
-_FLOOR = 1e-7  # their schedules end there
+_FLOOR = 1e-7  # their schedules end there; PyTorch's at 0
 # As in configs/squad_*.flags: files of theirs do not say them.
 _SQUAD_LENGTH = 384
 _VOCABULARY = "data/bert/vocab.txt"
+_MADE_UP = ("generated_data", "synthetic_input", "use_synthetic_data")
 _HEADS = {"qa_head": "squad", "glue_head": "glue", "loc": "squad", "glu": "glue", "glu_reg": "glue"}
 
 
@@ -45,7 +46,8 @@ def settle(
     settings |= batches.settle_batch(terms, base)
     length = settings.get("max_seq_length", base["max_seq_length"])
     batch_size = settings.get("train_batch_size", base["train_batch_size"])
-    settings |= batches.settle_steps(terms, batch_size, length, family)
+    makes_data_up = any(settings.get(name, base[name]) for name in _MADE_UP)
+    settings |= batches.settle_steps(terms, batch_size, length, family, makes_data_up)
     known = settings.get("num_steps_per_epoch")
     settings |= batches.settle_warmup(terms, known)
     _settle_optimization(settings, terms, family)
@@ -75,9 +77,10 @@ def _task(settings: Mapping[str, Any], terms: Mapping[str, Any]) -> str:
 
 
 def _settle_factor(terms: dict[str, Any], base: Mapping[str, Any]) -> None:
-    """Fills in the sequences of a packed row, which are said for each length."""
-    if terms.get("packed_data"):
-        factors = {str(length): factor for length, factor in (terms.get("packing_factor") or {}).items()}
+    """Fills in the sequences of a packed row, which are said for each length; of files without them, those up
+    to SDK 2.5, the accumulation counts rows already."""
+    if terms.get("packed_data") and terms.get("packing_factor"):
+        factors = {str(length): factor for length, factor in terms["packing_factor"].items()}
         length = str(base["max_seq_length"])
         if length not in factors:
             raise ConfigError(f"packed_data needs packing_factor of {length} tokens, received {factors}.")
@@ -105,7 +108,7 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
     if settings.get("loss_scale_by_step"):
         settings.pop("loss_scale", None)
     if "powers" in terms:
-        settings["warmup_power"], settings["poly_power"] = terms["powers"]
+        settings["warmup_power"], settings["poly_power"] = terms["powers"][0], terms["powers"][-1]
     if terms.get("schedule") == "constant":
         settings |= {"lr_schedule": "polynomial", "poly_power": 0.0}
     elif terms.get("schedule"):
@@ -115,13 +118,20 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
 
 
 def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
-    """Fills in what their programs do and no key says: where a decay starts and ends, and what is clipped."""
+    """Fills in what their programs do and no key says: where a decay starts and ends, what is decayed, and
+    what is clipped.
+
+    Source: optimizers and schedules of examples v3.0.0 nlp/bert/tensorflow1, v3.4.0 nlp/bert/tensorflow2.
+    """
     settings["decay_from"] = "warmup_end"
-    if (
-        settings.get("lr_schedule", "polynomial") == "polynomial"
-        and settings.get("learning_rate", 1) > _FLOOR
-    ):
+    if settings.get("lr_schedule") == "polynomial" and family == "tf1" and terms.get("powers", [1]) == [1]:
+        settings["lr_schedule"] = "up_down"
+    ends_there = settings.get("lr_schedule", "polynomial") in ("polynomial", "cosine", "up_down")
+    if ends_there and family != "pytorch" and settings.get("learning_rate", 1) > _FLOOR:
         settings["end_learning_rate"] = _FLOOR
+    is_lamb = settings.get("optimizer_type") == "lamb"
+    if is_lamb and family in ("tf1", "tf2") and not terms.get("groupbert"):
+        settings["lamb_decays_gamma"] = True
     if terms.get("clip"):
         settings |= {"clip_scope": "global", "clip_norm": terms["clip"]}
     elif family != "tf1" or settings.get("optimizer_type") not in ("adamw", "mpadamw"):
@@ -163,7 +173,7 @@ def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> 
         settings |= {"eval_files": terms["eval_files"], "do_eval": True}
     if terms.get("no_validation"):
         settings |= {"do_eval": False, "eval_files": None, "steps_between_eval": None}
-    if "do_training" in terms:
+    if terms.get("do_training") is not None:
         settings["do_train"] = terms["do_training"]
 
 
@@ -175,10 +185,9 @@ def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mappi
         settings.pop("average_sequences_per_pack", None)
         return
     settings["max_sequences_per_pack"] = terms.get("sequences_per_pack")
-    made_up = ("generated_data", "synthetic_input", "use_synthetic_data")
-    if any(settings.get(name, base[name]) for name in made_up):
+    if any(settings.get(name, base[name]) for name in _MADE_UP):
         settings["pack_on_the_fly"] = True
-    if terms.get("packed_data"):
+    if terms.get("factor"):
         settings["average_sequences_per_pack"] = terms["factor"]
 
 
@@ -200,9 +209,10 @@ def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str)
         settings.setdefault("dtype", "fp16")
     if settings.get("dtype") == "fp16":
         settings["dtype"] = terms["half"]
-    if terms.get("folder") or terms.get("name"):
+    folder = terms.get("folder") or terms.get("output_folder")
+    if folder or terms.get("name"):
         name = terms.get("name") or ""
-        settings["model_dir"] = os.path.join(terms.get("folder") or "runs", f"graphcore_{family}_{name}")
+        settings["model_dir"] = os.path.join(folder or "runs", f"graphcore_{family}_{name}")
     _settle_fine_tuning(settings, terms)
     sizes = {name[6:]: value for name, value in settings.items() if name.startswith("model.")}
     for name in [name for name in settings if name.startswith("model.")]:

@@ -88,7 +88,8 @@ _DATA = {
     "synthetic_data": Row("synthetic_input", rows.truth),
     "static_mask": Row("static_mask", rows.truth),
     "tfrecord_dir": Row("cache_dir"),
-    "do_training": Row("@do_training", rows.truth),
+    # Off is what a command line turns on: files hold all three as false.
+    "do_training": Row("@do_training", rows.truth_or_unsaid),
     "do_evaluation": Row("do_eval", rows.truth),
     "do_predict": Row("do_predict", rows.truth),
     **rows.same(
@@ -99,7 +100,7 @@ _DATA = {
 _RUN = {
     **rows.same("seed init_checkpoint wandb wandb_name"),
     "save_path": Row("@folder", rows.text),
-    "output_dir": Row("@folder", rows.text),
+    "output_dir": Row("@output_folder", rows.text),
     "restore_dir": Row("init_checkpoint"),
     "compile_only": Row("compile_only", rows.truth),
 }

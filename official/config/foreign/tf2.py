@@ -48,7 +48,7 @@ _KEYS = {
     "global_batches_per_log": Row("steps_per_loop", rows.whole),
     "ckpt_every_n_steps_per_execution": Row("checkpoint_every_steps", rows.whole),
     "save_ckpt_path": Row("@folder", rows.text),
-    "output_dir": Row("@folder", rows.text),
+    "output_dir": Row("@output_folder", rows.text),
     "pretrained_ckpt_path": Row("init_checkpoint"),
     "glue_task": Row("glue_task"),
     "do_training": Row("do_train", rows.truth),

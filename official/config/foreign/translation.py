@@ -17,10 +17,12 @@ from official.io.errors import ConfigError
 # Term -> the settings in which it shows.
 _SHOWN = {
     **dict.fromkeys(
-        ("micro", "accumulation", "replicas", "global"), "train_batch_size num_accumulation_steps"
+        ("micro", "accumulation", "replicas", "global"),
+        "train_batch_size num_accumulation_steps eval_batch_size",
     ),
     **dict.fromkeys(("steps", "samples"), "num_steps_per_epoch"),
-    "epochs": "num_train_epochs",
+    "epochs": "num_train_epochs count_records",
+    "duplication": "count_records",
     **dict.fromkeys(("warmup", "warmup_share"), "warmup_steps warmup_proportion"),
     "powers": "warmup_power poly_power",
     "schedule": "lr_schedule poly_power",
@@ -41,7 +43,7 @@ _SHOWN = {
     **dict.fromkeys(("packs", "prepacked", "packed_data", "sequences_per_pack"), "max_sequences_per_pack"),
     "packing_factor": "average_sequences_per_pack",
     "no_model_save": "checkpoint_every_steps keep_checkpoints",
-    "folder": "model_dir",
+    **dict.fromkeys(("folder", "output_folder"), "model_dir"),
     "wandb_project": "wandb_project",
     "model_name": "model.hidden_size model.num_hidden_layers",
     "groupbert": "model.block_type",
@@ -121,9 +123,8 @@ def translate(
     if family:
         told = flat(values)
         check_known(told, family, source)
-        defaults = {key: value for key, value in family.defaults.items() if key not in told}
-        said = _read(told, family.table, backend, source, lines)
-        said |= _read(defaults, family.table, backend, source, [])
+        said = _read(family.defaults, family.table, backend, source, [])
+        said |= _read(told, family.table, backend, source, lines)
         _note_stages(said, told)
     over = _read(options, table, backend, "command line", lines, prefix="--")
     if {"@steps", "@epochs"} <= set(over):
@@ -147,16 +148,26 @@ def _read(
     lines: list[Line],
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Returns {where a value goes: value}, and adds a line a key. What is null is not said."""
+    """Returns {where a value goes: value}, and adds a line a key. What is null or empty is not said.
+
+    Raises:
+      ConfigError: for a value that is not allowed, and for two keys of one meaning with different values.
+    """
     found: dict[str, Any] = {}
+    said_by: dict[str, str] = {}
     for key, value in values.items():
         row = table[key]
         if row.to in (IPU_ONLY, NOT_NEEDED) or not row.is_known_to(backend):
             lines.append(Line(prefix + key, value, (), row.why if row.to == NOT_NEEDED else IPU_ONLY))
             continue
         lines.append(Line(prefix + key, value, _fields(row)))
-        if value is not None:
-            found[row.to] = _converted(row, value, f"{source}: {key}={value!r}")
+        if value is None or value == "":
+            continue
+        received = f"{source}: {key}={value!r}"
+        converted = _converted(row, value, received)
+        other = said_by.setdefault(row.to, key)
+        if found.setdefault(row.to, converted) != converted:
+            raise ConfigError(f"{received}, but {other}={values[other]!r} means the same. Drop one of them.")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official.config.setting import LENGTH, RECIPE, Section, setting
+from official.config.setting import LENGTH, PRETRAIN, RECIPE, Section, setting
 
 _LAID_OUT = ("one_device", "mirrored", "multi_worker_mirrored")
 _TRAINED_HERE = (*_LAID_OUT, "pipeline", "tpu")
@@ -45,11 +45,18 @@ class Batch:
     num_steps_per_epoch: int = setting(
         None,
         "Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate decay. Unset: "
-        "1000 for pre-training, once through the data for fine-tuning.",
+        "1000 for pre-training (but see --count_records), once through the data for fine-tuning.",
         minimum=1,
         training=LENGTH,
     )
     num_train_epochs: int = setting(3, "Epochs of the schedule.", minimum=1, training=LENGTH)
+    count_records: bool = setting(
+        False,
+        "With --num_steps_per_epoch unset: an epoch of pre-training is once through the records of "
+        "--input_files, which are counted first; what fills no whole batch is left out.",
+        tasks=PRETRAIN,
+        training=LENGTH,
+    )
     stop_steps: int | None = setting(
         None,
         "Train only this many steps of the schedule; the decay horizon stays.",

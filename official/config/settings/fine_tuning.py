@@ -87,6 +87,14 @@ class FineTuning:
         tasks=FINE_TUNING,
         evaluation=False,
     )
+    predict_epochs: int | None = setting(
+        None,
+        "With --do_predict: predict so many times, and tell throughput and latency of each in the words of "
+        "PopART's inference. Unset: once, without them.",
+        minimum=1,
+        tasks=FINE_TUNING,
+        evaluation=False,
+    )
     num_runs: int = setting(
         1,
         "Repeat the run with seeds --seed, --seed + 1, ... in folders run-1, run-2, ...; report mean and "

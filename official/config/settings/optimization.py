@@ -25,6 +25,11 @@ class Optimization:
     lamb_bias_correction: bool = setting(
         True, "LAMB corrects its moments for having started at 0. false: as LAMB_NO_BIAS of PopART."
     )
+    lamb_decays_gamma: bool = setting(
+        False,
+        "LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's TensorFlow programs "
+        "do for BERT.",
+    )
     adam_bias_correction: bool = setting(
         True,
         "adam, adamw and mpadamw correct their moments for having started at 0. false: as Google's BERT.",
@@ -76,29 +81,33 @@ class Optimization:
         choices=("step_0", "warmup_end"),
     )
     weight_decay_rate: float = setting(
-        0.01, "Decoupled weight decay; not applied to biases and LayerNorm.", minimum=0
+        0.01,
+        "Decoupled weight decay; not applied to biases and LayerNorm, but see --lamb_decays_gamma.",
+        minimum=0,
     )
     beta_1: float = setting(0.9, "Decay rate of the first moment.", minimum=0, maximum=1)
     beta_2: float = setting(0.999, "Decay rate of the second moment.", minimum=0, maximum=1)
     epsilon: float = setting(1e-06, "Added to the root of the second moment.", minimum=0)
     clip_norm: float = setting(1.0, "Global norm that --clip_scope clips gradients to.", minimum=0)
     clip_scope: str = setting(
-        "global",
+        None,
         "global: clip the step's gradient after the all-reduce. micro_batch: clip every replica's "
         "micro-batch gradient before it is averaged (the MLPerf v0.7 reference, with "
-        "--loss_normalization=local). none: do not clip.",
+        "--loss_normalization=local). none: do not clip. Unset: micro_batch where --scale_loss alone asks "
+        "for that reference, else global.",
         choices=("micro_batch", "global", "none"),
     )
     loss_normalization: str = setting(
-        "global",
+        None,
         "global: losses are divided by the weights of the whole step over all replicas. local: by those "
-        "of each replica's micro batch, and micro batches are averaged (the MLPerf v0.7 reference).",
+        "of each replica's micro batch, and micro batches are averaged (the MLPerf v0.7 reference). Unset: "
+        "local with --scale_loss, else global.",
         choices=("global", "local"),
     )
     scale_loss: bool = setting(
         False,
-        "With --loss_normalization=local: divide each replica's loss by the number of replicas, so that "
-        "the all-reduced gradient is a mean and not a sum.",
+        "Divide each replica's loss by the number of replicas, so that the all-reduced gradient is a mean "
+        "and not a sum. Needs --loss_normalization=local, which it sets where that is unset.",
     )
     gradient_reduction: str = setting(
         "mean",

@@ -12,33 +12,35 @@ from official.data.packing.plan import Histogram, PackingPlan
 from official.io import json_files
 from official.io.errors import ConfigError, suggest
 
+# Of plans of the same size the first one counts: least squares may be another plan on another machine.
 ALGORITHMS = {
-    "spfhp": first_fit.shortest_pack_first,
     "lpfhp": first_fit.longest_pack_first,
+    "spfhp": first_fit.shortest_pack_first,
     "nnlshp": least_squares.nonnegative_least_squares,
     "ennlshp": least_squares.extended_least_squares,
 }
 
 
 class Planned(NamedTuple):
-    """A plan and what making it took."""
+    """A plan, what making it took, and the algorithm that found it."""
 
     plan: PackingPlan
     secs: float
+    algorithm: str
 
 
-def make_plan(histogram: Histogram, algorithm: str, depth: int) -> Planned:
+def make_plan(histogram: Histogram, algorithm: str | None, depth: int) -> Planned:
     """Plans the packing of a histogram.
 
     Args:
       histogram: of the lengths.
-      algorithm: one of ALGORITHMS.
+      algorithm: one of ALGORITHMS; None: the one with the fewest rows.
       depth: sequences of a row, at most; those by least squares have up to 3 in any case.
 
     Raises:
       ConfigError: for an unknown algorithm, a depth below 1, or a histogram without sequences.
     """
-    if algorithm not in ALGORITHMS:
+    if algorithm is not None and algorithm not in ALGORITHMS:
         raise ConfigError(
             f"--algorithm={algorithm} is unknown{suggest(algorithm, ALGORITHMS)}."
             f" Allowed: {', '.join(ALGORITHMS)}."
@@ -48,8 +50,13 @@ def make_plan(histogram: Histogram, algorithm: str, depth: int) -> Planned:
     if not histogram.sequences:
         raise ConfigError("There are no sequences to pack: all counts of the histogram are 0.")
     started = time.perf_counter()
-    plan = ALGORITHMS[algorithm](histogram, depth)
-    return Planned(plan, time.perf_counter() - started)
+    found: dict[str, PackingPlan] = {}
+    for name in [algorithm] if algorithm else ALGORITHMS:
+        found[name] = ALGORITHMS[name](histogram, depth)
+        if found[name].rows == -(-histogram.tokens // histogram.max_length):
+            break  # fewer are not possible
+    best = min(found, key=lambda name: found[name].rows)
+    return Planned(found[best], time.perf_counter() - started, best)
 
 
 def read_histogram(path: str) -> Histogram:
@@ -75,6 +82,7 @@ def describe(histogram: Histogram, planned: Planned) -> dict:
     0, 1, 2, .. tokens, `tokens_of_rows` the rows."""
     plan, before = planned.plan, histogram.tokens / (histogram.sequences * histogram.max_length)
     return {
+        "algorithm": planned.algorithm,
         "packs": plan.rows,
         "sequences": plan.sequences,
         "tokens": plan.tokens,

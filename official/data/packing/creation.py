@@ -42,7 +42,7 @@ class Job:
 
     input_files: str
     output_dir: str
-    algorithm: str = "nnlshp"
+    algorithm: str | None = None
     max_sequences_per_pack: int = 3
     random_seed: int = 12345
     num_workers: int | None = None
@@ -119,8 +119,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
 
     run(((rounds.count_part, folder, part) for part in parts), len(parts), "Counting")
     histogram = Histogram(functools.reduce(np.add, _counts(folder, parts)))
-    depth = sequences_per_pack(job.algorithm, job.max_sequences_per_pack)
-    planned = _planned(os.path.join(folder, "plan.json"), histogram, job.algorithm, depth)
+    planned = _planned(os.path.join(folder, "plan.json"), histogram, job)
+    depth = sequences_per_pack(planned.algorithm, job.max_sequences_per_pack)
     shards = _num_shards(job, planned.plan.rows, histogram.sequences)
     deal = rounds.Deal(job.output_dir, planned.plan, shards, job.random_seed, depth)
     run(_spills(deal, grouping, parts), len(parts), "Dealing")
@@ -167,15 +167,17 @@ def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, r
     )[0]
 
 
-def _planned(path: str, histogram: Histogram, algorithm: str, depth: int) -> algorithms.Planned:
+def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
     """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted:
     that of least squares may be another one on another machine."""
     done = unfinished.read_done(path)
     if done:
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
-        return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"])
-    planned = algorithms.make_plan(histogram, algorithm, depth)
-    unfinished.write_done(path, {"packs": list(planned.plan.packs.items()), "secs": planned.secs})
+        by = str(done.get("algorithm", job.algorithm))
+        return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
+    planned = algorithms.make_plan(histogram, job.algorithm, job.max_sequences_per_pack)
+    packs_list = list(planned.plan.packs.items())
+    unfinished.write_done(path, {"packs": packs_list, "secs": planned.secs, "algorithm": planned.algorithm})
     return planned
 
 

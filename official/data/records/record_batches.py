@@ -107,6 +107,11 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
     return float(np.concatenate(counts).mean())
 
 
+def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
+    """Returns the rows of files, before any is packed here. Raises ConfigError for a file that is damaged."""
+    return sum(each.rows for each in record_counts.count(files, _reader(files, schema)))
+
+
 def _row_parser(
     schema: dict[str, Feature], record_format: str, packer: Packer | None
 ) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:

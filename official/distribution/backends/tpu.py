@@ -3,12 +3,14 @@
 import socket
 
 import tensorflow as tf
+from absl import logging
 
 from official.config import Config, ConfigError
 from official.distribution.backends.backend import Backend
 from official.distribution.batch_plan import make_batch_plan
 
 _CONNECTION_SECS = 10
+_SMALLEST_TPU_CORES = 8  # v2-8 and v3-8
 
 
 def _make_strategy(config: Config) -> tf.distribute.Strategy:
@@ -48,12 +50,16 @@ def _connect(address: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
 
 
 def _planned_cores(config: Config) -> int:
+    """Returns the cores that a plan counts with: it does not connect to a TPU to ask."""
     if not config.num_tpu_cores:
-        raise ConfigError(
-            "distribution_strategy=tpu: --plan does not connect to one. Say how many cores it has:"
-            " --num_tpu_cores=N."
+        logging.log_first_n(
+            logging.WARNING,
+            "The plan is for a TPU of %d cores, the smallest there is: it does not connect to one. Say how"
+            " many yours has: --num_tpu_cores=N.",
+            1,
+            _SMALLEST_TPU_CORES,
         )
-    return config.num_tpu_cores
+    return config.num_tpu_cores or _SMALLEST_TPU_CORES
 
 
 BACKEND = Backend(

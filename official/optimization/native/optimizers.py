@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from official.optimization import compiled, spread
-from official.optimization.plain import write
+from official.optimization.moments import write
 
 
 class NativeOptimizer(compiled.CompiledOptimizer):
@@ -51,6 +51,7 @@ class NativeOptimizer(compiled.CompiledOptimizer):
             devices.setdefault(spread.device_of(variable), []).append((gradient, variable))
         with tf.name_scope(type(self).__name__):  # by this name profiles tell its operations from others
             step = self._numbers(factor)
+            self.decay_apart(variables)
             for pairs in devices.values():
                 with place(pairs[0][1]):
                     self._update_all(step, *zip(*pairs))

@@ -36,6 +36,10 @@ class Records(NamedTuple):
     files: list
     schema: dict
 
+    def num_rows(self) -> int | None:
+        """Returns the rows of all files; None without files."""
+        return plain_batches.num_rows(self.files) if self.files else None
+
     def batches(self, batch_size: int, order: TrainingOrder) -> tf.data.Dataset:
         """Returns endless batches {feature: [batch_size, ...]} with `example_weights`, behind what is
         done."""

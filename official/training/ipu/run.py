@@ -75,7 +75,9 @@ def run(config: Config, command: list[str]) -> int:
       ConfigError: for bad input, before anything is trained.
     """
     if not computes(config):
-        return _compile(config, building.take_devices(config), records.find(config))
+        found = records.find(config)
+        config = _with_counted_records(config, found)
+        return _compile(config, building.take_devices(config), found)
     with own_folder.set_aside(config, command) as config:
         record = own_folder.read_record(config.model_dir)
         record.check(config)
@@ -83,8 +85,9 @@ def run(config: Config, command: list[str]) -> int:
             status = record.result["status"]
             print(f"{status}: the run in {config.model_dir} is over, and nothing in its folder was changed")
             return _EXIT_CODES.get(status, 0)
-        record.check_steps(config, config_lib.train_steps(config))
         found = records.find(config)
+        config = _with_counted_records(config, found)
+        record.check_steps(config, config_lib.train_steps(config))
         devices = building.take_devices(config)
     chief = devices.instances.is_chief
     folder = own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked)
@@ -101,6 +104,10 @@ def run(config: Config, command: list[str]) -> int:
         metrics = MetricsWriter(config.model_dir, step) if chief else None
         going = Run(config, state, manager, metrics, call, step, samples)
         return _train(going, interruption, check_folder)
+
+
+def _with_counted_records(config: Config, found: records.Records) -> Config:
+    return config_lib.with_data(config, found.num_rows()) if config.count_records else config
 
 
 def _compile(config: Config, devices: building.Devices, found: records.Records) -> int:

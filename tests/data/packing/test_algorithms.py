@@ -67,6 +67,29 @@ def test_every_sequence_once_and_no_row_over_length_or_depth(algorithm, histogra
     check(plan, histogram, min(depth, 3) if "nnls" in algorithm else depth)
 
 
+def of_random_lengths(seed: int) -> Histogram:
+    rng = np.random.default_rng(seed)
+    length = int(rng.integers(40, 120))
+    return Histogram(np.array([0, *rng.integers(0, 10 ** rng.integers(1, 6), length)], np.int64))
+
+
+@pytest.mark.parametrize("depth", [2, 3, 12])
+@pytest.mark.parametrize("name", ["wikipedia_512", "squad_v1.1_384", 1, 2, 3])
+def test_without_an_algorithm_no_single_one_has_fewer_rows(name, depth):
+    histogram = read(name) if isinstance(name, str) else of_random_lengths(name)
+    planned = algorithms.make_plan(histogram, None, depth)
+    check(planned.plan, histogram, depth)
+    alone = {each: algorithms.make_plan(histogram, each, depth).plan for each in algorithms.ALGORITHMS}
+    assert planned.plan.rows == min(plan.rows for plan in alone.values())
+    assert planned.plan == alone[planned.algorithm]
+
+
+def test_none_is_the_best_for_all_lengths():
+    """For up to 3 sequences a row, too."""
+    best = {algorithms.make_plan(read("squad_v1.1_384"), None, depth).algorithm for depth in (2, 3)}
+    assert best == {"lpfhp", "nnlshp"}
+
+
 @functools.cache
 def fewest_rows(left: tuple[int, ...], length: int, depth: int) -> int:
     """Tries every row that the longest sequence can be in."""

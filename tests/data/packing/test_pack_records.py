@@ -318,7 +318,7 @@ def test_a_histogram_is_only_planned(tmp_path, monkeypatch):
     path.write_text('{"max_sequence_length": 4, "counts_by_length_from_1": [0, 3, 2, 1]}')
     run(monkeypatch, f"--histogram={path}", f"--report={report}")
     numbers = json.loads(report.read_text())
-    assert (numbers["packs"], numbers["sequences"]) == (5, 6)
+    assert (numbers["packs"], numbers["sequences"], numbers["algorithm"]) == (5, 6, "lpfhp")
     assert numbers["efficiency"] == pytest.approx(16 / 20) and numbers["speedup"] == pytest.approx(6 / 5)
 
 

@@ -1,6 +1,7 @@
 """The lines that tell one block of calls, so that what reads the published programs' logs reads ours."""
 
 from official.cli.benchmark.inference.latency import Block, latency_ms
+from official.reporting import graphcore_log
 
 STYLES = ("plain", "popart")
 
@@ -17,14 +18,6 @@ def plain(case: str, block: Block) -> str:
 
 
 def popart(number: int, block: Block) -> str:
-    """Returns the line of PopART's inference; `number` counts blocks from 0.
-
-    Source: Graphcore's examples v3.4.1, nlp/bert/popart, report_inference_stats.
-    """
-    latency = {key: f"{value / 1000:.6f}" for key, value in latency_ms(block.secs).items()}
-    return (
-        f"Iteration: {number:6} Duration: {sum(block.secs) / len(block.secs):6.4f} s"
-        f" Throughput: {block.sequences_per_sec:6.1f} sequences/s Per-sample: Mean Latency={latency['mean']}"
-        f" Min Latency={latency['min']} Max Latency={latency['max']} p99 Latency={latency['p99']}"
-        f" p999 Latency={latency['p999']} seconds"
-    )
+    """Returns the line of PopART's inference; `number` counts blocks from 0."""
+    duration = sum(block.secs) / len(block.secs)
+    return graphcore_log.inference_line(number, duration, block.sequences_per_sec, block.secs)

@@ -60,8 +60,8 @@ def _reduced(metric: Metric, numbers: list[float]) -> float:
     of `latency` the largest."""
     if metric.reduction == "final":
         return numbers[-1]
-    if metric.reduction == "min":
-        return min(numbers)
+    if metric.reduction in ("min", "max"):
+        return min(numbers) if metric.reduction == "min" else max(numbers)
     if metric.reduction == "value":
         return numbers[0]
     kept = sorted(numbers, reverse=metric.name == "latency")[metric.skip :]

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from official.cli.benchmark.specs import arithmetic, parameters
@@ -16,7 +16,7 @@ from official.io.json_files import is_of_kind, kind_of
 from official.io.yaml_files import read_yaml
 
 LONGEST_SECS = 10**8  # of a timeout: three years
-REDUCTIONS = ("mean", "final", "min", "value")
+REDUCTIONS = ("mean", "final", "min", "max", "value")
 # Key of an entry -> the kinds of its value. Those of `_NOT_READ` are accepted, as published files have them.
 _KEYS: dict[str, type | tuple[type, ...]] = {
     "description": str,
@@ -116,20 +116,44 @@ class Benchmark:
     needs_data: bool
 
 
-def read(paths: Iterable[str]) -> dict[str, Benchmark]:
-    """Returns {name: benchmark} of all files; of two with one name the later one counts.
+def read(
+    paths: Iterable[str], choose: Callable[[Collection[str]], Iterable[str]] = iter
+) -> dict[str, Benchmark]:
+    """Returns {name: benchmark} of the entries that are chosen, and checks no others.
 
-    Entries with `options` in their name hold what others share, and are left out. Raises ConfigError.
+    Entries that hold what others share are none: those with `options` in their name, and those without a
+    command whose keys another one has, too.
+
+    Args:
+      paths: of files; of two entries with one name the later one counts.
+      choose: names of all entries -> those to read, in this order.
+
+    Raises:
+      ConfigError: for a file or an entry that is not as the format has it.
     """
-    found: dict[str, Benchmark] = {}
+    found: dict[str, tuple[Any, str]] = {}
     for path in paths:
-        for name, entry in read_yaml(path, "spec").items():
-            source = f"--spec={path}: {name}"
-            if not isinstance(entry, dict):
-                raise ConfigError(f"{source} is {_kind(entry)}, expected keys such as cmd.")
-            if "options" not in str(name):
-                found[str(name)] = _read_entry(str(name), entry, path, source)
-    return found
+        entries = read_yaml(path, "spec")
+        found |= {
+            str(name): (entry, path) for name, entry in entries.items() if not _is_shared(name, entries)
+        }
+    benchmarks = {}
+    for name in choose(found):
+        entry, path = found[name]
+        source = f"--spec={path}: {name}"
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{source} is {_kind(entry)}, expected keys such as cmd.")
+        benchmarks[name] = _read_entry(name, entry, path, source)
+    return benchmarks
+
+
+def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
+    """Tells whether an entry holds what others share."""
+    entry = entries[name]
+    if "options" in str(name) or not isinstance(entry, dict) or "cmd" in entry or "notebook" in entry:
+        return "options" in str(name)
+    others = (other for key, other in entries.items() if key != name and isinstance(other, dict))
+    return any(entry.keys() <= other.keys() and "cmd" in other for other in others)
 
 
 def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Benchmark:
@@ -216,7 +240,10 @@ def _read_derived(name: str, value: Any, named: set[str], source: str) -> Derive
         raise ConfigError(f"{source}: expr {expression!r}: {error}.") from None
     except ArithmeticError:
         pass  # of ones alone
-    return Derived(name, expression, _reduction(value, source))
+    reduction = value.get("reduction_type", REDUCTIONS[0])  # a label: there is one number
+    if not isinstance(reduction, str):
+        raise ConfigError(f"{source}: reduction_type={reduction!r}, expected a text.")
+    return Derived(name, expression, reduction)
 
 
 def _check_object(value: Any, required: str, known: tuple[str, ...], source: str) -> None:
