@@ -380,11 +380,34 @@ def test_the_page_names_flags_that_there_are():
     commands = set().union(
         *(completion.flags_of(table.COMMANDS[name]) for name in ("data create", "convert"))
     )
-    commands |= set(completion.flags_of(table.COMMANDS["ask"]))
+    for name in ("ask", "benchmark run", "launch", "render-job"):
+        commands |= set(completion.flags_of(table.COMMANDS[name]))
     known = set(FIELDS) | {"config"} | {name.removeprefix("--") for name in commands}
     assert {flag for _, _, flags_of_row in rows for flag in flags_of_row} <= known
     same = [name for right, names, _ in rows if right.startswith("the same name") for name in names]
     assert len(same) > 25 and set(same) <= set(FIELDS)
+
+
+# Programs and scripts whose command lines are published, on the pages of the five systems.
+PROGRAMS = (
+    "bert.py run_pretraining.py run_squad.py run_classifier.py run_glue.py run_squad_runtime.py mpirun poprun"
+    " examples_utils kubectl POPLAR_ENGINE_OPTIONS pretrain.sh pretrain_and_finetune_BERT.sh"
+    " pretrain_distributed.sh pretrain_base_full.sh pretrain_large_full.sh pretrain_large_128_POD128.sh"
+    " fine_tune_squad.sh fine_tune_glue.sh fine_tune_GroupBERT_glue.sh pretrain_base_groupbert_128"
+    " pod16-closed create_pretraining_data.py create_wikipedia_dataset.sh tokenise_wikipedia.sh"
+    " wikipedia_tokenize.py wiki_preprocess.py extract_wiki.sh wikipedia_extract.sh wiki_downloader.sh"
+    " wikipedia_download.sh download_glue_data.py pack_pretraining_data.py pack_128.sh convert_ckpt.py"
+    " evaluate-v1.1.py gcloud gce_nvme_raid docker nvidia-docker perfzero benchmark_methods git_repos"
+).split()
+
+
+def test_the_page_lists_every_published_command_and_what_is_there_instead():
+    rows = documented_rows()
+    published = " ".join(name for _, names, _ in rows for name in names)
+    assert [name for name in PROGRAMS if name not in published] == []
+    right = " ".join(right for right, *_ in rows)
+    answers = re.findall(r"`(?:\./|python )?((?:scripts|deploy)/[\w./]+)", right)
+    assert len(answers) > 8 and [path for path in answers if not (ROOT / path).exists()] == []
 
 
 def test_graphcores_options_on_the_page_are_taken():
