@@ -160,6 +160,7 @@ def _export(result: "TrainResult", config: Config) -> None:
 
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
     logging.info(describe(written, "fp32"))
+    result.export = written.folder
     note_export(config.model_dir, written.folder)
 
 

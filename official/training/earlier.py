@@ -20,7 +20,7 @@ class Earlier:
     def evaluates_like(self, config: Config) -> bool:
         """Tells whether its evaluations are of the set that this run evaluates."""
         return bool(self._settings) and all(
-            field.is_same(self._settings.get(name, field.default), config[name])
+            self.record.has(name, config[name])
             for name, field in config_lib.FIELDS.items()
             if field.changes_evaluation(config)
         )

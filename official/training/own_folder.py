@@ -64,16 +64,20 @@ class Record:
         trained = not isinstance(settings, dict) or settings.get("do_train", True)
         return self.result.get("status") in OVER and bool(trained)
 
+    def has(self, name: str, value: Any) -> bool:
+        """Tells whether the run's setting of a name means the same as a value of now."""
+        environment, field = self.result.get("environment"), FIELDS[name]
+        folder = environment.get("working_directory", "") if isinstance(environment, dict) else ""
+        return field.is_same(self.settings.get(name, field.default), value, folder)
+
     def changes(self, config: Config) -> dict[str, list[str]]:
         """Returns the settings that differ from those of the run: {part in the training: 'name old -> new'}.
 
         Settings that an older version did not know are not compared.
         """
         found: dict[str, list[str]] = {IDENTITY: [], RECIPE: [], LENGTH: [], "": []}
-        environment = self.result.get("environment")
-        folder = environment.get("working_directory", "") if isinstance(environment, dict) else ""
         for name, field in FIELDS.items():
-            if name in self.settings and not field.is_same(self.settings[name], config[name], folder):
+            if name in self.settings and not self.has(name, config[name]):
                 text = f"{name} {_text(self.settings[name])} -> {_text(config[name])}"
                 found[field.part_in_training(config) or ""].append(text)
         found[IDENTITY] += self._changes_of_vocabulary(config)

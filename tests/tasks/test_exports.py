@@ -5,6 +5,7 @@ import json
 import pytest
 import tensorflow as tf
 
+from official import config as config_lib
 from official import inference
 from official.cli import train
 from official.io.errors import ConfigError
@@ -17,6 +18,9 @@ def test_a_run_is_exported_as_it_predicts(squad, tmp_path):
     result = run(config)
     train._export(result, config)
     written = json.loads((tmp_path / "run" / "result.json").read_text())
+    train._check_export(config)  # the same command again
+    with pytest.raises(ConfigError, match="is there, and nothing is replaced"):
+        train._check_export(config_lib.replaced(config, overwrite=True))
     assert result.export == written["export"] == str(tmp_path / "1") and written["f1"] == result.scores["f1"]
     predicted = json.loads((tmp_path / "run" / "predictions.json").read_text())
     paragraphs = json.loads((tmp_path / "dev.json").read_text())["data"][0]["paragraphs"]

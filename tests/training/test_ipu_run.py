@@ -186,6 +186,20 @@ def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_file
 
 
 @pytest.mark.slow
+def test_a_run_that_is_over_is_a_record(configured, record_files):
+    files = record_files(records=30)
+    config = configured(input_files=files)
+    assert run_on_fake(config)[0] == 0
+    names = ("config.json", "command.txt", "result.json", "metrics.jsonl")
+    before = [open(f"{config.model_dir}/{name}", "rb").read() for name in names]
+    assert run_on_fake(config)[0] == 0
+    with pytest.raises(ConfigError, match="^learning_rate .* does not fit the run"):
+        run_on_fake(configured(input_files=files, learning_rate=0.5))
+    assert [open(f"{config.model_dir}/{name}", "rb").read() for name in names] == before
+    assert run_on_fake(configured(input_files=files, learning_rate=0.5, overwrite=True))[0] == 0
+    assert open(f"{config.model_dir}.1/result.json", "rb").read() == before[2]
+
+
 def test_initial_weights_come_from_a_checkpoint_by_names(configured):
     first = configured("first", stop_steps=2)
     assert run_on_fake(first)[0] == 0

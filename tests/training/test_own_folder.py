@@ -101,6 +101,15 @@ def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, mon
         assert again.eval_loss == first.eval_loss
         assert "nothing in its folder was changed" in again.reason
         assert files_of(config.model_dir) == before, same
+    monkeypatch.chdir(pathlib.Path(config.model_dir))  # whose parent the run was begun in, as below
+    saved = {**json.loads(before["config.json"]), "input_files": "train/part-*", "eval_files": "eval/part-*"}
+    noted = json.loads(before["result.json"])
+    noted["environment"]["working_directory"] = str(tmp_path)
+    (pathlib.Path(config.model_dir) / "config.json").write_text(json.dumps(saved))
+    (pathlib.Path(config.model_dir) / "result.json").write_text(json.dumps(noted))
+    before = files_of(config.model_dir)
+    again = run(make_config(**{**shared, "eval_files": "../eval/part-*"}))
+    assert again.step == 5 and files_of(config.model_dir) == before
     for name, value in {
         "learning_rate": 2e-2,
         "train_batch_size": 16,
