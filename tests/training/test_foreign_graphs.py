@@ -33,7 +33,7 @@ SETTINGS = dict(
 )
 NO_FILES = (
     "input_files eval_files train_file predict_file data_dir vocab_file do_lower_case fit_vocabulary"
-    " init_checkpoint do_eval do_predict checkpoint_every_steps"
+    " init_checkpoint do_eval do_predict predict_epochs checkpoint_every_steps"
 ).split()
 
 

@@ -159,7 +159,7 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
     )
     batches, original, called = [], evaluation.run, []
 
-    def counted(eval_step, all_batches, before_each):
+    def counted(eval_step, all_batches, before_each, secs):
         called.append(True)
         cut = len(called) == (1 if set_name == "eval_dataset" else 2)
 
@@ -169,7 +169,7 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
                 loop_of_the_run[0].interruption.signal = 2
             before_each()
 
-        return original(eval_step, all_batches, before)
+        return original(eval_step, all_batches, before, secs)
 
     loop_of_the_run = []
     monkeypatch.setattr(Loop, "run", lambda self, plain=Loop.run: loop_of_the_run.append(self) or plain(self))
