@@ -246,7 +246,7 @@ def test_other_predictions_are_set_aside(squad, tmp_path):
 
 
 def test_several_predictions_tell_throughput_and_latency_as_popart_does(squad, make, tmp_path, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     run(squad(num_train_epochs=1))
     caplog.clear()
     run(squad(do_train=False, do_predict=True, predict_epochs=3))
@@ -265,7 +265,7 @@ def test_several_predictions_tell_throughput_and_latency_as_popart_does(squad, m
 
 
 def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     settings = dict(generated_data=True, do_train=False, do_eval=False, do_predict=True, max_query_length=16)
     run(make("squad", predict_epochs=2, **settings))
     assert len([text for text in caplog.messages if text.startswith("Iteration: ")]) == 2
