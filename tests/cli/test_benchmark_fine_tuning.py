@@ -16,6 +16,7 @@ from official.cli.benchmark import fine_tuning_runs as runs_lib
 from official.io.errors import ConfigError
 from tests.conftest import TINY
 from tests.fine_tuning_files import fixture_vocab_file, squad_json  # noqa: F401
+from tests.io.test_vocabulary_files import write_tokenizer
 
 # Of a Trainer that is a line of its own: it counts how often it was asked, in its folder.
 FAKE = """
@@ -38,8 +39,8 @@ def fixture_recipe(tmp_path, vocab_file):
     (tmp_path / "bert.json").write_text(json.dumps(LAYER))
     model.mkdir()
     start.write_made_up(str(tmp_path / "bert.json"), str(model))
-    (model / "tokenizer.json").write_text("{}")
     shutil.copy(vocab_file, model / "vocab.txt")
+    write_tokenizer(model, (model / "vocab.txt").read_text().splitlines())
     return [
         "--task=squad",
         f"--bert_config_file={tmp_path}/bert.json",

@@ -385,6 +385,7 @@ def test_result_file(tmp_path):
         "config",
         "environment",
         "data",
+        "data_changed",
         "signal",
         "peer_lost",
         "tables",
