@@ -44,8 +44,8 @@ def main() -> None:
 
 
 def shown(found: "Label", kind: str) -> str:
-    """Returns what is printed: the label and its probability, or the score; where each output says something
-    of its own, all of them by name, the highest probability first."""
+    """Returns the line that is printed: the label and its probability, or the score; where each output says
+    something of its own, all of them by name, the highest probability first."""
     if kind == "one" or len(found.scores) == 1 and kind == "number":
         return f"{found.score:.2f}" if found.label is None else f"{found.label}  {found.score:.2f}"
     named = list(found.scores.items())

@@ -16,7 +16,7 @@ from official.io.errors import ConfigError
 
 
 class Label(NamedTuple("_Label", [("label", str | None), ("score", float)])):
-    """What a classifier says of a row.
+    """Label of a row, with the probability or score of every output.
 
     Attributes:
       label: the most probable one; None of a model whose outputs are scores.
@@ -58,8 +58,8 @@ _KIND_OF = {
 
 
 def classes_of(source: Source) -> Classes:
-    """Returns what the classifier of a model tells apart. A single output is a number, unless the model says
-    that it is one of several labels."""
+    """Returns the labels of a model's classifier, and their kind. A single output is a number, unless the
+    model says that it is one of several labels."""
     outputs = source.tensors["output_weights"].shape[0]
     task = tasks.find_task(source.run.glue_task) if source.run else None
     labels, kind = source.labels, _KIND_OF.get(str(source.problem_type), ONE)

@@ -247,7 +247,7 @@ def _version(info: dict[str, Any]) -> tuple[int, int]:
 
 
 def _state(info: dict[str, Any]) -> str:
-    """Returns what changes with a file: size, time, and the version or digest that the store keeps."""
+    """Returns the state of a file: size, time, and the version or digest that the store keeps."""
     size, changed = _version(info)
     marks = [f"{name} {info[name]}" for name in _MARKS if info.get(name) is not None]
     return ", ".join([f"{size:,} bytes", f"changed {changed}", *marks])

@@ -590,7 +590,7 @@ def _kind_of(module: Any) -> str:
 
 
 def pooling_of(location: str, lower_case: bool) -> Pooling:
-    """Returns what the files of sentence-transformers with a checkpoint say; the mean where there are none.
+    """Returns the pooling that the files of sentence-transformers ask for; the mean where there are none.
 
     Args:
       location: folder, file or prefix.

@@ -57,7 +57,7 @@ def opened(path: str, buffer_bytes: int) -> BinaryIO:
 
 
 def describe_pointer(head: bytes) -> str | None:
-    """Returns what a file is that begins so, where it is a pointer of Git LFS; else None."""
+    """Returns a description of a pointer of Git LFS by its first bytes; None where it is none."""
     if not head.startswith(POINTER_START):
         return None
     size = _POINTER_SIZE.search(head)

@@ -159,7 +159,7 @@ def from_dict(values: dict) -> TrainResult:
 
 
 def evaluation_entry(result: TrainResult, command: str, checkpoint: str, settings: dict) -> dict:
-    """Returns what `evaluations` says of an evaluation or prediction.
+    """Returns the entry of an evaluation or prediction in `evaluations`.
 
     Args:
       result: its own.

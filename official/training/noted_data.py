@@ -74,7 +74,7 @@ def _write(model_dir: str, notes: Notes, changed: bool) -> None:
 
 
 def _read(model_dir: str) -> tuple[Notes, bool]:
-    """Returns what `_write` noted; nothing where an older version of the program began the run."""
+    """Returns the notes of `_write`; nothing where an older version of the program began the run."""
     path = os.path.join(model_dir, FILE_NAME)
     if not files.is_file(path):
         return {}, False

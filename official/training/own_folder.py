@@ -165,7 +165,7 @@ def read_record(model_dir: str) -> Record:
 
 
 def _content(path: str) -> bytes:
-    """Returns what is in a file; nothing where it cannot be read: who writes to its folder says why."""
+    """Returns the content of a file; nothing where it cannot be read: who writes to its folder says why."""
     try:
         return b"".join(read_lines(path))
     except OSError:

@@ -9,7 +9,7 @@ from official.config.setting import IDENTITY, RECIPE, Section, setting
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What is built.
+    """The parts of a run that are built.
 
     Of a run that has begun, the sizes of its model and the vocabulary that its folder keeps are compared, and
     not the files that they come from.

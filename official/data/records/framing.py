@@ -37,8 +37,8 @@ class Unframed(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What flags say of records: max_seq_length, max_predictions_per_seq, and max_sequences_per_pack where it
-    is given."""
+    """Sizes of records that flags give: max_seq_length, max_predictions_per_seq, and max_sequences_per_pack
+    where it is given."""
 
     length: int
     most: int
@@ -51,9 +51,9 @@ class Wanted(NamedTuple):
 
 
 def find(path: str, wanted: Wanted | None = None) -> Unframed | None:
-    """Returns what a file holds: what flags say, where its records may be that; else what most of its records
-    may be, of those that are looked at. None where it has frames, is empty, or neither its first nor its last
-    record is right. Raises ConfigError where it cannot be read."""
+    """Returns the layout of a file: the one that flags give, where its records may be that; else what most
+    of its records may be, of those that are looked at. None where it has frames, is empty, or neither its
+    first nor its last record is right. Raises ConfigError where it cannot be read."""
     with io_files.naming(path):
         found = _find(path, io_files.version(path))
     told = [each for each in found if wanted and wanted.fits(each)]
@@ -62,7 +62,7 @@ def find(path: str, wanted: Wanted | None = None) -> Unframed | None:
 
 @functools.lru_cache(maxsize=4096)
 def _find(path: str, version: tuple[int, int]) -> tuple[Unframed, ...]:
-    """Returns what a file may hold, that which most of its records may be first."""
+    """Returns the layouts that fit a file, the one that most of its records may be first."""
     size = version[0]
     sizes = np.arange(_SHORTEST, min(_LONGEST, size) + 1, 4)
     found: list[tuple[int, Unframed]] = []

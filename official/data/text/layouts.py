@@ -122,7 +122,7 @@ def strip(text: str) -> str:
 
 
 def _unescaped(items_of: Callable[..., Items], is_bare: bool) -> Callable[..., Items]:
-    """Returns what makes items as `items_of` does, and takes back what the tool escaped in each document;
+    """Returns a maker of items as `items_of` is one, and takes back what the tool escaped in each document;
     `is_bare` says that nothing is escaped in the file."""
 
     def items(lines: Lines, counts: ReadCounts) -> Items:
