@@ -26,6 +26,7 @@ class GlueTask:
     """See `official.training.task.Task` and `ScoredTask` for what each member means."""
 
     losses = ("label_loss",)
+    output_names = ("logits",)
     local_epsilon = {"label_loss": 0.0}
     is_scored = True
     predicts_evaluation_set = False

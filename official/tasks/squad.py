@@ -41,6 +41,7 @@ class SquadTask:
     losses = ("span_loss",)
     metrics = losses + ("start_accuracy", "end_accuracy")
     eval_metrics: tuple[str, ...] = ()  # windows of the evaluation set have no labels
+    output_names = ("start_logits", "end_logits")
     target_metric = "f1"
     local_epsilon = {"span_loss": 0.0}
     is_scored = True

@@ -1,13 +1,21 @@
 """What earlier processes of a run left in its folder: result, metrics, settings."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Callable
+
+from absl import logging
 
 from official import config as config_lib
+from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.model import contradictions
 from official.io.json_files import read_json_or_empty
+from official.optimization.train_state import TrainState
 from official.reporting.metrics import read_metrics
 from official.reporting.result import TrainResult, read_result
+from official.training.task import Task, is_scored
 
 
 class Earlier:
@@ -74,3 +82,50 @@ class Earlier:
         if result.step == first_step == self.result.get("step"):  # nothing was trained: the speed is theirs
             result.sequences_per_sec = self.result.get("sequences_per_sec")
             result.wall_secs = self.result.get("wall_secs")
+
+
+def restore(
+    config: Config,
+    manager: CheckpointManager,
+    state: TrainState,
+    earlier: Earlier,
+    task: Task,
+    initialize: Callable[[str], list[str]],
+) -> list[str]:
+    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh.
+
+    Args:
+      config, manager, state, task: of the run.
+      earlier: what earlier processes left.
+      initialize: path -> names; sets the variables of the model from a checkpoint, and returns those that it
+        does not have.
+
+    Returns:
+      The names of a head that started fresh.
+
+    Raises:
+      ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
+    """
+    best = earlier.result.get("best_step") if is_scored(task) and not config.do_train else None
+    prefix = best is not None and manager.restore(best) or manager.restore_newest()
+    if prefix:
+        earlier.check_model(config)
+        if state.loss_scale:
+            state.loss_scale.go_on(state.step)
+        logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
+        return earlier.result.get("fresh_variables", [])
+    if config.init_checkpoint:
+        fresh = initialize(config.init_checkpoint)
+        if fresh and is_scored(task) and not config.do_train:
+            raise ConfigError(
+                f"--init_checkpoint={config.init_checkpoint} has no {', '.join(fresh)}: it was not"
+                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
+            )
+        return fresh
+    if not config.do_train:
+        raise ConfigError(
+            f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
+            " --model_dir, or give --init_checkpoint."
+        )
+    logging.info("Fresh weights from seed %d", config.seed)
+    return []

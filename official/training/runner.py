@@ -1,10 +1,7 @@
 """One run from a configuration and a task to a result, as a person would tell it."""
 
 import contextlib
-import dataclasses
 import json
-import os
-import signal
 import sys
 import time
 
@@ -14,8 +11,6 @@ from official import config as config_lib
 from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.io.errors import PeerError
-from official.io.signals import Interrupted
-from official.optimization import schedules
 from official.reporting import environment, report
 from official.reporting.observer import End, Observer, Start
 from official.reporting.result import (
@@ -25,12 +20,10 @@ from official.reporting.result import (
     result_dict,
     write_result,
 )
-from official.training import finish, listeners, own_folder, page_cache, pipelined, prediction, starting
-from official.training.earlier import Earlier
-from official.training.feeding import reading
+from official.training import ending, listeners, own_folder, page_cache, pipelined, prediction, starting
+from official.training.finish import Findings
 from official.training.interruption import Interruption
-from official.training.loop import Loop, NonFiniteError
-from official.training.outcome import describe_interruption, judge
+from official.training.loop import Loop
 from official.training.starting import MakeTask
 from official.training.task import Task
 
@@ -117,19 +110,20 @@ def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> 
     """Runs the loop and what follows it."""
     state, first_step = loop.state, loop.state.step
     run_started = time.time()  # known better once all is prepared
-    end, findings, peer_lost = End("failed", "", first_step, state.samples_done), finish.Findings(), False
+    end, findings, peer_lost = End("failed", "", first_step, state.samples_done), Findings(), False
     try:
         with strategy_lib.noticing_lost_peers(loop.strategy):
             loop.together.check_same_step(first_step, loop.config.model_dir)
             _prepare(loop, data_files)
             run_started = time.time()
             with loop.interruption:
-                end = _run_loop(loop)
-                end, findings = _finish(loop, end)
+                end = ending.run_loop(loop)
+                end, findings = ending.finish(loop, end)
     except PeerError as error:
         end, peer_lost = End("failed", str(error), state.step, state.samples_done), True
     earlier = beginning.earlier if beginning.earlier_counts else None
-    result = _make_result(loop, end, findings, _baseline(loop, end, earlier))
+    result = ending.make_result(loop, end, findings, ending.baseline(loop, end, earlier))
+    result.pipeline = pipelined.description(loop.strategy)
     result.wall_secs, result.peer_lost = time.time() - run_started, peer_lost
     result.startup_secs = loop.outcome.startup_secs(loop.process_started, run_started)
     if earlier:
@@ -160,98 +154,6 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
     )
     for observer in loop.observers:
         observer.on_start(start)
-
-
-def _run_loop(loop: Loop) -> End:
-    """Runs the loop and returns how it ended; the observers hear of the end whatever happens."""
-    status, reason = "failed", ""
-    try:
-        loop.run()
-        status, reason = _judge(loop)
-    except NonFiniteError as error:
-        reason = f"{error}; the newest checkpoint is from before it"
-        loop.manager.close()
-    finally:
-        end = End(status, reason, loop.state.step, loop.state.samples_done)
-        with contextlib.ExitStack() as stack:  # an error of one does not keep the end from the others
-            for observer in reversed(loop.observers):
-                stack.callback(observer.on_end, end)
-    return end
-
-
-def _judge(loop: Loop) -> tuple[str, str]:
-    """Returns the status of a loop that has ended in order, and why."""
-    if loop.outcome.interrupted:
-        return "interrupted", _describe_interruption(loop, loop.state.step)
-    return judge(loop.config, loop.task, loop.outcome, loop.state.step)
-
-
-def _describe_interruption(loop: Loop, step: int) -> str:
-    return describe_interruption(loop.config, step, loop.interruption.signal or signal.SIGTERM)
-
-
-def _finish(loop: Loop, end: End) -> tuple[End, finish.Findings]:
-    """Returns the end and what the best weights are worth, unless a signal cuts that or has cut the
-    training."""
-    if end.status in ("interrupted", "failed"):
-        return end, finish.Findings()
-    try:
-        return end, finish.finish(loop)
-    except Interrupted:
-        reason = _describe_interruption(loop, end.step)
-        return dataclasses.replace(end, status="interrupted", reason=reason), finish.Findings()
-
-
-def _baseline(loop: Loop, end: End, earlier: Earlier | None) -> tuple[str, float] | None:
-    """Returns what to predict always, and its score. Found after the run, which is to be the first to read
-    the data."""
-    known = earlier.baseline() if earlier else None
-    stopped = end.status in ("interrupted", "failed")
-    if known or not loop.config.do_eval or loop.manager.read_only or stopped:
-        return known
-    found = reading(loop.task, loop.task.constant_prediction)
-    if found:
-        metric = loop.task.target_metric
-        logging.info("Always predicting %r scores %.4f (%s) on the evaluation set", *found, metric)
-    return found
-
-
-def _make_result(
-    loop: Loop, end: End, findings: finish.Findings, baseline: tuple[str, float] | None
-) -> TrainResult:
-    """Returns the result of this process's part of the run."""
-    config, outcome, steps = loop.config, loop.outcome, loop.manager.steps()
-    prediction, score = baseline or (None, None)
-    packing = outcome.packing.shares(config.max_seq_length)
-    return TrainResult(
-        status=end.status,
-        reason=end.reason,
-        step=end.step,
-        samples=end.samples,
-        eval_accuracy=outcome.eval_metrics.get(loop.task.target_metric),
-        eval_loss=outcome.eval_metrics.get("loss"),
-        target=config.stop_threshold,
-        target_metric=loop.task.target_metric,
-        baseline_score=score,
-        baseline_prediction=prediction,
-        learning_rates=schedules.corners(config) if config.do_train else {},
-        sequences_per_sec=outcome.sequences_per_sec(),
-        first_step_secs=outcome.first_step_secs,
-        peak_memory_bytes=environment.peak_memory_bytes(),
-        checkpoint=os.path.join(config.model_dir, f"ckpt-{steps[-1]}") if steps else None,
-        checkpoints_written=loop.manager.times.saves,
-        checkpoint_wait_secs=loop.manager.times.wait_secs,
-        checkpoint_write_secs=loop.manager.times.write_secs,
-        skipped_steps=outcome.skipped_steps,
-        signal=loop.interruption.signal,
-        scores=findings.scores,
-        tables=findings.tables,
-        examples=findings.examples,
-        predictions=findings.files,
-        sequences_per_row=packing.get("sequences_per_row"),
-        packing_efficiency=packing.get("packing_efficiency"),
-        pipeline=pipelined.description(loop.strategy),
-    )
 
 
 def _write_result(config: Config, result: TrainResult, parameters: list) -> None:
