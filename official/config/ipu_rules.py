@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 WITHOUT_DEVICE = ("pre_compile", "never")
 # Setting: its one value, and what there is instead of the others.
 _ONLY = {
-    "task": ("pretrain", "Fine-tune with another --distribution_strategy: checkpoints are the same."),
-    "do_eval": (False, "Evaluate its checkpoints with another --distribution_strategy: they are the same."),
-    "do_train": (True, "Use the checkpoint with another --distribution_strategy."),
     "enable_xla": (False, "IPUs compile every step as a whole. Drop --enable_xla."),
     "explicit_allreduce": (False, "Use --max_cross_replica_sum_buffer_size, or drop --explicit_allreduce."),
     "pack_on_the_fly": (False, "Write packed records: scripts/pack_pretraining_data.py."),

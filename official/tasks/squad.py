@@ -16,7 +16,7 @@ from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, vocabulary_files
-from official.modeling import objectives, spans
+from official.modeling import objectives, shapes, spans
 from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
@@ -180,7 +180,7 @@ class SquadTask:
         if "cls_positions" in batch:
             cut = spans.cut_out(start_BL, batch), spans.cut_out(end_BL, batch)
             return {}, dict(zip(("start_logits", "end_logits"), cut))
-        missing = [[0, 0], [0, self._config.max_seq_length - tf.shape(start_BL)[1]]]
+        missing = [[0, 0], [0, self._config.max_seq_length - shapes.sizes(start_BL)[1]]]
         return {}, {"start_logits": tf.pad(start_BL, missing), "end_logits": tf.pad(end_BL, missing)}
 
     # --------------------------------------------------------------------------------------------------------
