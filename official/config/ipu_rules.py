@@ -17,6 +17,12 @@ _ONLY = {
     "explicit_allreduce": (False, "Use --max_cross_replica_sum_buffer_size, or drop --explicit_allreduce."),
     "pack_on_the_fly": (False, "Write packed records: scripts/pack_pretraining_data.py."),
     "num_runs": (1, "Start one run a seed."),
+    "deterministic": (False, "Add --stochastic_rounding=false in its place."),
+    "device_warmup": (False, "The first call of the IPUs compiles: use --compile_only before. Drop it."),
+    "intra_op_threads": (None, "Drop --intra_op_threads."),
+    "inter_op_threads": (None, "Drop --inter_op_threads."),
+    "mllog_file": (None, "metrics.jsonl has the same numbers. Drop --mllog_file."),
+    "mllog_to_stdout": (False, "metrics.jsonl has the same numbers. Drop --mllog_to_stdout."),
 }
 
 
@@ -86,6 +92,8 @@ def check_ipu(config: Config) -> None:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

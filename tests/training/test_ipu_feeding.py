@@ -79,7 +79,9 @@ def test_instances_share_the_micro_batches_and_count_the_whole_step(config):
     for index in range(2):
         own = feeding.of_instance(dataset, plan, Instances(REPLICAS, 1, index, 2, 2), names)
         taken.append(list(own.take(TURNS).as_numpy_iterator()))
-        assert sum(counts for _, counts in taken[-1]) == pytest.approx([ROWS, rows["input_mask"].numpy().sum()])
+        assert sum(counts for _, counts in taken[-1]) == pytest.approx(
+            [ROWS, rows["input_mask"].numpy().sum()]
+        )
     found = np.array([[ids for ids, _ in of_instance] for of_instance in taken])
     expected = parts["input_ids"].numpy().reshape(TURNS, REPLICAS, 2, -1).swapaxes(0, 1)
     np.testing.assert_array_equal(found, expected)

@@ -18,6 +18,8 @@ from official.training.task import Dataset, ExampleTask, Outputs, reading
 class PipelineLoop(RunLoop):
     """The loop of a run on IPUs; its `strategy` is `building.Devices`."""
 
+    state: building.PipelineState
+
     def __post_init__(self) -> None:
         self.train_loop, self.weights_are_finite = self._run_steps, self._are_weights_finite
         self._evaluations: dict[Dataset, tuple[Callable, int]] = {}

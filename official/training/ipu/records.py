@@ -15,6 +15,7 @@ from official.config import (
     words_of_records,
 )
 from official.data import synthetic
+from official.data.generated import files as generated
 from official.data.pipeline import TrainingOrder
 from official.data.records import plain_batches
 from official.data.records import schema as schema_lib
@@ -45,7 +46,7 @@ class RecordsTask:
         self._schemas: dict[str, dict] = {}
 
     def find_data(self) -> list[str]:
-        config = self._config
+        config = self._config = generated.with_files(self._config)
         if config.static_mask:
             raise ConfigError(
                 "static_mask=true does not go with --distribution_strategy=ipu, which reads plain and packed"
@@ -61,7 +62,7 @@ class RecordsTask:
         config, depth = self._config, self._config.max_sequences_per_pack
         sizes = config.max_seq_length, config.max_predictions_per_seq, words_of_records(config)
         plain = schema_lib.pretraining_schema(*sizes)
-        if config.use_synthetic_data or config.generated_data or config.synthetic_input:
+        if config.use_synthetic_data or config.synthetic_input:
             length, slots, words = sizes
             packed = depth and schema_lib.packed_schema(length, slots + depth - 1, depth, words)
             self._files[split], self._schemas[split] = [], packed or plain

@@ -13,7 +13,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, follows_graphcore_log
 from official.config.ipu_rules import computes
 from official.reporting import environment
 from official.reporting.metrics import MetricsWriter
@@ -49,15 +49,16 @@ class _Lines(Observer):
 
 def make_task(config: Config) -> Task:
     """Returns the task of a run."""
-    if config.task == "pretrain":
-        return records.RecordsTask(config)
+    kind: Any = records.RecordsTask
     if config.task == "squad":
-        from official.tasks.squad import SquadTask
+        from official.tasks import squad
 
-        return SquadTask(config)
-    from official.tasks.glue import GlueTask
+        kind = squad.SquadTask
+    if config.task == "glue":
+        from official.tasks import glue
 
-    return GlueTask(config)
+        kind = glue.GlueTask
+    return kind(config)
 
 
 def run(config: Config, command: list[str]) -> int:
@@ -71,6 +72,9 @@ def run(config: Config, command: list[str]) -> int:
       ConfigError: for bad input, before anything is trained.
     """
     started = time.time()
+    for name, flag in (("wandb", config.wandb), ("log_style=graphcore", follows_graphcore_log(config))):
+        if flag:
+            logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
     asked, task = config, make_task(config)
     task.find_data()
     config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
