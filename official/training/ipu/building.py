@@ -48,8 +48,14 @@ class Devices:
     batches: BatchPlan
 
 
+def set_numbers(config: Config) -> None:
+    """Sets precision and seed, before anything is drawn: data that are made up draw, too."""
+    tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
+    tf.random.set_seed(config.seed)
+
+
 def take_devices(config: Config) -> Devices:
-    """Configures the IPUs of this process, and sets precision and seeds.
+    """Configures the IPUs of this process.
 
     Raises:
       ConfigError: without the SDK, and where stages, batches or poprun's numbers do not fit the settings.
@@ -66,8 +72,6 @@ def take_devices(config: Config) -> Devices:
     api = api_lib.load()
     instances = instances_lib.find(config, plan.num_devices, api_lib.load_popdist())
     options.configure(config, api, instances)
-    tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
-    tf.random.set_seed(config.seed)
     api.utils.reset_ipu_seed(config.seed)  # of stochastic rounding
     logging.info("%s; %s on %d IPUs a replica", batches.describe(), plan.schedule, instances.ipus_per_replica)
     return Devices(api, instances, options.make_strategy(api, instances), plan, evaluation, batches)

@@ -32,6 +32,7 @@ def export(config: Config, path: str) -> None:
     """
     embedded.check_export(config, path)
     config = _of_one_replica(config)
+    building.set_numbers(config)
     task = make_task(config)
     rows = _rows(config, task, config.train_batch_size // config.num_accumulation_steps)
     devices = building.take_devices(config)

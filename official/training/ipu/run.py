@@ -75,6 +75,7 @@ def run(config: Config, command: list[str]) -> int:
     for name, flag in (("wandb", config.wandb), ("log_style=graphcore", follows_graphcore_log(config))):
         if flag:
             logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
+    building.set_numbers(config)
     asked, task = config, make_task(config)
     task.find_data()
     config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
