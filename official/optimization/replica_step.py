@@ -20,8 +20,8 @@ from official.optimization import step_factors
 from official.optimization.loss_scale import LossScale
 from official.optimization.train_state import TrainState
 
-Batch = dict[str, tf.Tensor]
-Terms = dict[str, tuple[tf.Tensor, tf.Tensor]]  # {name: (weighted sum, weight)}
+Batch = dict  # {feature: tensor}
+Terms = dict  # {name: (weighted sum, weight)}
 
 
 class Objective(Protocol):
@@ -67,7 +67,7 @@ class LaidOut(NamedTuple):
 
 
 # (batch of a replica, what its micro batches share) -> (gradients, terms as `stack_terms` has them), added up
-Accumulate = Callable[[Batch, Shared], tuple]
+Accumulate = Callable
 
 
 class Gradients(NamedTuple):

@@ -1,5 +1,7 @@
 """Classes and scores of sentences and of pairs of them: the tasks of GLUE."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 from absl import logging

@@ -1,5 +1,7 @@
 """Question answering on SQuAD 1.1 and 2.0: where in its context the answer to a question stands."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 
@@ -24,7 +26,7 @@ from official.tasks.known import known
 _SYNTHETIC_SEQUENCES = 1000
 _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
 
-Outputs = dict[str, np.ndarray]
+Outputs = dict  # {output: [windows, ...]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,11 +214,9 @@ class SquadTask:
         best = evaluation.best_thresholds(
             gold, answers.best_texts, null_odds, lowest=min(null_odds.values()) - 1
         )
-        return (
-            {"exact_match": official.pop("exact")}
-            | {name: value for name, value in official.items() if not name.endswith("total")}
-            | best
-        )
+        exact = official.pop("exact")
+        others = {name: value for name, value in official.items() if not name.endswith("total")}
+        return {"exact_match": exact, **others, **best}
 
     def _scores(self, outputs: Outputs) -> evaluation.Scores:
         score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1

@@ -13,7 +13,7 @@ from official.io.errors import ConfigError
 from official.optimization.replica_step import Batch, Objective, Terms
 
 if TYPE_CHECKING:
-    from typing import TypeGuard
+    from typing_extensions import TypeGuard  # noqa: UP035  # typing has it from Python 3.10 on
 
     Outputs = dict[str, np.ndarray]  # {output: [sequences of the set, ...]}
     Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -> its batches

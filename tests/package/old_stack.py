@@ -57,9 +57,11 @@ def imported_by(path: pathlib.Path) -> set[str]:
     return names
 
 
-def closure(entries: tuple[str, ...]) -> tuple[dict[str, pathlib.Path], set[str]]:
+def closure(
+    entries: tuple[str, ...], without: frozenset[str] = frozenset()
+) -> tuple[dict[str, pathlib.Path], set[str]]:
     """Returns {module of the repository: file} of all that modules import, themselves among it, and the other
-    packages that these files import."""
+    packages that these files import; `without` some modules, and what only they import."""
     left, files, others = list(entries), {}, set()
     while left:
         name = left.pop()
@@ -69,7 +71,7 @@ def closure(entries: tuple[str, ...]) -> tuple[dict[str, pathlib.Path], set[str]
         parts = name.split(".")
         for module in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
             path = file_of(module)
-            if path is not None and module not in files:
+            if path is not None and module not in files and module not in without:
                 files[module] = path
                 left += imported_by(path)
     return files, others

@@ -5,6 +5,8 @@ Labels are words for the entailment tasks and numbers otherwise; a score has thr
 and 5.
 """
 
+from __future__ import annotations
+
 import os
 
 import numpy as np
@@ -71,7 +73,9 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            header, *lines = file.read().removesuffix("\n").split("\n")
+            header, *lines = file.read().split("\n")
+        if lines and not lines[-1]:  # what follows the last line's end
+            lines.pop()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:

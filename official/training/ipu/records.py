@@ -15,7 +15,6 @@ from official.config import (
     words_of_records,
 )
 from official.data import synthetic
-from official.data.generated import files as generated
 from official.data.pipeline import TrainingOrder
 from official.data.records import plain_batches
 from official.data.records import schema as schema_lib
@@ -46,7 +45,11 @@ class RecordsTask:
         self._schemas: dict[str, dict] = {}
 
     def find_data(self) -> list[str]:
-        config = self._config = generated.with_files(self._config)
+        if self._config.generated_data:
+            from official.data.generated import files as generated  # late: it needs other packages
+
+            self._config = generated.with_files(self._config)
+        config = self._config
         if config.static_mask:
             raise ConfigError(
                 "static_mask=true does not go with --distribution_strategy=ipu, which reads plain and packed"
