@@ -57,8 +57,10 @@ class GlueTask:
         vocabulary = load_for_text(
             vocab_file, config.do_lower_case, config.init_checkpoint, size=config.model.vocab_size
         )
-        self.companions |= vocabulary_files.companions(
-            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+        self.companions.update(
+            vocabulary_files.companions(
+                vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            )
         )
         tokenizer = Tokenizer(vocabulary)
         for split, is_needed in (

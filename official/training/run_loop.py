@@ -153,7 +153,8 @@ class RunLoop:
         for observer in self.observers:
             observer.on_checkpoint(self.state.step)
         kept = self.interval.to_saved() if self.interval.first_step < self.state.step else {}
-        kept |= self.place.to_saved() if self.plan.is_packed else {}
+        if self.plan.is_packed:
+            kept.update(self.place.to_saved())
         saving.save(self.config, self.manager, self.state.step, kept)
 
     # --------------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class RunLoop:
         self.interval.add(totals, steps, self.state.samples_done - samples, secs)
         self.interval.add_wait(self.wait)
         values = {"samples": self.state.samples_done, **self.interval.values(self.task, self.state)}
-        values |= self._packing_of_interval()
+        values.update(self._packing_of_interval())
         if self.interval.bad_step is not None:
             self._tell_interval(values)
             raise self.interval.non_finite(self.task, values)
@@ -299,7 +300,7 @@ class RunLoop:
         values = {"samples": samples, **mean_metrics(self.task.losses, self.task.eval_metrics, sums)}
         outputs = self.outcome.outputs
         if is_scored(self.task) and all(np.isfinite(output).all() for output in outputs.values()):
-            values |= self.task.score(outputs)
+            values.update(self.task.score(outputs))
         values.setdefault(self.task.target_metric, math.nan)
         return values
 

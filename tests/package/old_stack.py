@@ -94,10 +94,13 @@ def newer_python(path: pathlib.Path) -> list[str]:
     for node in nodes_of(tree):
         is_generic = isinstance(node, ast.Subscript) and ast.unparse(node.value) in generic
         is_method = isinstance(node, ast.Attribute) and node.attr in _METHODS
+        is_update = (
+            isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr) and _is_dict(node.value)
+        )
         is_union = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
         is_union = is_union and (_is_none(node.left) or _is_none(node.right) or _is_dict(node.right))
         is_typing = isinstance(node, (ast.Import, ast.ImportFrom)) and "numpy.typing" in ast.unparse(node)
-        if is_generic or is_method or is_union or is_typing:
+        if is_generic or is_method or is_union or is_update or is_typing:
             found.append(f"{node.lineno}: {ast.unparse(node)}")
     return found + _annotations_that_run(tree)
 

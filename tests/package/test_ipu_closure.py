@@ -77,6 +77,7 @@ def test_tensorflow_2_6_has_the_names(files):
         ("def f(x: int | None): ...", "annotations are not postponed"),
         ("a = 'x.y'.strip().removesuffix('.y')", "'x.y'.strip().removesuffix"),
         ("a = dict(b=1) | {'c': 2}", "dict(b=1) | {'c': 2}"),
+        ("a = {}\na |= {'b': 2}", "a |= {'b': 2}"),
         ("import numpy.typing as npt", "import numpy.typing as npt"),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy.typing as npt", None),
         ("from __future__ import annotations\ndef f(x: dict[str, int] | None): ...", None),

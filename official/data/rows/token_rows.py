@@ -220,12 +220,12 @@ def _features(
     def gather(rows_B, length):
         features = (_packed_tokens if shape.places else _tokens)(tensors, rows_B, length)
         static = [shape.part_size, None if shape.bucketed else shape.max_seq_length]
-        features |= {name: tf.ensure_shape(features[name], static) for name in _OF_TOKENS & set(features)}
-        features |= {
-            name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in tensors.columns.items()
-        }
+        for name in _OF_TOKENS & set(features):
+            features[name] = tf.ensure_shape(features[name], static)
+        columns = {name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in tensors.columns.items()}
         return {
             **features,
+            **columns,
             "example_weights": tf.cast(rows_B >= 0, tf.float32),
             "rows": tf.cast(rows_B, tf.int32),
         }

@@ -141,9 +141,10 @@ def evaluate_v2(
     for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
         identities = [identity for identity in scores.exact if bool(gold[identity]) == has_answer]
         if identities:
-            result |= {f"{prefix}_{name}": value for name, value in _means(counted, identities).items()}
+            means = _means(counted, identities)
+            result.update({f"{prefix}_{name}": value for name, value in means.items()})
     if na_probs is not None:
-        result |= best_thresholds(gold, predictions, na_probs)
+        result.update(best_thresholds(gold, predictions, na_probs))
     return result
 
 
