@@ -11,13 +11,17 @@ import pytest
 
 from official import config as config_lib
 from official.checkpoint import bundle_reader
+from official.cli import flags
 from official.data.glue import tasks as glue_tasks
+from official.distribution.batch_plan import make_batch_plan
+from official.distribution.ipu import pipeline
+from official.distribution.pipelining import plan as plan_lib
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.training.ipu import __main__ as command
-from official.training.ipu import building
+from official.training.ipu import building, stages
 from tests import ipu_fake
-from tests.conftest import TINY
+from tests.conftest import ROOT, TINY
 from tests.data.glue.test_glue_data import write_split
 from tests.training.test_ipu_run import (
     fixture_packed_files,  # noqa: F401
@@ -62,9 +66,9 @@ OFFICIAL = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 def fixture_configured(make, squad, tmp_path):
     """Returns a function that builds the configuration of a run of a task: squad, squad-2, or one of GLUE."""
 
-    def configured(task: str, pipeline: dict, **settings):
+    def configured(task: str, layout: dict, **settings):
         head = "loc" if task.startswith("squad") else "glu"
-        stages = {**pipeline, "pipeline_stages": pipeline["pipeline_stages"].format(head=head)}
+        parts = {**layout, "pipeline_stages": layout["pipeline_stages"].format(head=head)}
         defaults = dict(
             distribution_strategy="ipu",
             eval_batch_size=config_lib.FIELDS["eval_batch_size"].default,
@@ -75,7 +79,7 @@ def fixture_configured(make, squad, tmp_path):
             steps_per_loop=2,
         )
         model = {**MODEL, **settings.pop("model", {})}
-        settings = {**defaults, **stages, **settings, "model": model}
+        settings = {**defaults, **parts, **settings, "model": model}
         if task.startswith("squad"):
             return squad(impossible=task == "squad-2", **settings)
         folder = tmp_path / "glue"
@@ -171,7 +175,7 @@ def _assert_same_rows(one: str, other: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "pipeline", "settings"),
+    ("task", "layout", "settings"),
     [
         ("squad", GROUPED, {}),
         ("sst2", INTERLEAVED, dict(pack=True, max_sequences_per_pack=3)),
@@ -180,8 +184,8 @@ def _assert_same_rows(one: str, other: str, path: str) -> None:
         pytest.param("mnli", GROUPED, dict(model=dict(block_type="groupbert")), marks=pytest.mark.slow),
     ],
 )
-def test_it_trains_evaluates_and_predicts_as_one_device(configured, task, pipeline, settings):
-    config = configured(task, pipeline, **settings)
+def test_it_trains_evaluates_and_predicts_as_one_device(configured, task, layout, settings):
+    config = configured(task, layout, **settings)
     code, fake = run_on_fake(config)
     assert code == 0
     _, own = on_one_device(config, eval_batch_size=8)
@@ -315,3 +319,37 @@ def test_wrong_combinations_are_one_line(configured):
             if message not in str(error) or "\n" in str(error):
                 wrong.append((settings, str(error)))
     assert not wrong
+
+
+def test_pipelines_of_published_configurations_train_and_evaluate():
+    """Those of one stage, for inference on one IPU, need no pipeline."""
+    wrong, known = [], set()
+    for path in sorted((ROOT / "configs" / "graphcore").rglob("*.json")):
+        if "squad" not in path.name and "glue" not in path.name or path.name.endswith("_128_inf.json"):
+            continue
+        settings = [
+            "--distribution_strategy=ipu",
+            "--generated_data",
+            "--do_train",
+            "--do_eval",
+            "--do_predict",
+        ]
+        if "glue" in path.name:
+            settings.append(f"--glue_task={'stsb' if 'regression' in path.name else 'mrpc'}")
+        name = path.relative_to(ROOT / "configs").with_suffix("")
+        try:
+            config = flags.parse(
+                [f"--config={name}", "--model_dir=run", "--num_steps_per_epoch=100", *settings]
+            )
+            plan = plan_lib.make_plan(config, stages.names_of(config))
+            pipeline.check_plan(config, plan)
+            batches = make_batch_plan(
+                config_lib.replaced(config, do_eval=False, do_predict=False), config.ipu_replicas
+            )
+            evaluation, whole = pipeline.evaluation_plan(config, plan, batches)
+            if whole.eval_batch_size < 32 or evaluation.stages != plan.stages:
+                wrong.append((name, whole))
+            known.add((config.task, plan.notation))
+        except ConfigError as error:
+            wrong.append((name, str(error)))
+    assert not wrong and len(known) >= 10
