@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import sys
 import time
 
 import numpy as np
@@ -319,6 +320,13 @@ def test_wrong_combinations_are_one_line(configured):
             if message not in str(error) or "\n" in str(error):
                 wrong.append((settings, str(error)))
     assert not wrong
+
+
+def test_packages_that_are_missing_are_named_before_anything_is_trained(configured, monkeypatch):
+    config = configured("sst2", INTERLEAVED)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ConfigError, match="task=glue needs packages that this Python has not: sklearn"):
+        run_on_fake(config)
 
 
 def test_pipelines_of_published_configurations_train_and_evaluate():

@@ -7,7 +7,6 @@ import dataclasses
 from official.config.setting import Section, setting
 
 _LAID_OUT = ("one_device", "mirrored", "multi_worker_mirrored")
-_TRAINED_HERE = (*_LAID_OUT, "pipeline", "tpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +16,8 @@ class Batch:
     train_batch_size: int = setting(32, "Sequences of one step: all replicas, all micro batches.", minimum=1)
     eval_batch_size: int = setting(
         32,
-        "Sequences of one evaluation batch over all replicas.",
+        "Sequences of one evaluation batch over all replicas; on IPUs at the default the next number above "
+        "that the pipeline takes.",
         minimum=1,
         evaluation=lambda config: config.use_synthetic_data,
     )
@@ -72,7 +72,6 @@ class Batch:
         True,
         "Write checkpoints beside the training, from a copy of the state in the host's memory. false: the "
         "training waits; on a CPU there is no copy then.",
-        backends=_TRAINED_HERE,
     )
 
 

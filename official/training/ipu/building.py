@@ -69,6 +69,9 @@ def take_devices(config: Config) -> Devices:
     evaluation = plan
     if config.do_eval or config.do_predict:
         evaluation, batches = pipeline_lib.evaluation_plan(config, plan, batches)
+        told = "eval_batch_size %d = %d replicas x %d micro batches x %d rows"
+        rows = batches.eval_batch_size // (batches.num_replicas * evaluation.micro_batches)
+        logging.info(told, batches.eval_batch_size, batches.num_replicas, evaluation.micro_batches, rows)
     api = api_lib.load()
     instances = instances_lib.find(config, plan.num_devices, api_lib.load_popdist())
     options.configure(config, api, instances)

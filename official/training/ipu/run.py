@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import time
@@ -34,6 +35,9 @@ from official.training.ipu.loop import PipelineLoop
 from official.training.ipu.weights import initialize
 from official.training.task import Task
 
+# What the SDK's own Python has not, and a task imports, some of it only once it scores.
+_PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
+
 
 class _Lines(Observer):
     """Logs a line for each interval and each evaluation."""
@@ -48,7 +52,13 @@ class _Lines(Observer):
 
 
 def make_task(config: Config) -> Task:
-    """Returns the task of a run."""
+    """Returns the task of a run. Raises ConfigError where this Python lacks what it imports."""
+    missing = [name for name in _PACKAGES.get(config.task, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"task={config.task} needs packages that this Python has not: {', '.join(missing)}. Install them:"
+            " pip install tokenizers scipy scikit-learn tqdm."
+        )
     kind: Any = records.RecordsTask
     if config.task == "squad":
         from official.tasks import squad
