@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -35,6 +36,7 @@ from official.training.ipu.loop import PipelineLoop
 from official.training.ipu.weights import initialize
 from official.training.task import Task
 
+_TASKS = "official.tasks"  # by name: the run is told its task, here by the configuration alone
 # What the SDK's own Python has not, and a task imports, some of it only once it scores.
 _PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
 
@@ -59,16 +61,11 @@ def make_task(config: Config) -> Task:
             f"task={config.task} needs packages that this Python has not: {', '.join(missing)}. Install them:"
             " pip install tokenizers scipy scikit-learn tqdm."
         )
-    kind: Any = records.RecordsTask
-    if config.task == "squad":
-        from official.tasks import squad
-
-        kind = squad.SquadTask
-    if config.task == "glue":
-        from official.tasks import glue
-
-        kind = glue.GlueTask
-    return kind(config)
+    if config.task == "pretrain":
+        found: Any = records.RecordsTask(config)
+    else:
+        found = importlib.import_module(_TASKS).TASKS[config.task](config)
+    return found
 
 
 def run(config: Config, command: list[str]) -> int:
