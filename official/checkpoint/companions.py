@@ -66,27 +66,33 @@ def config_beside(location: str) -> str | None:
 
 
 def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
-    """Returns the options with heads, activation, epsilon, vocabulary and labels, where they are not given.
+    """Returns the options of `with_settings`, and the vocabulary beside the source, where it is not given.
+
+    Raises:
+      ConfigError: where the vocabulary is given and cannot be read.
+    """
+    if options.vocab_file is not None:
+        words = vocabulary_files.read(options.vocab_file).words
+        vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
+    vocab_file = options.vocab_file or _vocabulary_beside(checkpoint.location)
+    return dataclasses.replace(with_settings(options, checkpoint), vocab_file=vocab_file)
+
+
+def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
+    """Returns the options with heads, activation, epsilon and labels, where they are not given.
 
     Args:
       options: of the conversion.
       checkpoint: the source. What is given counts first, then what its shapes say, then a configuration
         beside it, then what is usual for its format.
-
-    Raises:
-      ConfigError: where the vocabulary is given and cannot be read.
     """
     location, usual = checkpoint.location, checkpoint.format.usual_activation
-    if options.vocab_file is not None:
-        words = vocabulary_files.read(options.vocab_file).words
-        vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
     beside = sizes_beside(location)
     heads = checkpoint.heads or beside.get("num_attention_heads")
     epsilon = beside.get("layer_norm_eps") or epsilon_without(checkpoint) or BertConfig.layer_norm_eps
     return dataclasses.replace(
         options,
         num_attention_heads=options.num_attention_heads or heads,
-        vocab_file=options.vocab_file or _vocabulary_beside(location),
         hidden_act=options.hidden_act or beside.get("hidden_act") or usual,
         layer_norm_eps=options.layer_norm_eps or epsilon,
         **labels_beside(location),

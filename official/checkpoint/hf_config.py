@@ -137,7 +137,7 @@ def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
 def labels_of(location: str) -> dict:
     """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
     gives. Names that are made up, LABEL_0, count for none."""
-    path = os.path.join(_folder(location), CONFIG)
+    path = os.path.join(model_folder.folder_of(location), CONFIG)
     values = json_files.read_json(path, any_number=True) if os.path.isfile(path) else {}
     found = label_files.of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
     return {**found, "labels": None if label_files.are_made_up(found["labels"] or ()) else found["labels"]}
@@ -146,7 +146,7 @@ def labels_of(location: str) -> dict:
 def check_labels(location: str, outputs: int) -> None:
     """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
     than the classifier has outputs."""
-    path = os.path.join(_folder(location), CONFIG)
+    path = os.path.join(model_folder.folder_of(location), CONFIG)
     if os.path.isfile(path):
         values = json_files.read_json(path, any_number=True)
         label_files.check_count(label_files.of_hugging_face(values, path)["labels"], outputs, path)
@@ -168,8 +168,7 @@ def _number_of_heads(hidden: int, options: Options) -> int:
         raise ConfigError(
             "nothing says how many attention heads the model has: the weights do not tell. Give"
             f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
-            " bert_config.json"
-            " beside them."
+            " bert_config.json beside them."
         )
     if heads < 1 or hidden % heads:
         raise ConfigError(
@@ -183,7 +182,7 @@ def _number_of_heads(hidden: int, options: Options) -> int:
 def vocabulary_beside(location: str) -> str | None:
     """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint (folder, prefix or file);
     None where there is none. Raises ConfigError for one that is not BERT's."""
-    path = vocabulary_files.find(_folder(location))
+    path = vocabulary_files.find(model_folder.folder_of(location))
     if path is None:
         return None
     file = vocabulary_files.read(path)
@@ -204,7 +203,7 @@ def sizes(location: str) -> dict:
     Raises:
       ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
     """
-    path = os.path.join(_folder(location), CONFIG)
+    path = os.path.join(model_folder.folder_of(location), CONFIG)
     if not os.path.exists(path):
         return {}
     values = json_files.read_json(path, any_number=True)
@@ -232,7 +231,3 @@ def _check_architectures(values: dict, path: str) -> None:
                 f"{path}: architectures={str(name)[:60]} is not supported ({reason}), only"
                 f" {', '.join(_SUPPORTED)}."
             )
-
-
-def _folder(location: str) -> str:
-    return location if os.path.isdir(location) else os.path.dirname(location) or "."

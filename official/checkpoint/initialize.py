@@ -147,9 +147,8 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
     wanted = " ".join(names[-1] for names in class_names)
     if kind not in (None, label_files.ONE_LABEL):
         raise ConfigError(
-            f"init_checkpoint {location} has a classifier of problem_type={kind}, the task one"
-            f" label of: {wanted}."
-            f" {_OTHER_CLASSIFIER}"
+            f"init_checkpoint {location} has a classifier of problem_type={kind}, the task one label of:"
+            f" {wanted}. {_OTHER_CLASSIFIER}"
         )
     if labels is None:
         return found

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import companions, hf_config, manager, registry
+from official.checkpoint import companions, manager, registry
 from official.checkpoint.containers import saved_model
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.mapping import canonical
@@ -19,7 +19,7 @@ from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.inference import networks
-from official.io import json_files, model_folder
+from official.io import json_files, model_folder, vocabulary_files
 
 # The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
 _ROUNDING = 128
@@ -55,7 +55,6 @@ class Source:
       labels: the names of a classifier's outputs; None where nothing says them.
       problem_type: of a classifier, one of `label_files.PROBLEM_TYPES`; None where nothing says it.
       max_seq_length: tokens of a sequence, as it was given; None: see `length`.
-      max_length: tokens that the tokenizer's files cut texts to; None where they say none.
     """
 
     name: str
@@ -67,7 +66,6 @@ class Source:
     labels: tuple[str, ...] | None
     problem_type: str | None = None
     max_seq_length: int | None = None
-    max_length: int | None = None
 
     def setting(self, name: str, default: Any) -> Any:
         """Returns a setting of the run, or what is usual where there is no run."""
@@ -81,16 +79,16 @@ class Source:
           usual: where neither was given, no more than that. None: all that the model takes.
         """
         positions = self.bert.max_position_embeddings
-        own = self.setting("max_seq_length", min(self.max_length or positions, positions, usual or positions))
+        most = min(self.vocabulary.max_length or positions, positions, usual or positions)
+        own = self.setting("max_seq_length", most)
         return self.max_seq_length or own
 
     def check_pairs(self) -> None:
         """Raises ConfigError where the model cannot tell the texts of a pair apart."""
         if self.bert.type_vocab_size < 2:
             raise ConfigError(
-                f"{self.name} has type_vocab_size={self.bert.type_vocab_size}: it takes one text."
-                " Two need two"
-                " segment types."
+                f"{self.name} has type_vocab_size={self.bert.type_vocab_size}: it takes one text. Two need"
+                " two segment types."
             )
 
     def abilities(self) -> list[str]:
@@ -188,14 +186,14 @@ def find(
     name = f"--{flag}={path}" if flag else path
     settings = _settings_of_run(path)
     checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")
-    vocab_file = vocab_file or hf_config.vocabulary_beside(checkpoint.location)
-    options = companions.with_companions(Options(vocab_file=vocab_file), checkpoint)
+    options = companions.with_settings(Options(), checkpoint)
     try:
         tensors = checkpoint.to_canonical(options).tensors
         companions.check_source(checkpoint.location, tensors)
     except DamagedError as error:
         raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
-    vocab_file = _vocabulary_file(options.vocab_file, settings, checkpoint.location)
+    found = vocab_file or vocabulary_files.find(model_folder.folder_of(checkpoint.location))
+    vocab_file = _vocabulary_file(found, settings, checkpoint.location)
     if do_lower_case is None:
         said = str(companions.config_beside(checkpoint.location))
         do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
@@ -218,7 +216,6 @@ def find(
         labels=options.labels,
         problem_type=options.problem_type,
         max_seq_length=max_seq_length,
-        max_length=model_folder.tokenizer_settings(vocab_file).max_length,
     )
 
 
@@ -226,9 +223,8 @@ def _check_length(max_seq_length: int | None, bert: BertConfig) -> None:
     positions = bert.max_position_embeddings
     if max_seq_length is not None and not SHORTEST <= max_seq_length <= positions:
         raise ConfigError(
-            f"--max_seq_length={max_seq_length} is out of range: the model has {positions}"
-            " positions. Allowed:"
-            f" {SHORTEST} to {positions}."
+            f"--max_seq_length={max_seq_length} is out of range: the model has {positions} positions."
+            f" Allowed: {SHORTEST} to {positions}."
         )
 
 
@@ -301,9 +297,8 @@ def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     told = {name: value for name, value in told.items() if value is not None}
     if "num_attention_heads" not in told:
         raise ConfigError(
-            f"{location}: nothing says how many attention heads the model has, and the weights do"
-            " not tell. Put its"
-            " bert_config.json, or Hugging Face's config.json, beside them."
+            f"{location}: nothing says how many attention heads the model has, and the weights do not tell."
+            " Put its bert_config.json, or Hugging Face's config.json, beside them."
         )
     return bert_config_from_dict({**told, **sizes}, location)
 

@@ -338,18 +338,18 @@ def warn_of_key(key: str, source: str) -> None:
 def check_files(location: str) -> None:
     """Raises ConfigError where a folder has a file that changes what its model computes, and is not
     supported."""
-    for name in sorted(os.listdir(folder_of(location) or ".")):
+    folder = folder_of(location)
+    for name in sorted(os.listdir(folder)):
         if name in FILES.unsupported:
             raise ConfigError(
-                f"{os.path.join(folder_of(location), name)} is not supported"
-                f" ({FILES.unsupported[name].meaning})."
-                " Remove it, or save the model as one whole."
+                f"{os.path.join(folder, name)} is not supported ({FILES.unsupported[name].meaning}). Remove"
+                " it, or save the model as one whole."
             )
 
 
 def folder_of(location: str) -> str:
     """Returns a folder, or the folder of a file or prefix."""
-    return location if files.is_folder(location) else os.path.dirname(location)
+    return location if files.is_folder(location) else os.path.dirname(location) or "."
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -370,11 +370,18 @@ class TokenizerSettings(NamedTuple):
     max_length: int | None = None
 
 
-def tokenizer_settings(location: str, source: str | None = None) -> TokenizerSettings:
+def tokenizer_settings(
+    location: str, source: str | None = None, tokenizer: dict | None = None
+) -> TokenizerSettings:
     """Reads how the tokenizer in a folder, or beside a file or prefix, splits text.
 
     As in transformers, tokenizer_config.json and its defaults count before tokenizer.json where that has a
     plain normalizer, unless the tokenizer_class takes everything from tokenizer.json, or that lies alone.
+
+    Args:
+      location: folder, file or prefix.
+      source: begins messages about tokenizer.json; None: its path.
+      tokenizer: the content of tokenizer.json, of megabytes, where it has been read. None: it is read here.
 
     Raises:
       ConfigError: where a file cannot be read, or asks for what no tokenizer of this project does.
@@ -389,9 +396,8 @@ def tokenizer_settings(location: str, source: str | None = None) -> TokenizerSet
         kind, path = read_json(model, any_number=True).get("tokenizer_class"), model
     if kind not in (None, *_BERT_TOKENIZERS, *_GENERIC_TOKENIZERS):
         raise ConfigError(
-            f"{path}: tokenizer_class={str(kind)[:60]} is not supported, only BertTokenizer and"
-            " what splits text"
-            f" as it does ({_OTHER_WORDS})."
+            f"{path}: tokenizer_class={str(kind)[:60]} is not supported, only BertTokenizer and what splits"
+            f" text as it does ({_OTHER_WORDS})."
         )
     path = os.path.join(folder, TOKENIZER_CONFIG)
     _check_added_tokens(os.path.join(folder, ADDED_TOKENS))
@@ -403,11 +409,12 @@ def tokenizer_settings(location: str, source: str | None = None) -> TokenizerSet
             f"{path}: strip_accents={config['strip_accents']!r} with do_lower_case={lower_case} is not"
             " supported: BERT's tokenizer does both or neither."
         )
-    tokenizer = os.path.join(folder, TOKENIZER)
-    if files.is_file(tokenizer):
+    whole = os.path.join(folder, TOKENIZER)
+    tokenizer = _read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
+    if tokenizer:
         is_alone = not config and not has_model
         is_whole = kind in _GENERIC_TOKENIZERS or is_alone
-        told = tokenizer_lower_case(read(tokenizer), source or tokenizer, is_whole, lower_case)
+        told = tokenizer_lower_case(tokenizer, source or whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
     return TokenizerSettings(lower_case, _max_length(config, path))
@@ -453,9 +460,8 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
     # 100 is what Hugging Face's tokenizers take for words that nobody writes, 200 what Google's code does.
     if model.get("max_input_chars_per_word", 100) not in (100, 200):
         raise ConfigError(
-            f"{source}: max_input_chars_per_word={str(model['max_input_chars_per_word'])[:40]} is"
-            " not supported,"
-            f" only 100 and 200, as BERT's. {advice}"
+            f"{source}: max_input_chars_per_word={str(model['max_input_chars_per_word'])[:40]} is not"
+            f" supported, only 100 and 200, as BERT's. {advice}"
         )
     added = tokenizer.get("added_tokens") or []
     try:
@@ -602,8 +608,8 @@ def pooling_of(location: str, lower_case: bool) -> Pooling:
     folder = modules_folder(location)
     if folder is None:
         return Pooling()
-    path = os.path.join(folder, MODULES)
-    if is_cross_encoder(folder):  # it gives labels and scores, and no vectors
+    values, path = _read_where_there(folder, SENTENCE_TRANSFORMERS), os.path.join(folder, MODULES)
+    if _is_cross_encoder(values):  # which gives no vectors
         return Pooling()
     modules = read(path, kind=list)
     for module in modules:
@@ -612,14 +618,13 @@ def pooling_of(location: str, lower_case: bool) -> Pooling:
     kinds = [_kind_of(module) for module in modules]
     if kinds not in _SUPPORTED_MODULES:
         raise ConfigError(
-            f"{path}: the modules {', '.join(kinds)[:200] or 'none'} are not supported, only"
-            " Transformer, Pooling"
-            " and, last, Normalize."
+            f"{path}: the modules {', '.join(kinds)[:200] or 'none'} are not supported, only Transformer,"
+            " Pooling and, last, Normalize."
         )
-    _check_prompt(folder)
+    _check_prompt(values, folder)
     path = os.path.join(folder, str(modules[1].get("path")), CONFIG)
-    settings = _sentence_settings(transformer_folder(folder), lower_case)
-    return Pooling(_pooling_mode(read(path, "Pooling/config.json"), path), "Normalize" in kinds, settings)
+    length = _sentence_length(transformer_folder(folder), lower_case)
+    return Pooling(_pooling_mode(read(path, "Pooling/config.json"), path), "Normalize" in kinds, length)
 
 
 def _pooling_mode(values: dict, path: str) -> str:
@@ -633,24 +638,24 @@ def _pooling_mode(values: dict, path: str) -> str:
     return modes[0]
 
 
-def is_cross_encoder(folder: str) -> bool:
-    """Tells whether a folder of sentence-transformers holds a CrossEncoder, which gives labels and scores."""
-    return _read_where_there(folder, SENTENCE_TRANSFORMERS).get("model_type") == "CrossEncoder"
-
-
 def cross_encoder_activation(location: str) -> str | None:
     """Returns the activation of the outputs of a CrossEncoder as its sentence-transformers say; None where
     there is none, or where config.json says it. Raises ConfigError where a text is set before others."""
     folder = folder_of(location)
-    if not is_cross_encoder(folder):
-        return None
-    _check_prompt(folder)
-    return _read_where_there(folder, SENTENCE_TRANSFORMERS).get("activation_fn")
-
-
-def _check_prompt(folder: str) -> None:
-    """Raises ConfigError where a text is set before every text that a model is given."""
     values = _read_where_there(folder, SENTENCE_TRANSFORMERS)
+    if not _is_cross_encoder(values):
+        return None
+    _check_prompt(values, folder)
+    return values.get("activation_fn")
+
+
+def _is_cross_encoder(values: dict) -> bool:
+    """Tells whether config_sentence_transformers.json is that of a model that gives labels and scores."""
+    return values.get("model_type") == "CrossEncoder"
+
+
+def _check_prompt(values: dict, folder: str) -> None:
+    """Raises ConfigError where a text is set before every text that a model is given."""
     name, prompts = values.get("default_prompt_name"), values.get("prompts")
     if name is not None and not (isinstance(prompts, dict) and prompts.get(name) == ""):
         raise ConfigError(
@@ -659,7 +664,7 @@ def _check_prompt(folder: str) -> None:
         )
 
 
-def _sentence_settings(folder: str, lower_case: bool) -> int | None:
+def _sentence_length(folder: str, lower_case: bool) -> int | None:
     """Returns the length to which the Transformer cuts texts; None where it says none."""
     path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
     values = read(path, SENTENCE_SETTINGS[0]) if path else {}
@@ -715,19 +720,19 @@ def adapter_of(location: str) -> Adapter | None:
         if os.path.exists(weights):
             raise ConfigError(f"{weights}: an adapter without {ADAPTER_CONFIG}, which says how it is merged.")
         return None
-    told = read_json(path, any_number=True)
-    if told.get("peft_type") != "LORA":
+    settings = read_json(path, any_number=True)
+    if settings.get("peft_type") != "LORA":  # whose keys are others
         raise ConfigError(
-            f"{path}: an adapter of peft_type={str(told.get('peft_type'))[:40]} is not supported, only LORA."
-            " Merge it where it comes from (merge_and_unload), or remove it."
+            f"{path}: an adapter of peft_type={str(settings.get('peft_type'))[:40]} is not supported, only"
+            " LORA. Merge it where it comes from (merge_and_unload), or remove it."
         )
-    base = str(told.get("base_model_name_or_path") or folder)
-    if os.path.isdir(base) and os.path.realpath(base) != os.path.realpath(folder or "."):
+    base = str(settings.get("base_model_name_or_path") or folder)
+    if os.path.isdir(base) and os.path.realpath(base) != os.path.realpath(folder):
         raise ConfigError(
             f"{path} names the base model {base}, and other weights lie beside it. Put the adapter beside the"
             " weights of its base model."
         )
-    settings = read(path)
+    check_keys(settings, ADAPTER_CONFIG, path)
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing beside it.")
     return Adapter(weights, settings)

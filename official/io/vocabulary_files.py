@@ -84,22 +84,21 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
     except OSError as error:
         raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
     source = f"--{flag}={path}"
-    beside = os.path.join(os.path.dirname(found), TOKENIZER)
     if not found.endswith(".json"):
         if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
             content = content[len(codecs.BOM_UTF8) :]
         words = words_of(content, source)
-        if files.is_file(beside):
-            _check_same(words, found, model_folder.tokenizer_words(model_folder.read(beside), beside), beside)
-        return VocabularyFile(found, words, content, *model_folder.tokenizer_settings(found))
+        beside = os.path.join(os.path.dirname(found), TOKENIZER)
+        tokenizer = model_folder.read(beside) if files.is_file(beside) else None
+        if tokenizer is not None:
+            _check_same(words, found, model_folder.tokenizer_words(tokenizer, beside), beside)
+        settings = model_folder.tokenizer_settings(found, tokenizer=tokenizer)
+        return VocabularyFile(found, words, content, *settings)
     tokenizer = parse_json(content, source, any_number=True)
     words = model_folder.tokenizer_words(tokenizer, source)
-    if os.path.basename(found) != TOKENIZER:  # else it is read with what lies beside it
-        told = model_folder.tokenizer_lower_case(tokenizer, source)
-        settings = model_folder.TokenizerSettings(told)
-    else:
-        settings = model_folder.tokenizer_settings(found, source)
+    model_folder.check_keys(tokenizer, TOKENIZER, found)
     content = "".join(f"{word}\n" for word in words).encode()
+    settings = model_folder.tokenizer_settings(found, source, tokenizer)
     return VocabularyFile(found, words, content, *settings)
 
 
@@ -177,7 +176,8 @@ def resolve_lower_case(
         would be [UNK] or in pieces.
     """
     told = given if given is not None else file.do_lower_case
-    if checkpoint:  # whatever it says: a tokenizer of other rules is refused
+    if checkpoint and model_folder.folder_of(checkpoint) != model_folder.folder_of(file.path):
+        # Whatever it says: a tokenizer of other rules is refused.
         beside = model_folder.tokenizer_settings(checkpoint).do_lower_case
         told = beside if told is None else told
     lower_case = told is not False

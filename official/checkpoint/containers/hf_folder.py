@@ -73,11 +73,9 @@ def locate(path: str) -> str | None:
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
-                f"{path}: an adapter and no model. The weights of"
-                f" {base.get('base_model_name_or_path')} are missing."
-                f" Put their {WEIGHTS} and {hf_config.CONFIG} into the folder, or merge the adapter"
-                " into them where"
-                " it comes from (merge_and_unload)."
+                f"{path}: an adapter and no model. The weights of {base.get('base_model_name_or_path')} are"
+                f" missing. Put their {WEIGHTS} and {hf_config.CONFIG} into the folder, or merge the adapter"
+                " into them where it comes from (merge_and_unload)."
             )
         pickles = (
             []
@@ -157,9 +155,8 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
             merged[whole] = tensor
     if strange:
         raise ConfigError(
-            f"{adapter.path}: {shortened(sorted(strange))} belong to none of the weights that lie"
-            " beside. Merge the"
-            " adapter where it comes from (merge_and_unload), or remove it."
+            f"{adapter.path}: {shortened(sorted(strange))} belong to none of the weights that lie beside."
+            " Merge the adapter where it comes from (merge_and_unload), or remove it."
         )
     changed = [name for name in merged if merged[name] is not tensors.get(name)]
     logging.info("%s is merged into %d weights", adapter.path, len(changed))

@@ -127,9 +127,8 @@ def check_segment_types(config: Config) -> None:
     if config.model.type_vocab_size < 2:
         job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))
         raise ConfigError(
-            f"--task={job} has pairs of texts, and the model"
-            f" type_vocab_size={config.model.type_vocab_size}: it has"
-            " no second segment type. Change --bert_config_file."
+            f"--task={job} has pairs of texts, and the model type_vocab_size={config.model.type_vocab_size}:"
+            " it has no second segment type. Change --bert_config_file."
         )
 
 

@@ -20,11 +20,13 @@ class Vocabulary:
       words: by their ids.
       sha256: of the file; of a tokenizer.json, that of a vocab.txt with the same words.
       do_lower_case: whether text loses capitals and accents before its words are looked for.
+      max_length: tokens that texts are cut to, as the files beside it say; None where none does.
     """
 
     words: tuple[str, ...]
     sha256: str
     do_lower_case: bool = True
+    max_length: int | None = None
 
     @property
     def size(self) -> int:
@@ -88,4 +90,4 @@ def load_for_text(
 
 def _checked(file: vocabulary_files.VocabularyFile, path: str, flag: str, do_lower_case: bool) -> Vocabulary:
     vocabulary_files.check_words(file.words, f"--{flag}={path}")
-    return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case)
+    return Vocabulary(file.words, hashlib.sha256(file.content).hexdigest(), do_lower_case, file.max_length)
