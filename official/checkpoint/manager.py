@@ -238,8 +238,7 @@ class CheckpointManager:
                 logging.warning("%s is damaged (%s); trying the one before.", prefix, error)
                 damaged.append(step)
                 continue
-            for newer in damaged:
-                self._set_aside(newer)
+            self._set_aside(damaged, steps[: len(steps) - len(damaged)])
             return prefix
         if steps:
             raise ConfigError(
@@ -276,13 +275,15 @@ class CheckpointManager:
         for path in self._files(step):
             tf.io.gfile.remove(path)
 
-    def _set_aside(self, step: int) -> None:
-        """Renames a damaged checkpoint, so that it does not count as the newest any more."""
-        if not self.read_only:
-            for path in self._files(step):
-                tf.io.gfile.rename(
-                    path, os.path.join(self._model_dir, "damaged-" + os.path.basename(path)), overwrite=True
-                )
+    def _set_aside(self, damaged: list[int], whole: list[int]) -> None:
+        """Renames damaged checkpoints, so that the newest whole one counts as the newest."""
+        if self.read_only or not damaged:
+            return
+        self._write_state(whole)
+        for path in (path for step in damaged for path in self._files(step)):
+            tf.io.gfile.rename(
+                path, os.path.join(self._model_dir, "damaged-" + os.path.basename(path)), overwrite=True
+            )
 
     def _files(self, step: int) -> list[str]:
         """Returns the files of a checkpoint, the index first."""

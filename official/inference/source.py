@@ -256,9 +256,13 @@ def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, i
 
 
 def _settings_of_run(path: str) -> dict:
-    """Returns the config.json of a run, or of whatever a folder holds; empty where there is none."""
+    """Returns the config.json of a run, or of whatever a folder holds; empty where there is none. Raises
+    ConfigError for a run's whose task is none."""
     beside = companions.config_beside(saved_model.locate(path) or path)
-    return json_files.read_json(beside, any_number=True) if beside else {}
+    settings = json_files.read_json(beside, any_number=True) if beside else {}
+    if "task" in settings and "model_type" not in settings:  # the latter has Hugging Face's
+        config_lib.FIELDS["task"].checked(settings["task"], str(beside))
+    return settings
 
 
 def _best_of_run(path: str, settings: dict) -> str:
@@ -266,8 +270,14 @@ def _best_of_run(path: str, settings: dict) -> str:
     if "task" not in settings or not os.path.isdir(path):
         return path
     best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
-    steps = manager.CheckpointManager(path, {}, 1).steps()
-    return os.path.join(path, f"ckpt-{best}") if best in steps else path
+    if best is None:
+        return path
+    if best not in manager.CheckpointManager(path, {}, 1).steps():
+        logging.warning(
+            "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken.", path, best
+        )
+        return path
+    return os.path.join(path, f"ckpt-{best}")
 
 
 def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:

@@ -71,6 +71,7 @@ def damage_json(
     ranges: dict[Path, tuple] | None = None,
     found: dict[Path, tuple] | None = None,
     seen: str = REFUSED,
+    any_number: bool = False,
 ) -> Done:
     """Damages a JSON object.
 
@@ -78,6 +79,7 @@ def damage_json(
       checked: values whose types are checked; required: keys that must be there;
       ranges: {value: others that are out of range};
       found: {value: others that are left out and named}; seen: what is expected otherwise.
+      any_number: another program writes the file, with numbers of any size.
     """
     changes = {"type": checked, "missing": required, "range": ranges or (), "found": found or ()}
     weights = {"type": 4, "missing": 3, "range": 4, "found": 4}
@@ -86,7 +88,7 @@ def damage_json(
     text = read_bytes(path)
     if chosen in _OF_WHOLE_FILES:
         write_bytes(path, _OF_WHOLE_FILES[chosen](rng, text))
-        return f"JSON {chosen}", seen
+        return f"JSON {chosen}", ANY if any_number and chosen in ("constant", "digits") else seen
     values = json.loads(text)
     place = rng.choice(list(changes[chosen]))
     _change(rng, values, place, chosen, dict(ranges or {}) | dict(found or {}))

@@ -138,7 +138,12 @@ def of_tokenizer(folder: str, **details) -> Target:
     return Target(
         f"{folder}/tokenizer_config.json",
         "json",
-        {"checked": [("do_lower_case",)], "ranges": {("tokenize_chinese_chars",): (False,)}, **details},
+        {
+            "checked": [("do_lower_case",)],
+            "ranges": {("tokenize_chinese_chars",): (False,)},
+            "any_number": True,
+            **details,
+        },
     )
 
 
@@ -148,6 +153,7 @@ MODEL_BESIDE = Target(
     {
         "checked": [("hidden_size",), ("num_attention_heads",)],
         "ranges": {("num_attention_heads",): (0, -2), ("hidden_size",): (17, -1)},
+        "any_number": True,
     },
 )
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from official.checkpoint import initialize
 from official.checkpoint.containers import bundle, object_bundle, onnx_file
+from official.checkpoint.errors import DamagedError
 from official.checkpoint.formats import garden, google, popart, research
 from official.checkpoint.manager import CheckpointManager
 from official.checkpoint.mapping import tensors
@@ -95,6 +96,27 @@ def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tmp_path):
     manager.save(150)
     assert manager.steps() == [150] and manager.restore_newest().endswith("ckpt-150")
     assert (tmp_path / "damaged-ckpt-200.index").exists()
+
+
+def test_the_newest_of_a_folder_is_the_one_that_it_names(tmp_path):
+    manager = CheckpointManager(str(tmp_path), variables(), keep=2)
+    manager.save(4)
+    manager.save(8)
+    state, index = tmp_path / "checkpoint", tmp_path / "ckpt-8.index"
+    for name in ("ckpt-4", "/of/another/machine/ckpt-4"):
+        state.write_text(f'model_checkpoint_path: "{name}"\n')
+        assert bundle.locate(str(tmp_path)) == str(tmp_path / "ckpt-4")
+    for content in ("", "\x00", 'model_checkpoint_path: "ckpt-'):  # it says nothing
+        state.write_text(content)
+        assert bundle.locate(str(tmp_path)) == str(tmp_path / "ckpt-8")
+    state.write_text('model_checkpoint_path: "ckpt-8"\n')
+    content = index.read_bytes()
+    index.unlink()
+    with pytest.raises(DamagedError, match="`checkpoint` names ckpt-8 as the newest, and ckpt-8.index"):
+        bundle.locate(str(tmp_path))
+    assert bundle.locate(str(tmp_path / "ckpt-4")) == str(tmp_path / "ckpt-4")
+    index.write_bytes(content[:40])
+    assert manager.restore_newest() == bundle.locate(str(tmp_path)) == str(tmp_path / "ckpt-4")
 
 
 def test_a_folder_with_glob_characters_is_pruned(tmp_path):

@@ -28,7 +28,7 @@ def table(path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text().splitlines()[1:]]
 
 
-def test_answers_are_those_of_the_predictions(squad, tmp_path, monkeypatch):
+def test_answers_are_those_of_the_predictions(squad, tmp_path, monkeypatch, caplog):
     run(squad(impossible=True, num_train_epochs=2, do_eval=True, do_predict=True))
     predicted = json.loads((tmp_path / "run" / "predictions.json").read_text())
     model = inference.load(str(tmp_path / "run"))
@@ -44,6 +44,14 @@ def test_answers_are_those_of_the_predictions(squad, tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match="it can answer, embed"):
             getattr(model, method)(*arguments)
     assert model.embed("the red ball").shape == (32,)
+
+    result, settings = tmp_path / "run" / "result.json", tmp_path / "run" / "config.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "best_step": 999}))
+    inference.load(str(tmp_path / "run"))
+    assert "ckpt-999, the best by result.json, is not there any more" in caplog.text
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "task": "squat"}))
+    with pytest.raises(ConfigError, match="config.json: task='squat'"):
+        inference.load(str(tmp_path / "run"))
 
 
 def test_labels_are_those_of_the_predictions_and_survive_a_conversion(make, tmp_path):

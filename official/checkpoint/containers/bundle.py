@@ -24,12 +24,10 @@ _SHARD_BYTES = 1 << 26
 
 def locate(path: str) -> str | None:
     """Returns the prefix that a prefix, one of its files or a folder means, of a folder that of the newest
-    checkpoint; None where there is no bundle."""
+    checkpoint; None where there is no bundle. Raises DamagedError where the file `checkpoint` names a newest
+    one that is not there."""
     if tf.io.gfile.isdir(path):
-        try:
-            return tf.train.latest_checkpoint(path) or _newest_index(path)
-        except UnicodeDecodeError:  # a damaged `checkpoint` file
-            return _newest_index(path)
+        return _newest_named(path) or _newest_index(path)
     prefix = _prefix_of(path)
     return prefix if tf.io.gfile.exists(prefix + LAST) else None
 
@@ -46,6 +44,28 @@ def why_none(path: str) -> str:
 
 def _prefix_of(path: str) -> str:
     return re.sub(r"\.(index|data-\d+-of-\d+)$", "", path)
+
+
+def _newest_named(folder: str) -> str | None:
+    """Returns the prefix that the file `checkpoint` of a folder names as the newest; None where there is no
+    such file, or a damaged one. Raises DamagedError where that checkpoint is not there."""
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:
+        return None
+    if state is None:
+        return None
+    # The name may be a path of the machine that wrote it.
+    name = os.path.basename(state.model_checkpoint_path)
+    for prefix in (os.path.join(folder, name), state.model_checkpoint_path):
+        if tf.io.gfile.exists(prefix + LAST):
+            return prefix
+    if _newest_index(folder) is None:
+        return None
+    raise DamagedError(
+        f"its file `checkpoint` names {name} as the newest, and {name}{LAST} is not there; give"
+        " the prefix of another checkpoint of this folder to use that"
+    )
 
 
 def _newest_index(folder: str) -> str | None:

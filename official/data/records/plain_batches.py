@@ -81,7 +81,7 @@ def training_dataset(
         it counts each time.
 
     Raises:
-      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
+      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
     """
     reader: Any = packed_whole if schema_lib.is_packed(schema) else plain
     unpack = functools.partial(reader.unpack, schema=schema)

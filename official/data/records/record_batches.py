@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
-from official.data.records import framing, on_the_fly, record_counts, record_files, record_formats
+from official.data.records import framing, on_the_fly, record_counts, record_files, record_formats, row_counts
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
 from official.data.records.schema import Feature
@@ -51,10 +51,10 @@ def training_dataset(
         which stream a row is.
 
     Raises:
-      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
+      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
     """
     record_format = _reader(files, schema)
-    own = own_streams(files, streams, order, batch_size)
+    own = own_streams(files, streams, order, batch_size, not framing.has_none(record_format))
     all_streams = Streams(files, streams, _reading(files, schema, record_format), order.seed)
     parse = _row_parser(schema, record_format, packer)
 
@@ -165,8 +165,13 @@ def evaluation_dataset(
     The last batch is filled up with rows of zeros. `example_weights` [batch_size], of packed rows
     [batch_size, P], is 1 for sequences of the files and 0 for filling, so that sums over the set are exact
     and every batch has one shape.
+
+    Raises:
+      ConfigError: where a file is cut off.
     """
     record_format = _reader(files, schema)
+    if not framing.has_none(record_format):
+        row_counts.check_ends(files)
     parse = _row_parser(schema, record_format, packer)
 
     def fill(features):

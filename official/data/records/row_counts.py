@@ -25,6 +25,8 @@ _HEAD_BYTES = 12  # of a record: its length, and a checksum of that
 _CHECKSUM_BYTES = 4
 FRAME_BYTES = _HEAD_BYTES + _CHECKSUM_BYTES
 _READERS = 4
+_TAIL_BYTES = 1 << 16  # of a file, in which its last record begins most often
+_END_READERS = 16
 
 
 class RowCounts:
@@ -165,14 +167,56 @@ def count_records(path: str) -> int:
     number, place, start, chunk = 0, 0, 0, b""
     with files.naming(path), files.open_binary(path) as file:
         size = files.version(path)[0]
-        while place + _HEAD_BYTES <= size:  # TensorFlow takes less for the end of the file
+        while place + _HEAD_BYTES <= size:
             if place + _HEAD_BYTES > start + len(chunk):
                 file.seek(place)
                 start, chunk = place, file.read(_CHUNK_BYTES)
             place += _HEAD_BYTES + _LENGTH.unpack_from(chunk, place - start)[0] + _CHECKSUM_BYTES
             number += 1
-    if place > size:
+    if place != size:
+        whole = number - (place > size)
         raise ConfigError(
-            f"{path} is truncated or damaged after record {number - 1}: record {number} cannot be read."
+            f"{path} is truncated or damaged after record {whole}: record {whole + 1} cannot be read."
         )
     return number
+
+
+def check_ends(paths: list[str]) -> None:
+    """Checks that TFRecord files end where a record does. TensorFlow takes a record that is cut off within
+    its length for the end of the file, and would go on without it.
+
+    A file is read from its end back to its last record, or, where that is longer than 64 KiB, from length to
+    length. Raises ConfigError for a file that is cut off, or cannot be read.
+    """
+    with ThreadPoolExecutor(_END_READERS) as readers:
+        for path, is_whole in zip(paths, readers.map(_ends_with_record, paths, files.sizes(paths))):
+            if not is_whole:
+                count_records(path)
+
+
+def _ends_with_record(path: str, size: int) -> bool:
+    """Tells whether a record that begins within the last bytes of a file ends with it."""
+    start = max(size - _TAIL_BYTES, 0)
+    with files.naming(path), files.reading_parts(path) as read:
+        tail = read(start, size - start)
+    if len(tail) < FRAME_BYTES:
+        return not tail
+    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(tail, np.uint8), _LENGTH.size)
+    lengths = np.ascontiguousarray(windows).view("<u8")[: len(tail) - FRAME_BYTES + 1, 0]
+    left = np.arange(len(tail) - FRAME_BYTES, -1, -1).astype(np.uint64)
+    return any(
+        _masked_crc32c(tail[place : place + _LENGTH.size])
+        == int.from_bytes(tail[place + _LENGTH.size : place + _HEAD_BYTES], "little")
+        for place in np.flatnonzero(lengths == left).tolist()
+    )
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """Returns the checksum that TFRecord files keep of a few bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ 0x82F63B78 * (crc & 1)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -18,7 +18,7 @@ from official.config import ConfigError, data_streams
 from official.config.data_streams import num_streams
 from official.data import pipeline
 from official.data.records import interleaving
-from official.data.records.row_counts import FRAME_BYTES, RowCounts
+from official.data.records.row_counts import FRAME_BYTES, RowCounts, check_ends
 from official.io import files as io_files
 
 if TYPE_CHECKING:
@@ -60,11 +60,24 @@ class Reading(NamedTuple):
     count_rows: Callable[[list[str], str], list[RowCounts]]
 
 
-def own_streams(files: list[str], num_streams: int, order: pipeline.TrainingOrder, batch_size: int) -> range:
+def own_streams(
+    files: list[str],
+    num_streams: int,
+    order: pipeline.TrainingOrder,
+    batch_size: int,
+    is_framed: bool = True,
+) -> range:
     """Returns the streams of a host: stream s is host s % num_hosts's. Only files of its own are looked at.
 
+    Args:
+      files: all files of the job, in the same order on every host.
+      num_streams: see `num_streams`.
+      order: says which host this is.
+      batch_size: rows of a batch of this host.
+      is_framed: whether the records lie in the frames of TFRecord files.
+
     Raises:
-      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty.
+      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
     """
     data_streams.check_hosts(len(files), num_streams, order.num_hosts, batch_size * order.num_hosts)
     own = files[order.host :: order.num_hosts]
@@ -73,6 +86,8 @@ def own_streams(files: list[str], num_streams: int, order: pipeline.TrainingOrde
     for path, size in zip(own, io_files.sizes(own)):
         if size < FRAME_BYTES:
             raise ConfigError(f"--input_files: {path} has no records.")
+    if is_framed:
+        check_ends(own)
     return range(order.host, num_streams, order.num_hosts)
 
 

@@ -252,6 +252,32 @@ def test_counting_finds_a_file_that_is_cut_off(record_files, cut, message, monke
             row_counts.count_records(str(path))
 
 
+@pytest.mark.parametrize("tail", [1 << 16, 100])  # the last record is, and is not, within the tail
+def test_a_file_cut_off_anywhere_is_found_by_its_end(record_files, tail, monkeypatch):
+    monkeypatch.setattr(row_counts, "_TAIL_BYTES", tail)
+    path = pathlib.Path(find_files(record_files(files=1, records=4), "input_files")[0])
+    whole = path.read_bytes()
+    row_counts.check_ends([str(path)])
+    unseen = []
+    for size in range(len(whole) - len(whole) // 4 + 1, len(whole)):
+        path.write_bytes(whole[:size])
+        try:
+            row_counts.check_ends([str(path)])
+            unseen.append(size)
+        except ConfigError as error:
+            assert "part-00000 is truncated or damaged after record 3: record 4 cannot be read" in str(error)
+    assert not unseen
+
+
+def test_a_record_cut_off_within_its_length_ends_no_training_or_evaluation_data(files, schema):
+    whole = pathlib.Path(files[1]).read_bytes()
+    pathlib.Path(files[1]).write_bytes(whole + whole[:8])  # TensorFlow takes it for the end of the file
+    with pytest.raises(ConfigError, match="is truncated or damaged after record"):
+        training_ids(files, schema, 1)
+    with pytest.raises(ConfigError, match="is truncated or damaged after record"):
+        record_batches.evaluation_dataset(files, schema, 4, 30)
+
+
 def test_a_manifest_among_records_is_no_record_file(record_files, tmp_path):
     pattern = record_files(files=2, records=3)
     folder = tmp_path / "train"

@@ -10,6 +10,7 @@ from official.data.records import streams as streams_lib
 from official.data.records.record_files import find_files
 from official.io.errors import ConfigError
 from official.io.files import find_files as find_any
+from tests.conftest import write_records
 
 
 def test_files_are_named_by_their_number_without_a_look(tmp_path):
@@ -41,8 +42,7 @@ def test_a_manifest_names_its_files(tmp_path):
 def test_a_host_looks_at_its_own_files_only(tmp_path):
     files = [str(tmp_path / f"part-{number}") for number in range(8)]
     for path in files[1::4]:
-        with open(path, "wb") as file:
-            file.write(b"x" * 100)
+        write_records(path, [b"a record"])
     assert list(streams_lib.own_streams(files, 8, TrainingOrder(1, host=1, num_hosts=4), 2)) == [1, 5]
     with pytest.raises(ConfigError, match="part-2 cannot be read"):
         streams_lib.own_streams(files, 8, TrainingOrder(1, host=2, num_hosts=4), 2)
