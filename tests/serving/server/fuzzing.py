@@ -100,7 +100,7 @@ def request(body: bytes, path: bytes = PREDICT, method: bytes = b"POST", more: b
         method
         + b" "
         + path
-        + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         + length
         + more
         + b"\r\n"
