@@ -125,7 +125,7 @@ def load(version: int, path: str, loading: Loading) -> Served:
     Raises:
       ConfigError: where that is not possible.
     """
-    how = loading.vocab_file, loading.do_lower_case, "export_dir", loading.max_seq_length
+    how = loading.vocab_file, loading.do_lower_case, loading.max_seq_length
     with reading.reading(path, *how) as found:
         can = found.abilities()
         for method in loading.methods or ():
