@@ -204,7 +204,7 @@ def test_a_newer_version_on_disk_is_served(tmp_path, folder):
         write_model(tmp_path / "4", "answer", seed=1)
         (tmp_path / "9").mkdir()
         (tmp_path / "9" / "config.json").write_text(json.dumps({"half": "copied"}))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while server.get("/healthz")[1]["version"] != 4 and time.monotonic() < end:
             assert server.predict({"instances": [QUESTION]})[0] == 200
             time.sleep(0.05)
