@@ -65,6 +65,16 @@ def make_parser() -> command_line.Parser:
     add("--port", type=int, default=8501, help="Port to listen on; 0 for a free one, which is printed.")
     add("--token_file", help="File with a token that requests must have: Authorization: Bearer TOKEN.")
     add(
+        "--allowed_hosts",
+        help="Comma-separated names that requests may have as Host, beside localhost, 127.0.0.1, ::1 and"
+        " --host; '*' for all. Unset: with --token_file, or where --host is no loopback address, all.",
+    )
+    add(
+        "--allowed_origins",
+        help="Comma-separated SCHEME://NAME[:PORT] of pages that may ask, beside those of the allowed hosts;"
+        " '*' for all. Unset: all where all hosts are allowed, else none.",
+    )
+    add(
         "--batch_delay_ms", type=float, default=5.0, help="How long an idle model waits for further requests."
     )
     for name, (count, _, _, text) in _COUNTS.items():
@@ -114,7 +124,14 @@ def place_of(flags: argparse.Namespace) -> "Place":
     from official.serving.server.application import Place
 
     token = read_token(flags.token_file) if flags.token_file else None
-    return Place(flags.export_dir, flags.model_name, flags.host, flags.port, token, flags.poll_secs)
+    hosts, origins = (_listed(given) for given in (flags.allowed_hosts, flags.allowed_origins))
+    return Place(
+        flags.export_dir, flags.model_name, flags.host, flags.port, token, flags.poll_secs, hosts, origins
+    )
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def limits_of(flags: argparse.Namespace) -> "Limits":
@@ -144,6 +161,9 @@ def main() -> int:
         raise ConfigError(
             f"the server needs {error.name}, which is not installed: pip install 'bert-tf2[serve]'."
         ) from None
+    from official.serving.server import reading
+
+    reading.start_ahead()  # it loads TensorFlow while this process does, too
     from official.serving.server import application
 
     place, limits, loading = place_of(flags), limits_of(flags), loading_of(flags)

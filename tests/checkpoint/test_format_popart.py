@@ -2,6 +2,7 @@
 variants and damage.
 """
 
+import os
 import pathlib
 import sys
 
@@ -320,6 +321,45 @@ def test_a_second_file_is_taken_from_the_models_folder(tmp_path):
     np.array([1, 2], np.float32).tofile(tmp_path / "values.bin")
     path = save_model(tmp_path / "model.onnx", [proto])
     np.testing.assert_array_equal(onnx_file.read(path)["a"].read(), [1, 2])
+
+
+def test_a_second_file_that_is_a_link_or_elsewhere_is_refused(tmp_path):
+    """A model from elsewhere could name any file of this machine."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    for folder in ("elsewhere", "model"):
+        np.array([1, 2], np.float32).tofile(tmp_path / folder / "values.bin")
+    (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "elsewhere" / "values.bin")
+    (tmp_path / "model" / "near.bin").symlink_to("values.bin")
+    (tmp_path / "model" / "gone.bin").symlink_to("nothing")
+    (tmp_path / "model" / "folder").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "other.bin").write_bytes(b"12345678")
+    os.mkfifo(tmp_path / "model" / "pipe")
+    wrong = []
+    for place, said in (
+        ("link.bin", "in link.bin, which is a link"),
+        ("near.bin", "which is a link"),
+        ("gone.bin", "which is a link"),
+        ("folder/values.bin", "which is a link"),
+        ("sub/../link.bin", "which is a link"),
+        ("/somewhere/link.bin", "which is a link"),
+        ("../elsewhere/other.bin", "outside of the model's folder"),
+        (str(tmp_path / "elsewhere" / "other.bin"), "outside of the model's folder"),
+        ("pipe", "named pipe"),
+    ):
+        proto = onnx.TensorProto(
+            name="a", dims=[2], data_type=onnx.TensorProto.FLOAT, data_location=onnx.TensorProto.EXTERNAL
+        )
+        proto.external_data.add(key="location", value=place)
+        path = save_model(tmp_path / "model" / "model.onnx", [proto])
+        for opening in (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files):
+            try:
+                opening(path)
+                wrong.append((place, "was read"))
+            except DamagedError as error:
+                if said not in str(error):
+                    wrong.append((place, str(error)))
+    assert not wrong
 
 
 @pytest.mark.parametrize("size", [0, 1, 30, 200, -1])

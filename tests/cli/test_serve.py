@@ -31,7 +31,10 @@ def test_limits_and_place_are_those_of_the_flags(monkeypatch, tmp_path):
         b"sesame",
         2,
     )
-    assert "sesame" not in repr(place)
+    assert "sesame" not in repr(place) and not (place.allowed_hosts or place.allowed_origins)
+    allowed = "--allowed_hosts=a.example, b", "--allowed_origins=https://a.example"
+    place = serve.place_of(parsed(monkeypatch, *allowed))
+    assert (place.allowed_hosts, place.allowed_origins) == (["a.example", "b"], ["https://a.example"])
 
 
 @pytest.mark.parametrize(

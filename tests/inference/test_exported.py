@@ -241,3 +241,16 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("a file")
     with pytest.raises(ConfigError, match="file.* cannot be written"):
         cache.folder_of({}, write)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_values_behind_a_link_are_not_read(tmp_path, monkeypatch, backend):
+    need(backend)
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
+    source = source_lib.made_up(BertConfig(**ONE), "embed")
+    outputs(source, "embed", ragged("embed"), backend)
+    (data,) = (tmp_path / "cache").rglob("model.data")
+    os.rename(data, tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="its values are in model.data, which is a link"):
+        outputs(source, "embed", ragged("embed"), backend)

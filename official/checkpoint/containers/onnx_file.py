@@ -90,9 +90,7 @@ def read(location: str) -> Tensors:
     onnx = _library()
     try:
         with io_files.open_binary(location) as file:
-            whole = Field(0, 0, 0, os.path.getsize(location))
-            graphs = protobuf_fields.inside(file, [whole], onnx.ModelProto.GRAPH_FIELD_NUMBER)
-            initializers = protobuf_fields.inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
+            graphs, initializers = _initializers(onnx, file, location)
             found = [_tensor(onnx, file, location, field) for field in initializers]
     except OSError as error:
         raise DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
@@ -146,10 +144,38 @@ def _type_of(onnx: Any, head: Any) -> np.dtype:
     return _DTYPES[name]
 
 
+def check_second_files(location: str) -> None:
+    """Raises DamagedError where values of a model are in files that `read` would not read, such as links: to
+    be called before another library opens the model."""
+    onnx = _library()
+    try:
+        with io_files.open_binary(location) as file:
+            _, initializers = _initializers(onnx, file, location)
+            for field in initializers:
+                head = _read_head(onnx, file, list(protobuf_fields.walk(file, field.inside, field.end)))
+                if head.data_location == onnx.TensorProto.EXTERNAL:
+                    io_files.check_readable(_beside(location, _place_of(head).get("location", "")))
+    except OSError as error:
+        name = os.path.basename(error.filename or location)
+        raise DamagedError(f"{name}: {error.strerror or error}") from None
+
+
+def _initializers(onnx: Any, file: BinaryIO, location: str) -> tuple[list[Field], list[Field]]:
+    """Returns the graphs of a model, and their initializers."""
+    whole = Field(0, 0, 0, os.path.getsize(location))
+    graphs = protobuf_fields.inside(file, [whole], onnx.ModelProto.GRAPH_FIELD_NUMBER)
+    return graphs, protobuf_fields.inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
+
+
+def _place_of(head: Any) -> dict[str, str]:
+    """Returns {key: value} of where an initializer's values are in a second file."""
+    return {entry.key: entry.value for entry in head.external_data}
+
+
 def _reader(onnx: Any, head: Any, location: str, field: Field, raw: Field | None) -> _Read:
     """Returns the function of shape and dtype that reads the values, by where they are."""
     if head.data_location == onnx.TensorProto.EXTERNAL:
-        place = {entry.key: entry.value for entry in head.external_data}
+        place = _place_of(head)
         path, offset = _beside(location, place.get("location", "")), int(place.get("offset", 0))
         _check_size(path, offset, tuple(head.dims), _type_of(onnx, head))
         return lambda shape, dtype: _from_file(path, dtype, shape, offset)
@@ -214,10 +240,23 @@ def _checked(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarra
 
 def _beside(location: str, name: str) -> str:
     """Returns the path of a model's second file: in the model's folder, wherever it was when the model was
-    saved."""
-    path = os.path.normpath(name)
-    inside = not os.path.isabs(path) and not path.startswith("..")
-    return os.path.join(os.path.dirname(location), path if inside else os.path.basename(path))
+    saved. Raises DamagedError where that is a link, or behind one: a model from elsewhere could name any file
+    of this machine."""
+    folder, path = os.path.dirname(os.path.abspath(location)), os.path.normpath(name)
+    is_inside = not os.path.isabs(path) and path.split(os.sep)[0] != os.pardir
+    inside = path if is_inside else os.path.basename(path)
+    found = os.path.join(folder, inside)
+    if os.path.realpath(found) != os.path.normpath(os.path.join(os.path.realpath(folder), inside)):
+        raise DamagedError(
+            f"{os.path.basename(location)}: its values are in {inside}, which is a link. Put the file itself"
+            " there"
+        )
+    if not is_inside and not os.path.exists(found):
+        raise DamagedError(
+            f"{os.path.basename(location)}: its values are in {name}, outside of the model's folder, which"
+            f" has no {inside}"
+        )
+    return found
 
 
 def _parse(onnx: Any, content: bytes) -> Any:

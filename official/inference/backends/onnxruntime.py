@@ -29,11 +29,13 @@ def file_of(source: Source, head: str, settings: Settings, contrib: bool) -> str
 
 
 def of_file(path: str, head: str, threads: int | None = None) -> Network:
-    """Returns the network of an ONNX file. Raises ConfigError where ONNX Runtime is missing."""
+    """Returns the network of an ONNX file. Raises ConfigError where ONNX Runtime is missing, or the file's
+    values are in links."""
     return padding.network(_session(exported.library("onnxruntime", "onnxruntime"), threads, path), head)
 
 
 def _session(runtime: Any, threads: int | None, path: str) -> padding.Run:
+    exported.check_file(path)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or 0  # 0: as many as there are cores
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL

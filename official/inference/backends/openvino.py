@@ -34,6 +34,7 @@ def _compiled(library: Any, path: str, dtype: str, threads: int | None) -> paddi
     properties = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype]}
     if threads:
         properties["INFERENCE_NUM_THREADS"] = str(threads)
+    exported.check_file(path)
     core = library.Core()
     model = core.compile_model(core.read_model(path), "CPU", properties)
     request = model.create_infer_request()

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from official.checkpoint.containers import onnx_file
+from official.checkpoint.errors import DamagedError
 from official.inference.exported import cache, conversion, padding
 from official.inference.exported.padding import Run
 from official.inference.source import Source
@@ -69,6 +71,15 @@ def file_of(source: Source, head: str, start: Callable[[str], Run], contrib: boo
         _compare(traced, weights, start(os.path.join(folder, model_file.NAME)), source)
 
     return os.path.join(cache.folder_of(made_of, make), model_file.NAME)
+
+
+def check_file(path: str) -> None:
+    """Raises ConfigError for an ONNX file whose values are in files that are links, pipes or devices: what
+    computes would follow them. To be called before it opens the file."""
+    try:
+        onnx_file.check_second_files(path)
+    except DamagedError as error:
+        raise ConfigError(f"{path} cannot be loaded: {error}.") from None
 
 
 def versions() -> dict[str, str]:

@@ -4,19 +4,20 @@ import asyncio
 import dataclasses
 import gc
 import os
-import re
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tornado import httpserver, iostream, netutil, web
+from tornado import netutil, web
 
 from official.io import signals
 from official.io.errors import ConfigError
 from official.serving.server import logs, served, versions
 from official.serving.server.batcher import Batcher, place_of
+from official.serving.server.callers import callers_of, is_loopback
+from official.serving.server.connections import Http
 from official.serving.server.handlers import routes
 from official.serving.server.limits import Limits
 from official.serving.server.logs import Log
@@ -27,7 +28,6 @@ from official.serving.server.served import Loading, Served
 _HEADER_BYTES = 2**15
 _LAST_WORDS_SECS = 0.5  # after a signal: open connections may bring a request that is on its way
 _SPARE_FILES = 128  # descriptors beside those of connections
-_LOOPBACK = re.compile(r"localhost|::1|127(\.\d+){3}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Place:
       host, port: to listen on; port 0 is a free one.
       token: that requests need; None where they need none.
       poll_secs: between looks for newer versions.
+      allowed_hosts, allowed_origins: as of `callers.callers_of`.
     """
 
     export_dir: str
@@ -48,26 +49,8 @@ class Place:
     port: int = 8501
     token: bytes | None = dataclasses.field(default=None, repr=False)
     poll_secs: float = 5.0
-
-
-class _Http(httpserver.HTTPServer):
-    """Tornado's server with a limit of connections."""
-
-    most_connections = 0
-    refused: Callable[[], None]
-
-    def handle_stream(self, stream: iostream.IOStream, address: tuple) -> None:
-        if self.connections() >= self.most_connections:
-            self.refused()
-            stream.close()
-        else:
-            super().handle_stream(stream, address)
-
-    def connections(self) -> int:
-        return len(self._connections)
-
-    def writing(self) -> int:
-        return sum(each.stream.writing() for each in self._connections)
+    allowed_hosts: Sequence[str] = ()
+    allowed_origins: Sequence[str] = ()
 
 
 class Server:
@@ -77,6 +60,7 @@ class Server:
       model: its name.
       limits: what it takes.
       token: that requests need, or None.
+      callers: names that it is asked by, and pages that may ask.
       in_flight: requests whose headers are here, and whose answers are not sent.
       is_stopping: after a signal.
     """
@@ -85,6 +69,8 @@ class Server:
 
     def __init__(self, place: Place, limits: Limits, loading: Loading, log: Log):
         """Binds the address. Raises ConfigError where that cannot be."""
+        has_token = place.token is not None
+        self.callers = callers_of(place.host, has_token, place.allowed_hosts, place.allowed_origins)
         self.model, self.limits, self.token, self.log = place.model, limits, place.token, log
         self.in_flight: set = set()
         self.is_stopping = False
@@ -124,7 +110,7 @@ class Server:
           ConfigError: where the model cannot be loaded.
         """
         application = web.Application(routes(self), log_function=lambda handler: None)
-        self._http = _Http(
+        self._http = Http(
             application,
             max_header_size=_HEADER_BYTES,
             idle_connection_timeout=self.limits.idle_timeout_secs,
@@ -132,7 +118,7 @@ class Server:
             max_body_size=self.limits.max_request_bytes,
             max_buffer_size=2 * self.limits.max_request_bytes + 2**16,
         )
-        self._http.most_connections = self.limits.max_connections
+        self._http.max_connections = self.limits.max_connections
         self._http.refused = self.metrics.refused_connection
         self.batcher = Batcher(self.limits, self.metrics, self._http.connections)
         self.metrics.watch(self.batcher.waiting, self._http.connections)
@@ -171,7 +157,7 @@ class Server:
                 except OSError:  # none is left
                     break
                 connection.setblocking(False)
-                self._http.handle_stream(iostream.IOStream(connection), address)
+                self._http.handle_socket(connection, address)
 
     def _load(self, version: int, path: str) -> tuple[Served, float]:
         try:
@@ -223,7 +209,7 @@ def run(place: Place, limits: Limits, loading: Loading, say: Callable[[str], Non
     """
     log = Log()
     logs.take_over(log)
-    if place.token is None and not _LOOPBACK.fullmatch(place.host):
+    if place.token is None and not is_loopback(place.host):
         log.warning(f"--host={place.host} without --token_file: whoever reaches this port may ask")
     # What is there now stays: collections that walk over all of TensorFlow would hold requests up.
     gc.collect()

@@ -17,6 +17,7 @@ from tornado import iostream, web
 
 from official.serving.server.batcher import Failure, Work, place_of
 from official.serving.server.calls import Call
+from official.serving.server.connections import Stream
 from official.serving.server.refusals import Refused
 from official.serving.server.served import Served
 
@@ -98,6 +99,10 @@ class Handler(web.RequestHandler):
                 self.request.connection.set_max_body_size(length)  # type: ignore[union-attr]
 
     def _check_headers(self) -> None:
+        given = self.request.headers
+        problem = self.server.callers.problem(given.get("Host"), given.get("Origin"))
+        if problem:
+            raise Refused(403, problem)
         if self.request.method not in self.methods:
             allowed = ", ".join(self.methods)
             raise Refused(405, f"{self.request.method}: here is only {allowed}.", {"Allow": allowed})
@@ -170,8 +175,10 @@ class Handler(web.RequestHandler):
             raise _Gone
         deadline = self.started + self.server.limits.request_timeout_secs
         self.work = self.server.batcher.submit(served, call, deadline)
+        stream: Stream = self.request.connection.stream  # type: ignore[union-attr]
         try:
-            return await asyncio.wait_for(self.work.future, deadline - time.monotonic())
+            with stream.awaiting():
+                return await asyncio.wait_for(self.work.future, deadline - time.monotonic())
         except asyncio.TimeoutError:
             raise Refused(504, "the model did not come to it in time. Try again later.") from None
         except Failure as error:

@@ -18,6 +18,7 @@ from official.serving.server.versions import State
 
 DEFAULT = "serving_default"
 _TYPES = {"string": "DT_STRING", "int32": "DT_INT32", "float32": "DT_FLOAT"}
+_LIST = "type.googleapis.com/google.protobuf.ListValue"
 _METHOD = "tensorflow/serving/predict"
 
 
@@ -130,7 +131,8 @@ def status(states: dict[int, State]) -> dict:
 
 
 def metadata(model: str, served: Served) -> dict:
-    """Returns a GetModelMetadataResponse. Its signatures are a SignatureDefMap."""
+    """Returns a GetModelMetadataResponse. Its signatures are a SignatureDefMap; the names of a classifier's
+    labels, where it has some, a ListValue."""
     named = {**served.signatures, DEFAULT: served.signatures[served.methods[0]]}
     described = {
         name: {
@@ -140,9 +142,12 @@ def metadata(model: str, served: Served) -> dict:
         }
         for name, signature in named.items()
     }
+    found: dict[str, dict] = {"signature_def": {"signature_def": described}}
+    if served.labels:
+        found["labels"] = {"@type": _LIST, "value": list(served.labels)}
     return {
         "model_spec": {"name": model, "signature_name": "", "version": str(served.version)},
-        "metadata": {"signature_def": {"signature_def": described}},
+        "metadata": found,
     }
 
 

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from official.inference import Model, backends, rows, signatures, source
+from official.inference import Model, backends, rows, signatures
 from official.inference.signatures import Signature
 from official.io.errors import ConfigError
+from official.serving.server import reading
 from official.serving.server.calls import Sizes
 
 _WARMING_WORDS = (4, 30, 120, 400)  # words of the texts that a new version answers first
@@ -44,12 +45,14 @@ class Served:
       methods: that it answers, its main one first.
       signatures: {name: signature}; the main method also is `serving_default`.
       sizes: that token ids have to fit into.
+      labels: names of a classifier's outputs; none where they only count them.
     """
 
     def __init__(self, version: int, model: Model, methods: Sequence[str]):
         self.version = version
         self.methods = tuple(methods)
         self._model = model
+        self.labels = model.label_names if "classify" in methods else ()
         main = self.methods[0]
         self.signatures: dict[str, Signature] = {name: signatures.SIGNATURES[name] for name in methods}
         outputs = signatures.TENSOR_OUTPUTS[main]
@@ -122,19 +125,20 @@ def load(version: int, path: str, loading: Loading) -> Served:
     Raises:
       ConfigError: where that is not possible.
     """
-    found = source.find(path, loading.vocab_file, loading.do_lower_case, "export_dir", loading.max_seq_length)
-    can = found.abilities()
-    for method in loading.methods or ():
-        found.check_can(method)
-    methods = [name for name in signatures.SIGNATURES if name in (loading.methods or can)]
-    model = Model(found, loading.settings, loading.calibration_file)
-    try:
-        for method in methods:
-            model.prepare(method)
-        served = Served(version, model, methods)
-        served.warm_up()
-    except MemoryError:
-        raise ConfigError(f"--export_dir={path}: there is not enough memory for it.") from None
+    how = loading.vocab_file, loading.do_lower_case, loading.max_seq_length
+    with reading.reading(path, *how) as found:
+        can = found.abilities()
+        for method in loading.methods or ():
+            found.check_can(method)
+        methods = [name for name in signatures.SIGNATURES if name in (loading.methods or can)]
+        model = Model(found, loading.settings, loading.calibration_file)
+        try:
+            for method in methods:
+                model.prepare(method)
+            served = Served(version, model, methods)
+            served.warm_up()
+        except MemoryError:
+            raise ConfigError(f"--export_dir={path}: there is not enough memory for it.") from None
     return served
 
 

@@ -1,10 +1,12 @@
 """Versions of the model: which there are, which one is served, and how a newer one takes its place.
 
 A folder whose folders are numbers holds versions, as TensorFlow Serving has them; anything else is one
-version. A newer one is loaded when its files have not changed for one look: it may be being copied still.
+version. Files, and links to nothing, to themselves or to a folder that they lie in, are no versions. A newer
+one is loaded when its files have not changed for one look: it may be being copied still.
 """
 
 import asyncio
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -44,12 +46,18 @@ def find(export_dir: str) -> list[Location]:
 
 def _numbered(export_dir: str) -> list[Location]:
     try:
-        names = [entry.name for entry in os.scandir(export_dir) if _is_number(entry.name) and entry.is_dir()]
+        numbers = [int(name) for name in os.listdir(export_dir) if _is_number(name)]
     except OSError:
         return []
-    return [
-        Location(number, os.path.join(export_dir, str(number))) for number in sorted(map(int, names))[::-1]
-    ]
+    found = [Location(number, os.path.join(export_dir, str(number))) for number in sorted(numbers)[::-1]]
+    return [location for location in found if os.path.isdir(location.path) and not _is_around(location.path)]
+
+
+def _is_around(path: str) -> bool:
+    """Tells whether a path is a link to a folder that it lies in: versions without end, and none of them
+    one."""
+    above = os.path.realpath(os.path.dirname(path))
+    return os.path.commonpath([above, target := os.path.realpath(path)]) == target
 
 
 def _is_number(name: str) -> bool:
@@ -92,8 +100,8 @@ class Versions:
           ConfigError: the newest one's, where none can be loaded.
         """
         failures: list[tuple[Location, ConfigError]] = []
-        for location in find(self._export_dir):
-            self._failed[location.path] = look(location.path)
+        for location in await in_thread(lambda: find(self._export_dir)):
+            self._failed[location.path] = await in_thread(functools.partial(look, location.path))
             try:
                 secs = await self._take(location)
             except ConfigError as error:

@@ -54,6 +54,8 @@ class Fake:
       token: that calls need; '' for none.
       error: (status, body) that every prediction ends in.
       wait_secs: before a prediction.
+      loading: number of the version that is loaded, before which nothing can be asked; '' for none.
+      labels: of the classifier, as the metadata name them.
       asked: bodies of the predictions that came, in their order.
       address: of the page.
     """
@@ -62,6 +64,8 @@ class Fake:
     token: str = ""
     error: tuple[int, bytes] | None = None
     wait_secs: float = 0.0
+    loading: str = ""
+    labels: list[str] = dataclasses.field(default_factory=list)
     asked: list[dict] = dataclasses.field(default_factory=list)
     address: str = ""
 
@@ -74,10 +78,18 @@ class Fake:
             }
             for name in self.replies
         }
+        labels = {"@type": "type.googleapis.com/google.protobuf.ListValue", "value": self.labels}
         return {
             "model_spec": {"name": MODEL, "signature_name": "", "version": "3"},
-            "metadata": {"signature_def": {"signature_def": signatures}},
+            "metadata": {
+                "signature_def": {"signature_def": signatures},
+                **({"labels": labels} if self.labels else {}),
+            },
         }
+
+    def status(self) -> dict:
+        version, state = (self.loading, "LOADING") if self.loading else ("3", "AVAILABLE")
+        return {"model_version_status": [{"version": version, "state": state}]}
 
     def predict(self, body: dict) -> dict:
         """Returns the predictions. Raises KeyError where an input is not there."""
@@ -96,7 +108,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path in files:
             self._send(200, *files[self.path], page.HEADERS)
         elif self.path == f"{_START}/metadata":
-            self._call(lambda: self._json(200, self.fake.metadata()))
+            self._call(self._metadata)
+        elif self.path == _START:
+            self._call(lambda: self._json(200, self.fake.status()))
         else:
             self._json(404, {"error": f"there is no {self.path}"})
 
@@ -110,6 +124,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(401, {"error": "a token is needed"})
         else:
             answer_it()
+
+    def _metadata(self) -> None:
+        if self.fake.loading:
+            self._json(503, {"error": "the model is being loaded. Try again later."})
+        else:
+            self._json(200, self.fake.metadata())
 
     def _predict(self, body: bytes) -> None:
         time.sleep(self.fake.wait_secs)

@@ -102,6 +102,7 @@ def test_the_keyboard_is_enough(open_page):
 @pytest.mark.parametrize("width", [320, 390, 640, 1280])  # 640: 1,280 at 200 %
 def test_nothing_scrolls_sideways(open_page, fake, width):
     fake.replies["classify"] = lambda inputs: label_of({"LABEL_" + "x" * 120: 0.5})
+    fake.labels = ["LABEL_" + "x" * 120, *(f"label {number}" for number in range(40))]
     page = open_page(viewport={"width": width, "height": 844})
     ask(page, "Three earthquakes " + "w" * 300, "q" * 200)
     page.wait_for_selector(f"{ANSWER} mark")
@@ -301,6 +302,20 @@ def test_a_server_that_is_not_ready_is_tried_again(open_page, fake):
     page.click("#again")
     page.wait_for_selector("[role=tab]")
     assert not page.is_visible("#trouble") and page.text_content("#about") == "Version 3"
+
+
+def test_a_model_that_loads_is_waited_for(open_page, fake):
+    fake.loading, fake.labels = "3", ["negative", "positive", "1"]
+    page = open_page(wait_for="#loading:not([hidden])")
+    page.wait_for_selector("#loading-text:has-text('Version 3 is being loaded.')")
+    assert "The model is loading" in page.text_content("#loading[role=status]")
+    assert not page.is_visible("#tabs") and not page.is_visible("#trouble")
+    fake.loading = ""
+    page.wait_for_selector("[role=tab]")
+    assert not page.is_visible("#loading") and page.text_content("#about") == "Version 3"
+    page.click("#tab-classify")
+    assert page.text_content("#classify-labels") == "Labels: negative, positive, Label 1."
+    page.complaints.clear()  # the browser's own line about 503
 
 
 @pytest.mark.slow

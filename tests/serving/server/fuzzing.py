@@ -100,7 +100,7 @@ def request(body: bytes, path: bytes = PREDICT, method: bytes = b"POST", more: b
         method
         + b" "
         + path
-        + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         + length
         + more
         + b"\r\n"
@@ -227,7 +227,7 @@ def slow(rng: random.Random) -> Case:
         return Case("stalled", [data[:cut]])
     drops: list[bytes | float] = []
     for place in range(0, cut, max(cut // 12, 1)):
-        drops += [data[place : place + max(cut // 12, 1)], 0.15]
+        drops += [data[place : min(place + max(cut // 12, 1), cut)], 0.15]
     return Case("drops", drops)
 
 

@@ -17,11 +17,16 @@ class Process:
       process: itself.
     """
 
-    def __init__(self, folder, *flags: str):
+    def __init__(self, folder, *flags: str, environment: dict[str, str] | None = None):
         self._errors = open(os.path.join(str(folder), "stderr"), "w+", encoding="utf-8")
         command = [sys.executable, "scripts/serve.py", f"--export_dir={folder}/models", "--port=0", *flags]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, **(environment or {})},
         )
         line = self.process.stdout.readline()
         found = re.match(r"http://127\.0\.0\.1:(\d+)/ serves bert version 1 ", line)

@@ -142,7 +142,7 @@ def running(export_dir, limits: Limits = Limits(), load=None, **place):  # noqa:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(180)
     try:
         yield found[0]
     finally:

@@ -140,6 +140,22 @@ def test_messages_of_tensorflow_serving(server):
     assert answer.method_name == "tensorflow/serving/predict"
 
 
+def test_the_metadata_name_the_labels_of_a_classifier(tmp_path):
+    metadata_pb = pytest.importorskip("tensorflow_serving.apis.get_model_metadata_pb2")
+    from google.protobuf import json_format, struct_pb2
+
+    write_model(tmp_path / "1", "classify")
+    (tmp_path / "1" / "labels.json").write_text('{"labels": ["bad", "good"]}')
+    with running(tmp_path) as server:
+        _, found = server.get("/v1/models/bert/metadata")
+        del found["metadata"]["signature_def"]
+        described = json_format.ParseDict(found, metadata_pb.GetModelMetadataResponse()).metadata["labels"]
+        labels = struct_pb2.ListValue()
+        assert described.Unpack(labels) and list(labels) == ["bad", "good"]
+        _, found = server.predict({"instances": [{"sentence_a": "word7"}]})
+        assert found["predictions"][0]["labels"] == ["bad", "good"]
+
+
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
 def test_the_client_of_triton(server, models, binary):
     triton = pytest.importorskip("tritonclient.http")
@@ -188,7 +204,7 @@ def test_a_newer_version_on_disk_is_served(tmp_path, folder):
         write_model(tmp_path / "4", "answer", seed=1)
         (tmp_path / "9").mkdir()
         (tmp_path / "9" / "config.json").write_text(json.dumps({"half": "copied"}))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while server.get("/healthz")[1]["version"] != 4 and time.monotonic() < end:
             assert server.predict({"instances": [QUESTION]})[0] == 200
             time.sleep(0.05)

@@ -96,13 +96,14 @@ def test_addresses_and_methods_that_there_are_not(server, method, path, status):
 
 def test_a_large_body_is_refused_before_it_is_read(server):
     for size in (2001, 20_000, 10**9):
-        head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\nExpect: 100-continue\r\n\r\n"
+        head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
+        head += "Expect: 100-continue\r\n\r\n"
         answer = raw(server.port, head.encode())
         assert answer.startswith(b"HTTP/1.1 413 ") and b"more than 2,000 bytes" in answer
     status, _, body = server.request("POST", PREDICT, "x" * 20_000)
     assert status == 413 and b"more than 2,000 bytes" in body
     chunks = b"".join(b"3e8\r\n%s\r\n" % (b" " * 1000) for _ in range(3))
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert raw(server.port, head.encode() + chunks).startswith(b"HTTP/1.1 400 ")
 
 
@@ -117,11 +118,11 @@ def test_compressed_bodies_are_refused(server):
         b"hello\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\n\r\n",  # no Host
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1, 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 2\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 40_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 40_000 + b"\r\n\r\n",
         b"\0" * 100 + b"\r\n\r\n",
     ],
 )
@@ -134,7 +135,7 @@ def test_slow_headers_and_bodies_and_idle_connections_are_closed(server):
     for data in (
         b"",
         b"GET /healthz HTTP/1.1\r\nHost:",
-        f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode(),
+        f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode(),
     ):
         assert raw(server.port, data) == b""
     wait_until(lambda: any(line.get("status") == 408 for line in server.lines()))
@@ -163,7 +164,7 @@ def test_a_client_that_goes_away_is_not_computed_and_the_others_are():
             gone = socket.create_connection(("127.0.0.1", server.port))
             content = json.dumps({"instances": [{**QUESTION, "question": "gone"}]}).encode()
             gone.sendall(
-                b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+                b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
                 % (PREDICT.encode(), len(content))
             )
             gone.sendall(content)
@@ -175,6 +176,98 @@ def test_a_client_that_goes_away_is_not_computed_and_the_others_are():
             model.gate.set()
             assert first.result()[0] == other.result()[0] == 200
         assert [question for batch in model.batches for question, _ in batch] == [QUESTION["question"]] * 2
+
+
+def test_a_client_that_ends_its_writing_is_answered():
+    """Whether the end comes with the request or while its answer is made, in one piece or in several."""
+    content = json.dumps(BODY).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    with standing_in(Limits(batch_delay_ms=0)) as server:
+        model = server.model
+        in_pieces = [head + content], [head, content], [head[:40], head[40:] + content[:9], content[9:]]
+        for is_late in (False, True):
+            for pieces in in_pieces:
+                model.gate.clear()
+                model.entered.clear()
+                with socket.create_connection(("127.0.0.1", server.port), 20) as client:
+                    for piece in pieces:
+                        client.sendall(piece)
+                        time.sleep(0.01 * (len(pieces) > 1))
+                    if is_late:
+                        assert model.entered.wait(10)
+                    client.shutdown(socket.SHUT_WR)
+                    assert model.entered.wait(10)
+                    time.sleep(0.1)  # it is looked at more than once whether the client is there
+                    model.gate.set()
+                    answer = b"".join(iter(lambda: client.recv(65536), b""))
+                assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.count(b"HTTP/1.1") == 1, answer
+                assert answer.endswith(b'"score": 0.5}]}'), answer
+        for path in ("/healthz", "/nothing", "/"):
+            with socket.create_connection(("127.0.0.1", server.port), 20) as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                client.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: client.recv(65536), b""))
+            assert re.match(rb"HTTP/1\.1 (200|404) ", answer), (path, answer)
+        wait_until(lambda: server.server._http.connections() == 0)
+        assert {line["status"] for line in server.lines() if line["event"] == "request"} == {200, 404}
+
+
+def test_foreign_names_and_pages_are_refused_where_nobody_needs_a_token():
+    ours = ["localhost:1234", "LOCALHOST.", "127.0.0.1", "[::1]:80", "[0:0:0:0:0:0:0:1]"]
+    foreign = ["evil.example", "localhost.evil.example:8501", "10.0.0.7:8501", "[::2]"]
+    pages = ["http://localhost", "https://127.0.0.1:3000", "http://[::1]:8501"]
+    strange = [
+        "https://evil.example",
+        "null",
+        "http://localhost.evil.example",
+        "http://localhost@evil.example",
+    ]
+    origin = [({"Origin": each}, True) for each in pages] + [({"Origin": each}, False) for each in strange]
+    host = [({"Host": each}, True) for each in ours] + [({"Host": each}, False) for each in foreign]
+    # (settings of the server, [(headers, whether they are served)])
+    cases = [
+        ({}, [*host, *origin]),
+        ({"token": b"sesame"}, [(headers, True) for headers, _ in [*host, *origin]]),
+        (
+            {
+                "allowed_hosts": ["bert.example"],
+                "allowed_origins": ["https://app.example", "http://b.example:81"],
+            },
+            [
+                *host,
+                *origin,
+                ({"Host": "bert.example:8501"}, True),
+                ({"Origin": "https://bert.example"}, True),
+                ({"Origin": "https://app.example:443"}, True),
+                ({"Origin": "http://app.example"}, False),
+                ({"Origin": "http://b.example:81"}, True),
+                ({"Origin": "http://b.example"}, False),
+            ],
+        ),
+        (
+            {"allowed_hosts": ["*"], "allowed_origins": ["*"]},
+            [(headers, True) for headers, _ in [*host, *origin]],
+        ),
+        ({"token": b"sesame", "allowed_hosts": ["bert.example"]}, [*host, *origin]),
+        ({"token": b"sesame", "allowed_origins": ["https://app.example"]}, origin),
+    ]
+    wrong = []
+    requests = ("GET", "/", None), ("POST", PREDICT, BODY), ("GET", "/metrics", None)
+    for settings, asked in cases:
+        with standing_in(**settings) as server:
+            for headers, is_served in asked:
+                sent = {**headers, **({"Authorization": "Bearer sesame"} if "token" in settings else {})}
+                for method, path, body in requests:
+                    status, _, content = server.request(method, path, body, sent)
+                    name = next(iter(headers))
+                    told = status == 403 and f"{name}: ".encode() in content and b"--allowed_" in content
+                    if (status == 200) != is_served or not (told or is_served):
+                        wrong.append((settings, headers, path, status, content[:200]))
+    assert not wrong
+    flags = ("allowed_hosts", "http://x"), ("allowed_hosts", "a b"), ("allowed_origins", "x.example")
+    for flag, value in flags:
+        with pytest.raises(ConfigError, match=f"--{flag}={value}, expected"):
+            Server(Place("nowhere", port=0, **{flag: [value]}), Limits(), LOADING, Log())
 
 
 def test_bad_and_good_requests_of_one_batch():

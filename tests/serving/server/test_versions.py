@@ -44,8 +44,12 @@ def test_versions_are_found_by_their_numbers(tmp_path):
     for name in ("007", "-3", "1a", "٣", "ckpt"):
         (tmp_path / name).mkdir()
     (tmp_path / "11").write_text("a file")
+    for version, target in ((12, "12"), (13, "14"), (14, "13"), (15, "gone"), (16, "."), (17, "..")):
+        (tmp_path / str(version)).symlink_to(target)
     found = versions.find(str(tmp_path))
     assert found == [Location(number, str(tmp_path / str(number))) for number in (10, 9, 2)]
+    (tmp_path / "18").symlink_to("9")
+    assert versions.find(str(tmp_path))[0] == Location(18, str(tmp_path / "18"))
     assert versions.find(str(tmp_path / "9")) == [Location(9, str(tmp_path / "9"))]
     assert versions.find(str(tmp_path / "nothing")) == [Location(1, str(tmp_path / "nothing"))]
 

@@ -1,12 +1,14 @@
 // The page: tabs, forms, and what they say when something is wrong.
 
-import { asCommand, CallError, describe, predict, setToken } from "./calls.js";
-import { make, PANELS } from "./panels.js";
+import { asCommand, CallError, describe, predict, progress, setToken } from "./calls.js";
+import { make, nameOfLabel, PANELS } from "./panels.js";
 
 const at = (id) => document.getElementById(id);
 const tabs = Array.from(document.querySelectorAll("[role=tab]"));
 const methodOf = (tab) => tab.id.replace("tab-", "");
 const panelOf = (method) => at(`panel-${method}`);
+const LOOK_MS = 2000; // between looks whether the model is loaded
+const MOST_LABELS = 30; // that are named
 let afterToken; // what a call wanted when the server asked for a token
 
 // ---------------------------------------------------------------------------------------------------------
@@ -218,18 +220,46 @@ async function start() {
   at("trouble").hidden = true;
   at("about").textContent = "Asking the server what it can…";
   try {
-    const { version, signatures } = await describe();
+    const { version, signatures, labels } = await describe();
     at("about").textContent = version && `Version ${version}`;
+    nameLabels(labels);
     offer(signatures);
+    at("loading").hidden = true;
   } catch (error) {
     at("about").textContent = "";
+    at("loading").hidden = error.kind !== "loading";
     if (error.kind === "token") {
       askForToken(error.message, start);
+    } else if (error.kind === "loading") {
+      waitForModel();
     } else {
       at("trouble").hidden = false;
       at("trouble-text").textContent = error.message;
     }
   }
+}
+
+/** Looks until the model is loaded, then starts. */
+async function waitForModel() {
+  try {
+    const { isReady, loading } = await progress();
+    at("loading-text").textContent = loading ? `Version ${loading} is being loaded.` : "";
+    if (!isReady) {
+      setTimeout(waitForModel, LOOK_MS);
+      return;
+    }
+  } catch {
+    // Whatever it is, the next call says it.
+  }
+  start();
+}
+
+/** Says which labels a classifier has, before it is asked. */
+function nameLabels(labels) {
+  const left = labels.length - MOST_LABELS;
+  const names = labels.slice(0, MOST_LABELS).map(nameOfLabel).join(", ");
+  at("classify-labels").textContent = `Labels: ${names}${left > 0 ? ` and ${left} more` : ""}.`;
+  at("classify-labels").hidden = !labels.length;
 }
 
 tabs.forEach((tab) => {

@@ -4,7 +4,7 @@ const TIMEOUT_MS = 60_000;
 const model = `v1/models/${encodeURIComponent(document.documentElement.dataset.model)}`;
 let token = "";
 
-/** What went wrong with a call: `kind` is "token" where the server asks for one, else "". */
+/** What went wrong with a call: `kind` is "token" where the server asks for one, "loading" while it loads the model, else "". */
 export class CallError extends Error {
   constructor(message, kind = "") {
     super(message);
@@ -17,14 +17,22 @@ export function setToken(text) {
   token = text;
 }
 
-/** Returns {version, signatures}: the names of what the model can be asked. */
+/** Returns {version, signatures, labels}: the names of what the model can be asked, and of a classifier's labels. */
 export async function describe() {
   const found = await call(`${model}/metadata`);
   const signatures = found.metadata?.signature_def?.signature_def;
   if (!signatures) {
     throw new CallError("The server's answer names no signatures: is it a server of this model?");
   }
-  return { version: String(found.model_spec?.version ?? ""), signatures: new Set(Object.keys(signatures)) };
+  const version = String(found.model_spec?.version ?? "");
+  return { version, signatures: new Set(Object.keys(signatures)), labels: found.metadata.labels?.value ?? [] };
+}
+
+/** Returns whether the server has a version of the model that is ready, and the number of the one that it loads. */
+export async function progress() {
+  const versions = (await call(model)).model_version_status ?? [];
+  const isReady = versions.some(({ state }) => state === "AVAILABLE");
+  return { isReady, loading: versions.find(({ state }) => state === "LOADING")?.version ?? "" };
 }
 
 /** Returns the predictions of a signature for some instances, in their order. */
@@ -60,7 +68,8 @@ async function call(address, body) {
   }
   if (!response.ok || !found) {
     const said = typeof found?.error === "string" ? found.error : "";
-    throw new CallError(said || `The server answered with status ${response.status}, and nothing that can be read.`);
+    const kind = said && response.status === 503 ? "loading" : "";
+    throw new CallError(said || `The server answered with status ${response.status}, and nothing that can be read.`, kind);
   }
   return found;
 }

@@ -105,7 +105,7 @@ function showLabel(_values, [{ label, score, labels, scores }]) {
 }
 
 /** Some tasks of GLUE only count their labels. */
-function nameOfLabel(label) {
+export function nameOfLabel(label) {
   return /^\d+$/.test(label) ? `Label ${label}` : label;
 }
 

@@ -1,0 +1,143 @@
+"""Storage that does not answer while a newer version is read: the server goes on with the old one."""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+from tests.serving.server.processes import Process
+from tests.serving.server.servers import QUESTION, write_model
+
+# Reads of a file NAME in a folder wait as long as there is a file NAME among the gates, and say so there.
+_SLOW_READS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void wait_for_gate(int fd) {
+  const char *folder = getenv("SLOW_FOLDER"), *gates = getenv("SLOW_GATES");
+  char link[64], path[4096], gate[8192], waiting[8192];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t size = readlink(link, path, sizeof path - 1);
+  if (size < 0 || !folder || !gates) return;
+  path[size] = 0;
+  if (strncmp(path, folder, strlen(folder))) return;
+  snprintf(gate, sizeof gate, "%s%s", gates, strrchr(path, '/'));
+  snprintf(waiting, sizeof waiting, "%s.waiting", gate);
+  while (!access(gate, F_OK)) {
+    close(open(waiting, O_CREAT | O_WRONLY, 0600));
+    usleep(5000);
+  }
+}
+
+ssize_t read(int fd, void *data, size_t size) {
+  wait_for_gate(fd);
+  return ((ssize_t (*)(int, void *, size_t))dlsym(RTLD_NEXT, "read"))(fd, data, size);
+}
+
+ssize_t pread(int fd, void *data, size_t size, off_t start) {
+  wait_for_gate(fd);
+  return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, data, size, start);
+}
+
+ssize_t pread64(int fd, void *data, size_t size, off64_t start) {
+  wait_for_gate(fd);
+  return ((ssize_t (*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64"))(fd, data, size, start);
+}
+"""
+
+
+_BUNDLE = ("ckpt-0.index", "ckpt-0.data-00000-of-00001")
+
+
+@pytest.fixture(name="slow")
+def fixture_slow(tmp_path):
+    """A server of version 1; reads of version 2 wait as the gates say."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler on this machine")
+    (tmp_path / "slow.c").write_text(_SLOW_READS)
+    library, source = tmp_path / "slow.so", tmp_path / "slow.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    (tmp_path / "gates").mkdir()
+    write_model(tmp_path / "models" / "1", "answer")
+    environment = {
+        "LD_PRELOAD": str(tmp_path / "slow.so"),
+        "SLOW_FOLDER": str(tmp_path / "models" / "2"),
+        "SLOW_GATES": str(tmp_path / "gates"),
+    }
+    server = Process(tmp_path, "--methods=answer", "--poll_secs=0.1", environment=environment)
+    yield server
+    server.end()
+
+
+def call(port: int, method: str, path: str, body: str | None = None) -> tuple[int, dict]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    found = answer.status, json.loads(answer.read())
+    connection.close()
+    return found
+
+
+def wait_for(condition, secs: float = 300) -> None:
+    end = time.monotonic() + secs
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_version_whose_reads_do_not_end_holds_nobody_up(slow, tmp_path):
+    body, is_over = json.dumps({"instances": [QUESTION]}), threading.Event()
+
+    def health() -> tuple[int, int]:
+        status, found = call(slow.port, "GET", "/healthz")
+        return status, found["version"]
+
+    def ask() -> list[int]:
+        found = []
+        while not is_over.is_set():
+            found.append(call(slow.port, "POST", "/v1/models/bert:predict", body)[0])
+            time.sleep(0.05)  # leaves the processor to what loads
+        return found
+
+    def states() -> dict[str, str]:
+        _, found = call(slow.port, "GET", "/v1/models/bert")
+        return {each["version"]: each["state"] for each in found["model_version_status"]}
+
+    gates = [tmp_path / "gates" / name for name in ("config.json", *_BUNDLE)]
+    for gate in gates:
+        gate.touch()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        clients = [pool.submit(ask) for _ in range(8)]
+        try:
+            write_model(tmp_path / "models" / "2", "answer", seed=1)
+            while gates:
+                wait_for(lambda: any(gate.with_name(f"{gate.name}.waiting").exists() for gate in gates))
+                assert health() == (200, 1) and states() == {"1": "AVAILABLE", "2": "LOADING"}
+                for gate in [each for each in gates if each.with_name(f"{each.name}.waiting").exists()]:
+                    gates.remove(gate)
+                    gate.unlink()
+            wait_for(lambda: health() == (200, 2))
+        finally:
+            is_over.set()
+        answered = [client.result() for client in clients]
+    assert all(found and set(found) == {200} for found in answered)
+
+    # What is no file is not even opened.
+    shutil.copytree(tmp_path / "models" / "2", tmp_path / "models" / "3")
+    (tmp_path / "models" / "3" / "checkpoint").unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "models" / "3" / "checkpoint")
+    wait_for(lambda: states().get("3") == "END")
+    (line,) = [line for line in slow.lines() if line["event"] == "version not loaded"]
+    assert "models/3/checkpoint: it is a named pipe" in line["error"] and health() == (200, 2)
