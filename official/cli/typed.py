@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from official.cli import command_line
+from official.io import streams
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:  # it loads TensorFlow
@@ -62,9 +63,9 @@ def load(flags: argparse.Namespace) -> "Model":
 
 
 def lines(prompt: str) -> Iterator[str]:
-    """Yields the lines of stdin that are not empty, with a prompt where it is a terminal. Raises ConfigError
-    for what is no text."""
-    while True:
+    """Yields the lines of stdin that are not empty, with a prompt where it is a terminal, as long as somebody
+    reads the answers. Raises ConfigError for what is no text."""
+    while not streams.is_unread():
         if sys.stdin.isatty():
             print(prompt, end="", flush=True)
         try:

@@ -7,17 +7,11 @@ import contextlib
 import gc
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Collection, Iterator
+from typing import NoReturn
 
-from official.io import late_modules, signals
-
-# absl's log lines of level INFO, and what it says before it is set up.
-_NOISE = re.compile(
-    rb"^(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n", re.MULTILINE
-)
-
+from official.io import late_modules
 
 # What TensorFlow imports, if it is installed, for things that this project does not do: tables that are given
 # to Keras, Keras' own files of weights, callbacks that post to a server, images, TensorBoard's file system
@@ -50,12 +44,27 @@ class _Finder:
             load = spec.loader.exec_module
 
             def load_well(module) -> None:
-                with without_noise(), late_modules.late(self._late), uncollected():
+                from official.io import quiet  # late: who only asks for help does not wait for it
+
+                if sys.flags.optimize > 1:
+                    self._refuse()
+                with quiet.without_noise(), late_modules.late(self._late), uncollected():
                     load(module)
                     gc.freeze()  # modules stay, whatever is looked for among the rest
 
             spec.loader.exec_module = load_well  # type: ignore[method-assign]
         return spec
+
+    def _refuse(self) -> NoReturn:
+        from official.io.errors import ConfigError
+
+        sys.meta_path.insert(0, self)  # for whoever tries again
+        asked = os.environ.get("PYTHONOPTIMIZE")
+        how = f"PYTHONOPTIMIZE={asked}" if asked else "python -OO"
+        raise ConfigError(
+            f"{how} takes the documentation out of all modules, and {self._package} reads its own when it is"
+            " imported. Unset it, or use PYTHONOPTIMIZE=1."
+        )
 
 
 def prepare(package: str, late: Collection[str] = ()) -> None:
@@ -80,36 +89,3 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-@contextlib.contextmanager
-def without_noise() -> Iterator[None]:
-    """Keeps back the log lines of level INFO that the process writes to its stderr, also from C++; all else
-    is written when the block ends."""
-    import tempfile  # late: who only asks for help does not wait for it
-
-    if sys.stderr:
-        sys.stderr.flush()
-    try:
-        kept = os.dup(2)
-    except OSError:  # the process has no stderr
-        yield
-        return
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            with signals.telling_on(kept):
-                yield
-        finally:
-            if sys.stderr:
-                sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)
-            with contextlib.suppress(OSError):
-                _write_all(2, _NOISE.sub(b"", file.read()))
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

@@ -7,15 +7,16 @@ import itertools
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from official.io import speeds, workers
+from official.io import signals, speeds, streams, work_folders, workers
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +53,19 @@ def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
     # TensorFlow hangs in the next.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
+    with _short_temporary_folder():
+        util.get_temp_dir()  # made once, for the sockets of this process
     return context
+
+
+@contextlib.contextmanager
+def _short_temporary_folder() -> Iterator[None]:
+    """Lets temporary files of its block lie where the paths of sockets, 33 bytes longer, have room."""
+    before, tempfile.tempdir = tempfile.tempdir, work_folders.for_sockets(70)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def load_ahead(preload: str) -> None:
@@ -120,8 +133,9 @@ def _begin(counters, read_end: Connection) -> None:
             counters[0] += num_bytes
             counters[1] += items
 
+    streams.settle()
     workers.report_to(count)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals.handled():
         signal.signal(number, signal.SIG_DFL)
     threading.Thread(target=_die_with, args=(read_end,), daemon=True).start()
 
