@@ -44,7 +44,7 @@ def read_lines() -> Iterator[tuple[int, bytes]]:
     while sys.stdin and not streams.is_unread():
         if sys.stdin.isatty():
             print("text> ", end="", flush=True)
-        line = sys.stdin.buffer.readline()
+        line = typed.check_length(sys.stdin.buffer.readline(typed.LONGEST_LINE))
         if not line:
             return
         number += 1

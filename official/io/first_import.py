@@ -6,10 +6,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
-import os
 import sys
 from collections.abc import Collection, Iterator
-from typing import NoReturn
 
 from official.io import late_modules
 
@@ -44,27 +42,20 @@ class _Finder:
             load = spec.loader.exec_module
 
             def load_well(module) -> None:
-                from official.io import quiet  # late: who only asks for help does not wait for it
+                from official.io import errors, quiet  # late: who only asks for help does not wait for them
 
                 if sys.flags.optimize > 1:
-                    self._refuse()
+                    sys.meta_path.insert(0, self)  # for whoever tries again
+                    raise errors.ConfigError(
+                        f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {self._package}"
+                        " reads when it is imported. Unset PYTHONOPTIMIZE, or set it to 1."
+                    )
                 with quiet.without_noise(), late_modules.late(self._late), uncollected():
                     load(module)
                     gc.freeze()  # modules stay, whatever is looked for among the rest
 
             spec.loader.exec_module = load_well  # type: ignore[method-assign]
         return spec
-
-    def _refuse(self) -> NoReturn:
-        from official.io.errors import ConfigError
-
-        sys.meta_path.insert(0, self)  # for whoever tries again
-        asked = os.environ.get("PYTHONOPTIMIZE")
-        how = f"PYTHONOPTIMIZE={asked}" if asked else "python -OO"
-        raise ConfigError(
-            f"{how} takes the documentation out of all modules, and {self._package} reads its own when it is"
-            " imported. Unset it, or use PYTHONOPTIMIZE=1."
-        )
 
 
 def prepare(package: str, late: Collection[str] = ()) -> None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import errno
 import fcntl
 import glob
 import hashlib
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import tempfile
 import time
@@ -70,7 +68,6 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
     """
     compiler = find_compiler()
     name = f"{recipe.name}-{_digest(recipe, compiler)}.so"
-    path = os.path.join(user_cache.folder(), "native", name)
     try:
         path = os.path.join(user_cache.private("native"), name)
         if _is_whole(path):
@@ -80,13 +77,12 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
                 before()
                 _compile(recipe, compiler, path, timeout_secs)
     except OSError as error:
-        raise NotBuilt(f"{error.filename or path}: {error.strerror or error}") from None
+        raise NotBuilt(f"{error.filename or name}: {error.strerror or error}") from None
     return path
 
 
 def _is_whole(path: str) -> bool:
-    """Tells whether a library is there as it was compiled. Raises OSError where somebody else may have put it
-    there."""
+    """Tells whether a library is there as it was compiled. Raises OSError where it may be somebody else's."""
     try:
         data, said = _read_own(path), _read_own(path + _DIGEST)
     except FileNotFoundError:
@@ -95,13 +91,10 @@ def _is_whole(path: str) -> bool:
 
 
 def _read_own(path: str) -> bytes:
-    """Returns what is in a regular file of this user or root. Raises OSError."""
+    """Returns what is in a file of this user or root, which is no link. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        user_cache.check_owner(path, found)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", path)
+        user_cache.check_owner(path, os.fstat(descriptor))
         return file.read()
 
 

@@ -16,7 +16,7 @@ from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from official.io import signals, speeds, streams, work_folders, workers
+from official.io import signals, speeds, streams, workers
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,19 +53,22 @@ def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
     # TensorFlow hangs in the next.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
-    with _short_temporary_folder():
-        util.get_temp_dir()  # made once, for the sockets of this process
+    before, tempfile.tempdir = tempfile.tempdir, folder_for_sockets(70)  # their paths are 33 bytes longer
+    try:
+        util.get_temp_dir()  # made once, for all sockets of this process
+    finally:
+        tempfile.tempdir = before
     return context
 
 
-@contextlib.contextmanager
-def _short_temporary_folder() -> Iterator[None]:
-    """Lets temporary files of its block lie where the paths of sockets, 33 bytes longer, have room."""
-    before, tempfile.tempdir = tempfile.tempdir, work_folders.for_sockets(70)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
+def folder_for_sockets(longest: int) -> str:
+    """Returns the folder of temporary files, or another one where its path has more than `longest` bytes: a
+    socket below it has a path of 107 at most."""
+    asked = tempfile.gettempdir()
+    if len(os.fsencode(asked)) <= longest:
+        return asked
+    usable = (each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.access(each, os.W_OK | os.X_OK))
+    return next(usable, asked)
 
 
 def load_ahead(preload: str) -> None:

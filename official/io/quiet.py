@@ -12,26 +12,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from official.io import signals
+
 # absl's log lines of level INFO, and what it says before it is set up.
-_NOISE = rb"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
-# Passes on lines as they come, without the noise, up to a mark or the end: argv is pattern and mark.
-_FILTER = """
-import os, re, sys
-noise, mark, text = re.compile(sys.argv[1].encode()), sys.argv[2].encode(), b""
-while True:
-    data = os.read(0, 65536)
-    *lines, text = (text + data).split(b"\\n")
-    is_over = not data or text.endswith(mark)
-    lines = [line + b"\\n" for line in lines] + ([text.replace(mark, b"")] if is_over else [])
-    data = b"".join(line for line in lines if not noise.match(line))
-    try:
-        while data:
-            data = data[os.write(2, data):]
-    except OSError:
-        pass
-    if is_over:
-        break
-"""
+_NOISE = r"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
+_FILTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "noise_filter.py")
 
 
 def quieten_libraries() -> None:
@@ -70,8 +55,6 @@ def without_noise() -> Iterator[None]:
     import secrets
     import subprocess  # late: who only asks for help does not wait for it
 
-    from official.io import signals
-
     if sys.stderr:
         sys.stderr.flush()
     with contextlib.ExitStack() as stack:
@@ -81,17 +64,14 @@ def without_noise() -> Iterator[None]:
             stack.callback(os.close, kept)
             reader, writer = os.pipe()
             stack.callback(os.close, writer)
-            try:
-                command = [sys.executable, "-I", "-S", "-c", _FILTER, _NOISE.decode(), mark]
+            with open(reader, "rb") as read_end:
                 process = subprocess.Popen(
-                    command,
-                    stdin=reader,
+                    [sys.executable, "-I", "-S", _FILTER, _NOISE, mark],
+                    stdin=read_end,
                     stdout=subprocess.DEVNULL,
                     stderr=kept,
                     start_new_session=True,  # Ctrl-C of a terminal is for this process
                 )
-            finally:
-                os.close(reader)
         except OSError:  # the process has no stderr, or there is no other: the noise is heard
             yield
             return

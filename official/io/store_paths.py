@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import glob
@@ -27,21 +28,15 @@ def host() -> str:
 def home() -> str | None:
     """Returns the home folder of this user; None where there is none."""
     found = os.environ.get("HOME")
-    if not found:
-        try:
-            found = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:
-            return None
-    return found if os.path.isabs(found) and os.path.isdir(found) else None
+    with contextlib.suppress(KeyError):  # a number without a name
+        found = found or pwd.getpwuid(os.getuid()).pw_dir
+    return found if found and os.path.isabs(found) and os.path.isdir(found) else None
 
 
 def expanded(paths: str) -> str:
     """Returns a path, or several with commas between them, with the home folders that ~ and ~user in front
-    stand for, as a shell puts them there. It does not for --flag=~/path, and nobody does in a file.
-
-    Raises:
-      ConfigError: for ~ where this user has no home folder.
-    """
+    stand for, as a shell puts them there. It does not for --flag=~/path, and nobody does in a file. Raises
+    ConfigError for ~ where this user has no home folder."""
 
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])

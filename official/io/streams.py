@@ -73,7 +73,7 @@ def _settled(stream: Any, descriptor: int, name: str) -> io.TextIOWrapper:
     stream.flush()
     is_unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
     return io.TextIOWrapper(
-        raw if is_unbuffered else io.BufferedWriter(raw),  # type: ignore[arg-type]
+        raw if is_unbuffered else io.BufferedWriter(raw),
         encoding=stream.encoding,
         errors="backslashreplace",
         newline="\n",

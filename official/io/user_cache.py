@@ -3,12 +3,10 @@ and compiled."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import functools
 import os
-import shutil
 import stat
 import tempfile
 
@@ -29,40 +27,32 @@ def folder() -> str:
 
 
 def private(name: str) -> str:
-    """Returns a folder within that of the user in which nobody else writes or reads, and makes it. Raises
-    OSError, also where it is another user's."""
+    """Makes a folder of the cache that nobody else reads. Raises OSError where it is another user's."""
     path = os.path.join(folder(), name)
     for each in (folder(), path):
         os.makedirs(each, mode=0o700, exist_ok=True)
+    if os.stat(path).st_uid == os.geteuid():
+        os.chmod(path, 0o700)
     for found in (os.lstat(path), os.stat(path)):  # a link to it is this user's, too
         check_owner(path, found)
-    if stat.S_IMODE(found.st_mode) != 0o700 and found.st_uid == os.geteuid():
-        os.chmod(path, 0o700)
     return path
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Raises OSError for a file or a folder that is neither this user's nor root's, and for one that others
-    may write to, unless it is this user's folder, which can be closed to them."""
+    """Raises OSError for what is neither this user's nor root's, and for what others may write to."""
     if found.st_uid not in (os.geteuid(), 0):
         raise OSError(errno.EPERM, f"belongs to another user (number {found.st_uid})", path)
-    is_own_folder = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode) and not is_own_folder:
+    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
         raise OSError(errno.EPERM, f"others may write to it (mode {stat.S_IMODE(found.st_mode):o})", path)
 
 
 @functools.lru_cache(maxsize=4)  # the same for the whole process
 def _temporary(parent: str) -> str:
-    """Returns the user's folder in that of temporary files: the one of earlier processes where it is private,
-    else one that ends with this process."""
+    """Returns the user's folder in that of temporary files, or a new one where that one is not private."""
     path = os.path.join(parent, f"bert-tf2-{os.geteuid()}")
     with contextlib.suppress(OSError):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
+        os.makedirs(path, 0o700, exist_ok=True)
         found = os.lstat(path)
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if is_own and not found.st_mode & 0o077:
+        if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077:
             return path
-    path = tempfile.mkdtemp(prefix="bert-tf2-", dir=parent)
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+    return tempfile.mkdtemp(prefix="bert-tf2-", dir=parent)

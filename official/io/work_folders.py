@@ -4,12 +4,10 @@ removes it."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import functools
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from typing import IO
@@ -47,21 +45,7 @@ def open_lock(path: str, mode: int = 0o666) -> IO[bytes]:
     """Opens a lock file, which is made where it is not there: never through a link, and without a change to
     what is in it. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode))
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "is no regular file", path)
-    return file
-
-
-def for_sockets(longest: int) -> str:
-    """Returns the folder of temporary files, or another one where its path has more than `longest` bytes: a
-    socket below it has a path of 107 at most."""
-    asked = tempfile.gettempdir()
-    if len(os.fsencode(asked)) <= longest:
-        return asked
-    usable = (each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.access(each, os.W_OK | os.X_OK))
-    return next(usable, asked)
+    return open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode))
 
 
 def _made(parent: str) -> tuple[str, int]:
