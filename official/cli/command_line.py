@@ -8,13 +8,12 @@ import math
 import os
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from official.cli import aliases
-from official.io import quiet, signals
+from official.io import quiet, signals, store_paths
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
 _FLAG = re.compile(r"--\w[\w-]*")
@@ -73,6 +72,8 @@ class Parser(argparse.ArgumentParser):
         flags, unknown = self.parse_known_args(arguments)
         for argument in unknown:
             self._check_known(argument)
+        for name, value in vars(flags).items():
+            setattr(flags, name, _with_homes(value))
         return flags
 
     def options(self) -> dict[str, tuple[str, ...]]:
@@ -109,6 +110,13 @@ class Parser(argparse.ArgumentParser):
         if name not in self._option_string_actions:
             kind = "unknown flag" if name.startswith("-") else "unexpected argument"
             raise ConfigError(f"{kind} {name[:100]}{suggest(name, self._option_string_actions)}. See --help.")
+
+
+def _with_homes(value: Any) -> Any:
+    """Returns the value of a flag with home folders for ~ and ~user, where it is text or a list of texts."""
+    if isinstance(value, list):
+        return [_with_homes(each) for each in value]
+    return store_paths.expanded(value) if isinstance(value, str) else value
 
 
 def _is_on_or_off(action: argparse.Action) -> bool:
@@ -215,12 +223,11 @@ def in_new_process(*words: str) -> list[str]:
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a
-    signal in 130 or 143."""
+    signal in 129, 130 or 143."""
     quiet.quieten_libraries()
     atexit.register(gc.freeze)  # what is left goes with the process: nobody looks for cycles in it
-    code: int | None = 128 + signal.SIGPIPE  # where nobody reads what it prints
     try:
-        with quiet.telling(), signals.raising():  # an exception, so that files are cleaned up
+        with signals.raising():  # an exception, so that files are cleaned up
             code = main()
     except ConfigError as error:
         code = fail(error)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from official.cli import command_line, typed
+from official.io import streams
 from official.io.errors import ConfigError, report_error
 
 
@@ -40,10 +41,10 @@ def read_lines() -> Iterator[tuple[int, bytes]]:
     """Yields number and bytes of the lines of stdin that are not blank, with a prompt where it is a
     terminal."""
     number = 0
-    while sys.stdin:
+    while sys.stdin and not streams.is_unread():
         if sys.stdin.isatty():
             print("text> ", end="", flush=True)
-        line = sys.stdin.buffer.readline()
+        line = typed.check_length(sys.stdin.buffer.readline(typed.LONGEST_LINE))
         if not line:
             return
         number += 1
@@ -65,7 +66,12 @@ def shown(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool
             "  ".join(f"{word} {rounded(probability)}" for word, probability in words) for words in masks
         )
     named = [[{"word": word, "probability": probability} for word, probability in words] for words in masks]
-    return json.dumps({"text": text, "masks": named}, ensure_ascii=False)
+    return as_json_line({"text": text, "masks": named})
+
+
+def as_json_line(values: dict) -> str:
+    """Returns values as JSON that stdout takes as it is: Python's escapes are none of JSON's."""
+    return json.dumps(values, ensure_ascii=not streams.has_all_letters())
 
 
 def rounded(probability: float) -> str:
@@ -86,7 +92,7 @@ def main() -> int:
             report_error(command_line.program(), f"line {number}: {error}")
             if flags.json:
                 values = {"text": line.decode(errors="replace"), "error": str(error)}
-                print(json.dumps(values, ensure_ascii=False), flush=True)
+                print(as_json_line(values), flush=True)
     if not number:
         raise ConfigError("no text on stdin. Give lines with [MASK] in them.")
     return 2 if wrong else 0

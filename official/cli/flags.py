@@ -10,6 +10,7 @@ from official.cli import aliases, command_line, configs, foreign
 from official.config import ConfigError, own_place
 from official.io import files
 from official.io.errors import check_arguments
+from official.io.store_paths import expanded
 
 _PROGRAM = "train.py"  # absl wants a name; no message has it
 _BYTE_ORDER_MARK = "\ufeff"
@@ -174,9 +175,10 @@ def _with_shipped_file(argument: str) -> str:
     name, equals, path = argument.partition("=")
     if not equals or name.lstrip("-") != "flagfile":
         return argument
+    found = configs.find(expanded(path))
     try:
-        with files.open_binary(configs.find(path)):
-            return f"{name}={configs.find(path)}"
+        with files.open_binary(found):
+            return f"{name}={found}"
     except OSError as error:
         raise ConfigError(f"--flagfile={path}: {error.strerror or error}.") from None
 
@@ -191,7 +193,10 @@ def _given(values: flags.FlagValues) -> dict:
     """Returns {setting: value} of the flags that were given; what is under configs/ is found where it is
     shipped."""
     given = {name: values[name].value for name in config_lib.FIELDS if values[name].present}
-    return {name: configs.find(value) if isinstance(value, str) else value for name, value in given.items()}
+    return {
+        name: configs.find(expanded(value)) if isinstance(value, str) else value
+        for name, value in given.items()
+    }
 
 
 def read_config(name: str) -> dict:

@@ -17,6 +17,7 @@ from official.config.foreign import older, rows, translation
 from official.config.foreign.families import FAMILIES, Family, family_of, flat
 from official.config.foreign.options import OPTIONS, table_for
 from official.io.errors import ConfigError, suggest
+from official.io.store_paths import expanded
 from official.io.yaml_files import read_yaml
 
 _YAML = (".yml", ".yaml")
@@ -54,6 +55,7 @@ class Source:
 def find(given: str) -> Source:
     """Returns the file that --config=FILE|NAME|FILE.yml:NAME means. Raises ConfigError for what there is
     not."""
+    given = expanded(given)
     path, entry = configs.find(given), None
     file, colon, after = given.rpartition(":")
     if colon and file.endswith(_YAML) and os.path.isfile(file):

@@ -4,8 +4,8 @@
   bert launch --hosts=node1:4000,node2:4000 --max_restarts=5 -x PATH -- bert train --config=quickstart
 
 Each process gets TF_CONFIG: who is in the job, and which of them it is. Its lines are printed with its rank
-in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C and SIGTERM go to all processes. Exit codes are those of the
-run: 1, 2, 3, 130 and 143 end the job, anything else but 0 is a loss.
+in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C, SIGTERM and SIGHUP go to all processes. Exit codes are those
+of the run: 1, 2, 3, 129, 130 and 143 end the job, anything else but 0 is a loss.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from official.launching.topology import Topology
 SITE = ("vipu_server_host", "vipu_partition", "vipu_cluster", "vipu_allocation")
 _IPU_MODULE = "official.training.ipu"
 _OURS = ("train.py", "bert", "official.cli", _IPU_MODULE)
-_VALUE = re.compile(r"[\w.,:/${}\[\]-]+")
+_VALUE = re.compile(r"(?!-)[\w.,:/${}\[\]-]+")
 
 
 def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dialect]:
@@ -73,7 +73,9 @@ def _given(flags: argparse.Namespace) -> dict[str, str]:
     given = {name: str(getattr(flags, name)) for name in names if getattr(flags, name) is not None}
     for name, value in given.items():
         if not _VALUE.fullmatch(value):
-            raise ConfigError(f"--{name}={value[:100]!r}, expected letters, digits and . , : / - or $NAME.")
+            raise ConfigError(
+                f"--{name}={value[:100]!r}, expected letters, digits and . , : / - or $NAME, the first no -."
+            )
     return given
 
 

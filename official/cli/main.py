@@ -7,7 +7,7 @@ name of the command that it is. What they print names the program as it was type
 import sys
 from typing import NoReturn
 
-from official.io import signals
+from official.io import signals, streams
 from official.io.errors import ConfigError
 
 _HELP = ("--help", "-h", "help")
@@ -15,6 +15,7 @@ _HELP = ("--help", "-h", "help")
 
 def main() -> NoReturn:
     """Runs the command line of `bert` and exits with the command's code."""
+    streams.settle()  # before the pipe of the signals, which would have the number of a closed stream
     signals.watch()  # before anything that takes time to import
     from official.cli import command_line, table
 
@@ -33,6 +34,7 @@ def main() -> NoReturn:
 
 def script(name: str) -> NoReturn:
     """Runs a command for a program of the repository, whose name stays in sys.argv[0]."""
+    streams.settle()
     signals.watch()
     from official.cli import table
 

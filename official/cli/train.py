@@ -6,10 +6,9 @@
     python train.py --help
 
 Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer
-process was lost or did not come (start all again), 130 / 143 saved on a signal.
+process was lost or did not come (start all again), 129 / 130 / 143 saved on a signal.
 """
 
-import contextlib
 import importlib
 import os
 import shlex
@@ -26,7 +25,7 @@ from official.cli import command_line, flags
 from official.config import Config, ConfigError, follows_graphcore_log, own_place
 from official.config.backends import BACKENDS
 from official.config.settings.plan import SECTION as PLAN
-from official.io import first_import, quiet, signals
+from official.io import first_import, signals
 from official.io.errors import PeerError, report_error
 from official.io.json_files import read_json_or_empty
 from official.io.writing import naming_output, replace_file
@@ -43,8 +42,7 @@ def start() -> NoReturn:
     """
     code = main(sys.argv[1:])
     if code > 128 or code == 4:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
+        sys.stdout.flush()
         os._exit(code)  # pylint: disable=protected-access
     sys.exit(code)
 
@@ -54,8 +52,7 @@ def main(arguments: list[str]) -> int:
     try:
         return _run(arguments)
     except flags.HelpRequested as text:
-        with quiet.telling():
-            print(text)
+        print(text)
         return 0
     except ConfigError as error:
         for title, names in error.details.items():
@@ -73,8 +70,7 @@ def main(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     config, told = flags.read(arguments, os.environ)
     if told and config.verbosity >= 0 and _is_first(config):
-        with quiet.telling():
-            print("\n".join(told))
+        print("\n".join(told))
     _check_export(config)
     _say_what_starts(config)
     program = BACKENDS[config.distribution_strategy].program
@@ -94,15 +90,13 @@ def _run(arguments: list[str]) -> int:
     configure_logging(config.verbosity)
     _say_config(arguments, config)
     if config.plan or config.compile_only:
-        with quiet.telling():
-            print(_planned(config, todo, make_task) if config.plan else _compiled(config, todo, make_task))
+        print(_planned(config, todo, make_task) if config.plan else _compiled(config, todo, make_task))
         return 0
     command = command_line.words(arguments)
     with signals.raising():  # while starting and reporting; between the two, the run saves first
         result = todo.run(config, make_task, command=command, started=official.STARTED)
         _export(result, config)
-    with quiet.telling():
-        _tell(result, config, command)
+    _tell(result, config, command)
     return result.exit_code
 
 

@@ -3,13 +3,17 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, AnyStr
 
 from official.cli import command_line
+from official.io import streams
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:  # it loads TensorFlow
     from official.inference import Model, backends
+
+
+LONGEST_LINE = 2**24
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -61,14 +65,22 @@ def load(flags: argparse.Namespace) -> "Model":
     return Model(found, settings, flags.calibration_file)
 
 
+def check_length(line: AnyStr) -> AnyStr:
+    """Returns a line that was read up to `LONGEST_LINE`. Raises ConfigError where it is longer: those of a
+    device never end."""
+    if len(line) == LONGEST_LINE:
+        raise ConfigError(f"a line of the input has {LONGEST_LINE:,} characters or more. Give a text a line.")
+    return line
+
+
 def lines(prompt: str) -> Iterator[str]:
-    """Yields the lines of stdin that are not empty, with a prompt where it is a terminal. Raises ConfigError
-    for what is no text."""
-    while True:
+    """Yields the lines of stdin that are not empty, with a prompt where it is a terminal, as long as somebody
+    reads the answers. Raises ConfigError for what is no text."""
+    while not streams.is_unread():
         if sys.stdin.isatty():
             print(prompt, end="", flush=True)
         try:
-            line = sys.stdin.readline()
+            line = check_length(sys.stdin.readline(LONGEST_LINE))
             line.encode()  # in some locales Python lets through what is no UTF-8
         except UnicodeError as error:
             reason = getattr(error, "reason", error)

@@ -98,8 +98,9 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
                 values[name] = FIELDS[name].checked(value, source)
-                if name == "bert_config_file" and value and "model" not in layer:
-                    values["model"] = bert_config_from_dict(read_json(value, name, any_number=True), value)
+                path = values[name]
+                if name == "bert_config_file" and path and "model" not in layer:
+                    values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
     config = with_gradient_scopes(with_eval_rule(with_made_up_data(Config(**values))))
     if config.task == "pretrain":
         config = with_steps(config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from official.io.errors import ConfigError, check_arguments, suggest
 from official.io.files import is_remote
+from official.io.store_paths import expanded
 
 PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
 # Parts that settings have in a training, see `Field.training`.
@@ -89,6 +90,7 @@ class Field:
         value = self._converted(value, received)
         if isinstance(value, str):
             check_arguments([value])  # JSON can spell half characters
+            value = expanded(value)
         if not isinstance(value, self.type):
             raise ConfigError(f"{received}, expected a value of type {self.type.__name__}.")
         self._check_range(value, received)

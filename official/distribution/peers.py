@@ -18,6 +18,7 @@ from absl import logging
 from official.config.cluster import Cluster
 from official.distribution import deadline, rendezvous
 from official.distribution.watch import Watch
+from official.io import signals
 from official.io.errors import ConfigError, PeerError, report_error
 
 # What TensorFlow raises in an operation of all processes once one of them is gone.
@@ -144,7 +145,7 @@ def _killable(timeout_secs: int) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    before = {number: signal.getsignal(number) for number in (*signals.handled(), signal.SIGALRM)}
     for number in before:
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(int(timeout_secs + _ALARM_SECS))

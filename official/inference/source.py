@@ -20,6 +20,7 @@ from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.inference import networks
 from official.io import json_files, model_folder, vocabulary_files
+from official.io.store_paths import expanded
 
 # The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
 _ROUNDING = 128
@@ -183,6 +184,7 @@ def find(
       ConfigError: where there is no checkpoint or vocabulary, they do not fit together, or something that
         lies with them asks for what is not supported.
     """
+    path, vocab_file = expanded(path), expanded(vocab_file) if vocab_file else None
     name = f"--{flag}={path}" if flag else path
     settings = _settings_of_run(path)
     checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")

@@ -36,10 +36,14 @@ def report_error(program: str, message: str) -> None:
     stream = sys.stderr
     if stream is None:  # closed
         return
-    text = f"{program}: {' '.join(message.split())}"
-    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    text = printable(f"{program}: {' '.join(message.split())}")
     encoding = getattr(stream, "encoding", None) or "utf-8"
     print(cut(text.encode(encoding, "backslashreplace").decode(encoding)), file=stream, flush=True)
+
+
+def printable(text: str) -> str:
+    """Returns a text as one line: what ends lines, or steers a terminal, is escaped."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

@@ -6,18 +6,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
-import os
-import re
 import sys
 from collections.abc import Collection, Iterator
 
-from official.io import late_modules, signals
-
-# absl's log lines of level INFO, and what it says before it is set up.
-_NOISE = re.compile(
-    rb"^(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n", re.MULTILINE
-)
-
+from official.io import late_modules
 
 # What TensorFlow imports, if it is installed, for things that this project does not do: tables that are given
 # to Keras, Keras' own files of weights, callbacks that post to a server, images, TensorBoard's file system
@@ -50,7 +42,15 @@ class _Finder:
             load = spec.loader.exec_module
 
             def load_well(module) -> None:
-                with without_noise(), late_modules.late(self._late), uncollected():
+                from official.io import errors, quiet  # late: who only asks for help does not wait for them
+
+                if sys.flags.optimize > 1:
+                    sys.meta_path.insert(0, self)  # for whoever tries again
+                    raise errors.ConfigError(
+                        f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {self._package}"
+                        " reads when it is imported. Unset PYTHONOPTIMIZE, or set it to 1."
+                    )
+                with quiet.without_noise(), late_modules.late(self._late), uncollected():
                     load(module)
                     gc.freeze()  # modules stay, whatever is looked for among the rest
 
@@ -80,36 +80,3 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-@contextlib.contextmanager
-def without_noise() -> Iterator[None]:
-    """Keeps back the log lines of level INFO that the process writes to its stderr, also from C++; all else
-    is written when the block ends."""
-    import tempfile  # late: who only asks for help does not wait for it
-
-    if sys.stderr:
-        sys.stderr.flush()
-    try:
-        kept = os.dup(2)
-    except OSError:  # the process has no stderr
-        yield
-        return
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            with signals.telling_on(kept):
-                yield
-        finally:
-            if sys.stderr:
-                sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)
-            with contextlib.suppress(OSError):
-                _write_all(2, _NOISE.sub(b"", file.read()))
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

@@ -2,7 +2,9 @@
 the user's cache folder.
 
 The name of a library says what it was made of and for: sources, flags, compiler, what it is linked to, and
-the CPU. So none is ever out of date, and machines that share a home folder do not take each other's.
+the CPU. So none is ever out of date, and machines that share a home folder do not take each other's. Its code
+runs in the process: it is taken only from this user or root, and only as it was compiled, which the sha256
+beside it says. One that is damaged is compiled anew.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from official.io import user_cache, writing
+from official.io import user_cache, work_folders, writing
 
 _COMPILERS = ("c++", "g++", "clang++")
 _POLL_SECS = 0.1
+_DIGEST = ".sha256"  # after the name of a library: the file with its sha256
 _LONGEST_REASON = 200
 
 
@@ -64,18 +67,35 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
       NotBuilt: where there is no compiler, it fails, takes too long, or there is no place for the library.
     """
     compiler = find_compiler()
-    path = os.path.join(user_cache.folder(), "native", f"{recipe.name}-{_digest(recipe, compiler)}.so")
-    if os.path.exists(path):
-        return path
+    name = f"{recipe.name}-{_digest(recipe, compiler)}.so"
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        path = os.path.join(user_cache.private("native"), name)
+        if _is_whole(path):
+            return path
         with _locked(path + ".lock", timeout_secs):
-            if not os.path.exists(path):
+            if not _is_whole(path):
                 before()
                 _compile(recipe, compiler, path, timeout_secs)
     except OSError as error:
-        raise NotBuilt(f"{error.filename or path}: {error.strerror or error}") from None
+        raise NotBuilt(f"{error.filename or name}: {error.strerror or error}") from None
     return path
+
+
+def _is_whole(path: str) -> bool:
+    """Tells whether a library is there as it was compiled. Raises OSError where it may be somebody else's."""
+    try:
+        data, said = _read_own(path), _read_own(path + _DIGEST)
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(data).hexdigest() == said.decode(errors="replace").strip()
+
+
+def _read_own(path: str) -> bytes:
+    """Returns what is in a file of this user or root, which is no link. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        user_cache.check_owner(path, os.fstat(descriptor))
+        return file.read()
 
 
 def find_compiler() -> str:
@@ -123,7 +143,7 @@ def _cpu(cpu_info: str = "/proc/cpuinfo") -> str:
 def _locked(path: str, timeout_secs: float) -> Iterator[None]:
     """Holds a lock file; it is let go when the process ends, however that is. Raises NotBuilt."""
     until = time.monotonic() + timeout_secs
-    with open(path, "wb") as lock:
+    with work_folders.open_lock(path, 0o600) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +171,13 @@ def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> N
             list(executor.map(lambda command: _run(command, timeout_secs), commands))
         library = os.path.join(folder, "library.so")
         _run([compiler, "-shared", *objects, *recipe.link_flags, "-o", library], timeout_secs)
+        os.chmod(library, 0o600)  # whatever the umask
+        digest = os.path.join(folder, "sha256")
+        with open(library, "rb") as file, open(digest, "w", encoding="ascii") as out:
+            out.write(hashlib.sha256(file.read()).hexdigest() + "\n")
+            os.chmod(digest, 0o600)
         writing.publish(library, path)
+        writing.publish(digest, path + _DIGEST)  # last: without it the library counts for nothing
 
 
 def _run(command: list[str], timeout_secs: float) -> str:

@@ -7,15 +7,16 @@ import itertools
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from official.io import speeds, workers
+from official.io import signals, speeds, streams, workers
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +53,22 @@ def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
     # TensorFlow hangs in the next.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload])
+    before, tempfile.tempdir = tempfile.tempdir, folder_for_sockets(70)  # their paths are 33 bytes longer
+    try:
+        util.get_temp_dir()  # made once, for all sockets of this process
+    finally:
+        tempfile.tempdir = before
     return context
+
+
+def folder_for_sockets(longest: int) -> str:
+    """Returns the folder of temporary files, or another one where its path has more than `longest` bytes: a
+    socket below it has a path of 107 at most."""
+    asked = tempfile.gettempdir()
+    if len(os.fsencode(asked)) <= longest:
+        return asked
+    usable = (each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.access(each, os.W_OK | os.X_OK))
+    return next(usable, asked)
 
 
 def load_ahead(preload: str) -> None:
@@ -120,8 +136,9 @@ def _begin(counters, read_end: Connection) -> None:
             counters[0] += num_bytes
             counters[1] += items
 
+    streams.settle()
     workers.report_to(count)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals.handled():
         signal.signal(number, signal.SIG_DFL)
     threading.Thread(target=_die_with, args=(read_end,), daemon=True).start()
 

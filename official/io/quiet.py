@@ -12,6 +12,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from official.io import signals
+
+# absl's log lines of level INFO, and what it says before it is set up.
+_NOISE = r"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
+_FILTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "noise_filter.py")
+
 
 def quieten_libraries() -> None:
     """Keeps back the log lines of TensorFlow's Python side, and the notices that packages give when they are
@@ -25,41 +31,58 @@ def quieten_libraries() -> None:
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # tensorflow-hub imports it
 
 
-@contextlib.contextmanager
-def telling() -> Iterator[None]:
-    """A block that prints. Where nobody reads it any more (`| head`), the rest of it is left out without a
-    word."""
-    try:
-        yield
-        if sys.stdout:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is flushed when the process ends
-
-
 @functools.lru_cache
 def silence_compiler() -> None:
-    """Compiles a first function with stderr closed: XLA announces its first one there, in two lines that no
-    log level keeps back.
+    """Compiles a first function `without_noise`: XLA announces its first one in two lines that no log level
+    keeps back.
 
     To be called before anything is compiled, after the devices of the process are set up.
     """
     import tensorflow as tf  # late: who only asks for help does not wait for it
 
-    with _without_stderr(), tf.init_scope(), tf.device("/cpu:0"):
+    with without_noise(), tf.init_scope(), tf.device("/cpu:0"):
         tf.function(lambda: tf.zeros([]), jit_compile=True)()
 
 
 @contextlib.contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Sends what the process writes to its stderr nowhere, also from C++."""
+def without_noise() -> Iterator[None]:
+    """Keeps back the log lines of level INFO that the process writes to its stderr in its block, also from
+    C++.
+
+    All else goes through a process of its own, and at once: where TensorFlow aborts this one, its last words
+    are those that count.
+    """
+    import secrets
+    import subprocess  # late: who only asks for help does not wait for it
+
     if sys.stderr:
         sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    with contextlib.ExitStack() as stack:
+        mark = secrets.token_hex(16)
+        try:
+            kept = os.dup(2)
+            stack.callback(os.close, kept)
+            reader, writer = os.pipe()
+            stack.callback(os.close, writer)
+            with open(reader, "rb") as read_end:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", _FILTER, _NOISE, mark],
+                    stdin=read_end,
+                    stdout=subprocess.DEVNULL,
+                    stderr=kept,
+                    start_new_session=True,  # Ctrl-C of a terminal is for this process
+                )
+        except OSError:  # the process has no stderr, or there is no other: the noise is heard
+            yield
+            return
+        os.dup2(writer, 2)
+        try:
+            with signals.telling_on(kept):
+                yield
+        finally:
+            if sys.stderr:
+                sys.stderr.flush()
+            os.dup2(kept, 2)
+            with contextlib.suppress(OSError):
+                os.write(writer, mark.encode())
+            process.wait()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from official.io import bars, ray_cluster, speeds, workers
+from official.io import bars, ray_cluster, signals, speeds, workers
 from official.io.errors import ConfigError, counted
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _connection(address: str, is_own: bool) -> Iterator[Any]:
 
     if not is_own:
         _check_answers(address)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in signals.NUMBERS}
     try:
         ray.init(address, log_to_driver=False, logging_level=python_logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError, TimeoutError) as error:

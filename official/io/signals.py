@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM, from the first moment of a process to its last: one line, and exit code 130 or 143.
+"""Ctrl-C, SIGTERM and SIGHUP, from the first moment of a process to its last: one line, and exit code 130,
+143 or 129. Under nohup, SIGHUP stays ignored.
 
 What a signal does is a matter of where it hits: it ends the process at once (from `watch` on: while modules
 are loaded), becomes an exception (`raising`: where there are files to clean up), or is noted (`noting`:
@@ -20,7 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 GRACE_SECS = 5.0  # for what is cut; a batch system kills 15 or 30 seconds later
 
 
@@ -66,6 +68,12 @@ class _State:
 _state = _State(_Section(secs=0.0))
 
 
+def handled() -> tuple[signal.Signals, ...]:
+    """Returns the signals that this process handles: SIGHUP not where nohup has made it ignored."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return tuple(each for each in NUMBERS if each != signal.SIGHUP or not is_ignored)
+
+
 def watch() -> None:
     """From now on a signal ends this process with one line, unless a section says otherwise. Does nothing
     outside of the main thread."""
@@ -74,7 +82,7 @@ def watch() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous_fd = signal.set_wakeup_fd(writer)
-    previous = {number: signal.signal(number, _in_main_thread) for number in NUMBERS}
+    previous = {number: signal.signal(number, _in_main_thread) for number in handled()}
 
     def undo():
         for number, handler in previous.items():
@@ -204,12 +212,13 @@ def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
 
 def end(number: int) -> None:
     """Ends this process from any thread, whatever the others are at, with the line of a signal."""
-    os.write(_state.stderr, _line(number).encode())
+    with contextlib.suppress(OSError):  # the terminal that has hung up
+        os.write(_state.stderr, _line(number).encode())
     os._exit(128 + number)  # pylint: disable=protected-access
 
 
 def _line(number: int) -> str:
-    return f"{os.path.basename(sys.argv[0])}: {'interrupted' if number == signal.SIGINT else 'terminated'}.\n"
+    return f"{os.path.basename(sys.argv[0])}: {_WORDS[signal.Signals(number)]}.\n"
 
 
 def report(error: KeyboardInterrupt) -> int:
@@ -223,11 +232,8 @@ def _forget() -> None:
     """In a forked process: its signals are its own, and not its parent's, whose pipe it shares."""
     if _state.undo:
         signal.set_wakeup_fd(-1)
-        for number, handler in (
-            (signal.SIGINT, signal.default_int_handler),
-            (signal.SIGTERM, signal.SIG_DFL),
-        ):
-            signal.signal(number, handler)
+        for number in handled():
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         _state.section, _state.received, _state.raised_in, _state.undo = _Section(secs=0.0), None, None, None
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import glob
 import os
+import pwd
 import re
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator
 
+from official.io.errors import ConfigError
+
+_HOME = re.compile(r"(^|,\s*)(~[^/,]*)(?=[/,]|$)")
 TEMPORARY = ".tmp-"  # in the names of files that are not finished
 
 
@@ -18,6 +23,30 @@ TEMPORARY = ".tmp-"  # in the names of files that are not finished
 def host() -> str:
     """Returns the name of this machine, without hyphens."""
     return re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()) or "host"
+
+
+def home() -> str | None:
+    """Returns the home folder of this user; None where there is none."""
+    found = os.environ.get("HOME")
+    with contextlib.suppress(KeyError):  # a number without a name
+        found = found or pwd.getpwuid(os.getuid()).pw_dir
+    return found if found and os.path.isabs(found) and os.path.isdir(found) else None
+
+
+def expanded(paths: str) -> str:
+    """Returns a path, or several with commas between them, with the home folders that ~ and ~user in front
+    stand for, as a shell puts them there. It does not for --flag=~/path, and nobody does in a file. Raises
+    ConfigError for ~ where this user has no home folder."""
+
+    def with_home(match: re.Match[str]) -> str:
+        found = home() if match[2] == "~" else os.path.expanduser(match[2])
+        if found is None:
+            raise ConfigError(
+                f"{paths[:100]}: ~ is the home folder, and this user has none. Give a whole path."
+            )
+        return match[1] + (found.rstrip("/") or "/")
+
+    return _HOME.sub(with_home, paths)
 
 
 def new_tag() -> str:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from absl import logging
 
-from official.io import json_files, store_lock, writing
+from official.io import json_files, store_lock, work_folders, writing
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
 
@@ -70,7 +70,7 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
         return
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        lock = open(path, "wb")
+        lock = work_folders.open_lock(path)
     except OSError as error:
         raise ConfigError(f"--output_dir={output_dir}: {error.strerror or error}.") from None
     with lock:

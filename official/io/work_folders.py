@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import IO
 
 from official.io import store_paths
 
@@ -38,6 +39,13 @@ def new_folder(parent: str | None = None) -> Iterator[str]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def open_lock(path: str, mode: int = 0o666) -> IO[bytes]:
+    """Opens a lock file, which is made where it is not there: never through a link, and without a change to
+    what is in it. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode))
 
 
 def _made(parent: str) -> tuple[str, int]:

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 
-from official.io import store_paths, work_folders
+from official.io import signals, store_paths, work_folders
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
 
@@ -161,14 +161,14 @@ def _move_all(moves: list[tuple[str, str]]) -> None:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Holds back Ctrl-C and SIGTERM in its block, which should take next to no time; they count after it."""
+    """Holds back signals in its block, which should take next to no time; they count after it."""
     if threading.current_thread() is not threading.main_thread():  # Python handles signals in the main one
         yield
         return
     received: list[int] = []
     handlers = {
         number: signal.signal(number, lambda number, _: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in signals.handled()
     }
     try:
         yield

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from official.config.cluster.slurm import host_names
 from official.io.errors import ConfigError
 
-_ENTRY = re.compile(r"([^\s:/@]+)(?::(\d{1,5}))?")
+_ENTRY = re.compile(r"([^:]+)(?::(\d{1,5}))?")
+_NAME = re.compile(r"[\w.][\w.-]*")  # of a machine: what other programs take for neither an option nor more
 _MOST_PORTS = 2**16
 
 
@@ -89,11 +90,13 @@ def _read_entry(entry: str) -> Iterator[Host]:
         names = host_names(match[1]) if match else []
     except ConfigError:
         names = []
-    if not match or not names or match[2] and not 0 < int(match[2]) < _MOST_PORTS:
+    is_port = not match or not match[2] or 0 < int(match[2]) < _MOST_PORTS
+    if not names or not is_port or not all(map(_NAME.fullmatch, names)):
         raise ConfigError(
             f"--hosts: {entry[:100]!r} is not HOST, HOST:PORT or HOST[0-2,4]:PORT, with a port from 1 to"
-            " 65535."
+            " 65535, and a name of letters, digits and . _ -, the first no -."
         )
+    assert match
     for name in names:
         yield Host(name, int(match[2]) if match[2] else None)
 

@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from official.io import signals
+from official.io import signals, streams
 from official.launching import hosts as hosts_lib
 from official.launching import ranks as ranks_lib
 
 # Ends that are the run's own: nothing would be better the next time.
-OWN_CODES = (1, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+OWN_CODES = (1, 2, 3, *(128 + number for number in signals.NUMBERS))
 LOST_PEER = 4
 _TOGETHER_SECS = 300.0  # for the others to save, report and end where one has ended in order
 _CAUSE_SECS = 1.0  # for the rank to show that the others' loss comes from
-_GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for those that cannot go on
+_GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for those that cannot go on; for last words that nobody reads
 _ROUND_SECS = 0.1
 _BETWEEN_CALLS_SECS = 2.0
 _SIGPIPE = 128 + signal.SIGPIPE
@@ -146,7 +146,7 @@ class _Watch:
         self._steps: list[tuple[float, int]] = []  # (when, signal) that still have to be sent; 0: drop
         self._has_told = False  # the others to end: what they do then is no cause
         self._passed_on: int | None = None
-        self._unread = False  # nobody reads the output
+        self._unread_since: float | None = None  # nobody reads the output
 
     def to_the_end(self) -> Ending:
         """Returns how it has ended, once all processes have."""
@@ -159,17 +159,16 @@ class _Watch:
                 for key, _ in selector.select(_ROUND_SECS):
                     self._take(selector, key)
                 self._look_after(selector)
+                if streams.is_unread():
+                    self._end_unread()
         return self._ending()
 
     def _take(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         if key.data == self._take_signal:
             self._take_signal()
             return
-        try:
-            if not key.data.pass_on():
-                selector.unregister(key.fileobj)
-        except BrokenPipeError:
-            self._end_unread()
+        if not key.data.pass_on():
+            selector.unregister(key.fileobj)
 
     def _take_signal(self) -> None:
         self._inbox.clear()
@@ -181,24 +180,18 @@ class _Watch:
             rank.send(number)
 
     def _end_unread(self) -> None:
-        """Ends the job, in order, where nobody reads what it prints."""
-        if not self._unread:
-            self._unread = True
+        """Ends the job, in order, where nobody reads what it prints, unless these were its last words."""
+        now = time.monotonic()
+        self._unread_since = self._unread_since or now
+        if self._passed_on is None and now >= self._unread_since + _GRACE_SECS:
             self._pass_signal_on(signal.SIGTERM)
 
     def _look_after(self, selector: selectors.BaseSelector) -> None:
-        ended = []
-        for rank in self._ranks:
-            try:
-                has_ended = rank.poll()
-            except BrokenPipeError:
-                has_ended = True
-                self._end_unread()
-            if has_ended:
-                ended.append(rank)
-                for stream in rank.streams:
-                    if stream.source.fileno() in selector.get_map():
-                        selector.unregister(stream.source)
+        ended = [rank for rank in self._ranks if rank.poll()]
+        for rank in ended:
+            for stream in rank.streams:
+                if stream.source.fileno() in selector.get_map():
+                    selector.unregister(stream.source)
         failed = [rank for rank in ended if rank.code]
         if failed and self._passed_on is None:
             self._note(min(failed, key=_weight))
@@ -236,7 +229,8 @@ class _Watch:
         codes = [rank.code or 0 for rank in self._ranks]
         if self._passed_on is not None:
             own = next((code for code in codes if code in OWN_CODES), 128 + self._passed_on)
-            code = _SIGPIPE if self._unread else own if any(codes) else 0
+            cut = own if self._unread_since is None else _SIGPIPE
+            code = cut if any(codes) else 0
             return Ending("own" if code else "done", code)
         if self._cause is None:
             return Ending("done", 0)

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM while a run trains: the first asks it to save and stop, a second stops it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP while a run trains: the first asks it to save and stop, a second stops it at
+once."""
 
 from __future__ import annotations
 

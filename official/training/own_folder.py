@@ -17,7 +17,7 @@ from absl import logging
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, Config, ConfigError, bert_config_from_dict, own_place, replaced
 from official.config.setting import IDENTITY, LENGTH, RECIPE
-from official.io import model_folder, vocabulary_files
+from official.io import model_folder, vocabulary_files, work_folders
 from official.io.files import is_remote
 from official.io.json_files import read_json_or_empty
 from official.io.writing import read_lines
@@ -280,7 +280,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
         yield unchecked
         return
     try:
-        file = open(os.path.join(model_dir, ".lock"), "w", encoding="utf-8")
+        file = work_folders.open_lock(os.path.join(model_dir, ".lock"))
     except OSError as error:
         raise _unwritable(model_dir, error) from None
     with file:

@@ -165,3 +165,10 @@ def test_what_cannot_be_modelled(tmp_path, monkeypatch, flags, figures, problem)
     (tmp_path / "x.json").write_text(json.dumps(figures))
     with pytest.raises(ConfigError, match=problem):
         run(monkeypatch, *flags)
+
+
+def test_no_text_is_refused(tmp_path, monkeypatch):
+    """More and more of it would never be enough."""
+    (tmp_path / "empty").write_text("\n \n")
+    with pytest.raises(ConfigError, match="empty has no text"):
+        run(monkeypatch, f"--input_files={tmp_path}/empty", f"--vocab_file={tmp_path}/empty")

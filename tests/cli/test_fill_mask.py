@@ -246,6 +246,21 @@ def test_json_has_an_object_for_each_text(run, monkeypatch, capsys):
     ) == 5
 
 
+def test_json_stays_json_in_an_encoding_without_the_letters(monkeypatch):
+    monkeypatch.setattr(
+        sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    )
+    print(fill_mask.shown("caf\xe9 \U0001f600", [[("\xe9", 0.5)]], as_json=True), flush=True)
+    found = json.loads(sys.stdout.buffer.getvalue())
+    assert found == {"text": "caf\xe9 \U0001f600", "masks": [[{"word": "\xe9", "probability": 0.5}]]}
+
+
+def test_a_line_that_never_ends_is_refused(run, monkeypatch, capsys):
+    """As that of a device."""
+    with pytest.raises(ConfigError, match="a line of the input has 16,777,216 characters or more"):
+        typed(monkeypatch, capsys, bytes(2**24 + 1), f"--checkpoint={run}")
+
+
 @pytest.mark.parametrize(
     "probability,text", [(0.99951, "1.000"), (0.4172, "0.417"), (0.001, "0.001"), (6.86e-5, "6.9e-05")]
 )

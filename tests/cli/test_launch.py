@@ -44,6 +44,7 @@ def test_the_settings_of_a_job(monkeypatch, tmp_path):
         ("-x TF_CONFIG=x -- run", "-x TF_CONFIG: the launcher sets it"),
         ("--ssh= -- run", "--ssh= is empty"),
         ("--hosts=a:b -- run", "--hosts: 'a:b' is not HOST"),
+        ("--hosts=-oProxyCommand=x -- run", "--hosts: '-oProxyCommand=x' is not HOST"),
     ],
 )
 def test_wrong_flags_are_one_line(words, message):

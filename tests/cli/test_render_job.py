@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -110,6 +111,59 @@ def test_a_shipped_file_runs_a_command_that_bert_train_takes(path):
 # Other jobs
 
 
+LINE_ENDS = ("\n", "\r", "\x0b", "\x85", "\u2028", "\u2029", "\x1b[31m", "\x7f", "\ufeff")
+
+
+def test_nothing_in_a_value_ends_a_comment_or_changes_on_the_way(render):
+    """Neither of what steers a terminal, nor of what other readers of YAML take for no text."""
+    values = [f"a{end}---{end}kind: Pod{end}# 'x' \\ $(y)" for end in LINE_ENDS]
+    values += [
+        "y",
+        "N",
+        "1e3",
+        "0o17",
+        "nan",
+        "yes",
+        "null",
+        "~",
+        "1:30",
+        "- a",
+        "# a",
+        "a: b",
+        "",
+        " a ",
+        "é€",
+    ]
+    variables = {f"V{number}": value for number, value in enumerate(values)}
+    flags = [f"--env={name}={value}" for name, value in variables.items()]
+    for kind, command in (("jobset", ["run", *values]), ("ipujob", ["run", *values])):
+        text = render(f"--kind={kind}", IMAGE, *flags, "--", *command)
+        assert all(letter.isprintable() for letter in text.replace("\n", "")), kind
+        documents = list(yaml.safe_load_all(text))
+        (pod,) = pods(documents)
+        (container,) = pod["containers"]
+        assert [document["kind"] for document in documents] == [
+            {"jobset": "JobSet", "ipujob": "IPUJob"}[kind]
+        ]
+        said = {each["name"]: each["value"] for each in container["env"] if each["name"] in variables}
+        assert said == variables, kind
+        if kind == "jobset":
+            assert [word.replace("$$(", "$(") for word in container["command"]] == command
+        for value in ("y", "N", "1e3", "0o17", "nan"):
+            assert f"value: {value}\n" not in text, (kind, value)
+        # What the comment says is the command: bash reads it back.
+        shell = "\n".join(line[2:] for line in text.splitlines() if line.startswith("#   "))
+        shell = shell.split(" | kubectl ")[0].rstrip("\\\n ")
+        done = subprocess.run(
+            ["bash", "-c", f"printf '%s\\0' {shell.strip()}"],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+        words = done.stdout.decode().split("\0")[:-1]
+        assert words == ["bert", "render-job", f"--kind={kind}", IMAGE, *flags, "--", *command], kind
+
+
 @pytest.mark.parametrize("kind", ["jobset", "indexed_job", "tfjob"])
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_numbers_images_commands_volumes_and_names_are_put_in(render, kind, workers):
@@ -183,6 +237,7 @@ def test_the_environment_of_the_shell_has_no_part(render, monkeypatch):
         (["--kind=jobset", "--env=A"], "--env=A, expected NAME=VALUE"),
         (["--kind=jobset", "--env=A=1", "--env=A=2"], "there twice"),
         (["--kind=jobset", "--volume=runs"], "--volume=runs:, expected CLAIM:/PATH"),
+        (["--kind=jobset", "--volume=runs:/a\nb"], "expected CLAIM:/PATH"),
         (["--kind=jobset", "--imag=x"], "unknown flag --imag"),
         (["--kind=ipujob", "--ipus=6"], "expected a power of two"),
         (["--kind=ipujob", "--ipu_image=x"], "--ipu_image=x is for a command of bert train"),

@@ -3,12 +3,15 @@
 import ctypes
 import os
 import pathlib
+import pwd
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
-from official.io import native_library
+from official.io import native_library, user_cache
 from official.io.native_library import NotBuilt, Recipe
 
 # A compiler that notes each of its runs, and takes its time.
@@ -52,6 +55,7 @@ def test_a_library_is_built_once_and_again_when_its_source_changes(library, tmp_
     others = [recipe._replace(made_for="another"), recipe._replace(link_flags=["-O2"])]
     assert len({native_library.built(each, 60) for each in (recipe, *others)}) == 3
     left = os.listdir(tmp_path / "cache" / "native")
+    assert (tmp_path / "cache" / "native").stat().st_mode & 0o777 == 0o700
     assert len([name for name in left if name.endswith(".so")]) == 4 and not [x for x in left if ".tmp" in x]
 
 
@@ -63,6 +67,101 @@ def test_of_processes_that_start_at_once_one_compiles(library, tmp_path):
     paths = {process.communicate(timeout=60)[0].strip() for process in processes}
     assert len(paths) == 1 and ctypes.CDLL(paths.pop()).number() == 3
     assert runs(tmp_path) == 2
+
+
+def test_a_damaged_library_is_compiled_anew(library, tmp_path):
+    """Loading one that is cut off ends the process."""
+    path = pathlib.Path(native_library.built(library("8"), 60))
+    damages = (
+        lambda: os.truncate(path, path.stat().st_size // 2),
+        lambda: path.write_bytes(b""),
+        lambda: path.write_bytes(path.read_bytes()[:-1] + b"x"),
+        lambda: pathlib.Path(f"{path}.sha256").unlink(),
+        lambda: pathlib.Path(f"{path}.sha256").write_text("another"),
+    )
+    for number, damage in enumerate(damages, start=2):
+        path = pathlib.Path(shutil.copy(path, f"{path}.copy")).replace(path)  # the loaded one stays as it is
+        damage()
+        assert native_library.built(library("8"), 60) == str(path)
+        code = f"import ctypes; print(ctypes.CDLL({str(path)!r}).number())"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"8\n"
+        assert runs(tmp_path) == 2 * number
+
+
+def test_what_somebody_else_may_have_put_there_is_not_loaded(library, tmp_path, monkeypatch):
+    path = pathlib.Path(native_library.built(library("9"), 60))
+    folder = path.parent
+    me = os.geteuid()
+    path.chmod(0o666)
+    with pytest.raises(NotBuilt, match="others may write to it .mode 666"):
+        native_library.built(library("9"), 60)
+    path.chmod(0o600)
+    other = path.rename(folder / "other.so")
+    path.symlink_to(other)
+    with pytest.raises(NotBuilt, match="symbolic links"):
+        native_library.built(library("9"), 60)
+    path.unlink()
+    other.rename(path)
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)  # all of it is another user's, then
+    if me:
+        with pytest.raises(NotBuilt, match=f"belongs to another user .number {me}"):
+            native_library.built(library("9"), 60)
+        return
+    os.chown(path, 12345, -1)
+    monkeypatch.undo()
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(NotBuilt, match="belongs to another user .number 12345"):
+        native_library.built(library("9"), 60)
+
+
+def test_a_lock_that_is_a_link_changes_nothing(library, tmp_path):
+    recipe = library("10")
+    path = pathlib.Path(native_library.built(recipe, 60))
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    lock = pathlib.Path(f"{path}.lock")
+    lock.unlink()
+    lock.symlink_to(precious)
+    path.unlink()
+    with pytest.raises(NotBuilt, match="symbolic links"):
+        native_library.built(recipe, 60)
+    assert precious.read_text() == "kept"
+    lock.unlink()
+    lock.write_text("of another program")
+    native_library.built(recipe, 60)
+    assert lock.read_text() == "of another program"
+
+
+def test_without_a_home_the_cache_is_a_private_folder_of_temporary_files(tmp_path, monkeypatch):
+    """And never one named ~ in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("BERT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(_):
+        raise KeyError("no such user")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for number, planted in enumerate((None, "file", "open folder", "link")):
+        parent = tmp_path / f"temporary-{number}"
+        parent.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(parent))
+        expected = parent / f"bert-tf2-{os.geteuid()}"
+        if planted == "file":
+            expected.touch()
+        elif planted == "link":
+            expected.symlink_to(tmp_path)
+        elif planted:
+            expected.mkdir()
+            expected.chmod(0o777)
+        found = pathlib.Path(user_cache.folder())
+        assert found.parent == parent and (found == expected) == (planted is None), planted
+        assert found.stat().st_mode & 0o777 == 0o700 and not found.is_symlink(), planted
+        assert user_cache.folder() == str(found)
+    assert not (tmp_path / "~").exists()
+    monkeypatch.setenv("BERT_CACHE_DIR", "~/cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_cache.folder() == str(tmp_path / "cache")
 
 
 def test_who_waits_too_long_goes_on_without(library, tmp_path):

@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM at any moment: what the process says, how it ends, and what it cleans up. Nothing here
-loads TensorFlow."""
+"""Ctrl-C, SIGTERM and SIGHUP at any moment: what the process says, how it ends, and what it cleans up.
+Nothing here loads TensorFlow."""
 
 import json
 import os
@@ -11,7 +11,11 @@ import pytest
 
 from tests.conftest import ROOT, TINY
 
-NUMBERS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+NUMBERS = [
+    (signal.SIGINT, 130, "interrupted"),
+    (signal.SIGTERM, 143, "terminated"),
+    (signal.SIGHUP, 129, "hung up"),
+]
 HEAD = """
 import os, signal, sys, time
 sys.argv[0] = "/somewhere/tool.py"
@@ -35,6 +39,18 @@ def run(code: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("number,code,word", NUMBERS)
 def test_before_anything_else_a_signal_ends_the_process_with_one_line(number, code, word):
     assert run(f"hit({int(number)})") == (code, "", f"tool.py: {word}.\n")
+
+
+def test_under_nohup_the_end_of_the_terminal_is_ignored():
+    ignored = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    hits = "hit(signal.SIGHUP)\nwith signals.raising():\n    hit(signal.SIGHUP)\nprint('here still')"
+    code = ignored + HEAD + hits
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "here still\n", "")
+
+
+def test_a_stderr_that_is_gone_keeps_no_process_from_its_end():
+    assert run("os.close(2)\nhit(signal.SIGHUP)") == (129, "", "")
 
 
 @pytest.mark.parametrize("number,code,word", NUMBERS)

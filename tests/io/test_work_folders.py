@@ -76,3 +76,17 @@ def test_files_for_a_store_are_made_in_such_a_folder(tmp_path, monkeypatch):
         with open(temporary, "wb") as file:
             file.write(b"x")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_file_is_opened_as_it_is_and_never_through_a_link(tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("precious")
+    (tmp_path / "link").symlink_to(kept)
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    for name in ("link", "dangling"):
+        with pytest.raises(OSError, match="symbolic links"):
+            work_folders.open_lock(str(tmp_path / name))
+    with work_folders.open_lock(str(kept)), work_folders.open_lock(str(tmp_path / "new"), 0o600) as new:
+        assert new.name == str(tmp_path / "new")
+    assert kept.read_text() == "precious" and not (tmp_path / "none").exists()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600

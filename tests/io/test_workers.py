@@ -45,6 +45,22 @@ def wait_for(condition, secs: float = 20) -> bool:
     return condition()
 
 
+def test_a_long_path_of_temporary_files_leaves_room_for_sockets(tmp_path):
+    code = JOB.replace("write_late", "write")
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("done-*"))) == 4 and list(folder.iterdir()) == []
+
+
 def test_busy_processes_do_not_outlive_a_killed_parent(tmp_path):
     parent = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
     assert wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2)

@@ -118,7 +118,7 @@ def test_processes_know_their_place_and_get_variables(run, capfd, tmp_path):
     assert told[0]["cluster"] == told[1]["cluster"] == {"worker": ["localhost:41001", "localhost:42001"]}
 
 
-@pytest.mark.parametrize("code", [1, 2, 3, 130, 143])
+@pytest.mark.parametrize("code", [1, 2, 3, 129, 130, 143])
 def test_ends_of_the_run_s_own_pass_through_without_a_restart(run, tmp_path, code):
     assert run(f"echo >> starts-$r; exit {code}", max_restarts=3)[0] == code
     assert (tmp_path / "starts-0").read_text() == (tmp_path / "starts-1").read_text() == "\n"
@@ -202,12 +202,16 @@ def launched(tmp_path):
 
 
 TRAPS = (
-    'trap "echo term >> got-$r; exit 143" TERM; trap "echo int >> got-$r; exit 130" INT; touch up-$r;'
+    'trap "echo term >> got-$r; exit 143" TERM; trap "echo int >> got-$r; exit 130" INT;'
+    ' trap "echo hup >> got-$r; exit 129" HUP; touch up-$r;'
     " while :; do sleep 0.05; done"
 )
 
 
-@pytest.mark.parametrize("number, code, name", [(signal.SIGTERM, 143, "term"), (signal.SIGINT, 130, "int")])
+@pytest.mark.parametrize(
+    "number, code, name",
+    [(signal.SIGTERM, 143, "term"), (signal.SIGINT, 130, "int"), (signal.SIGHUP, 129, "hup")],
+)
 def test_signals_reach_every_process_once(launched, tmp_path, number, code, name):
     process = launched(TRAPS, "--max_restarts=3")
     wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
@@ -249,6 +253,13 @@ def test_when_nobody_reads_the_output_the_job_ends(launched, tmp_path):
     process.stdout.close()
     assert process.wait(20) == 141
     assert (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists()
+    process.stdout = open(os.devnull)  # noqa: SIM115  # `communicate` wants one
+
+
+def test_a_finished_job_that_nobody_reads_ends_with_0(launched):
+    process = launched("echo line")
+    process.stdout.close()
+    assert process.wait(60) == 0
     process.stdout = open(os.devnull)  # noqa: SIM115  # `communicate` wants one
 
 

@@ -331,6 +331,8 @@ def test_the_configuration_goes_with_the_package(tmp_path):
         ("indexed_job", {"name": "b" * 55, "workers": 1000}, "at most 53 characters"),
         ("jobset", {"namespace": "a.b"}, "--namespace=a.b"),
         ("jobset", {"image": "a b"}, "--image='a b'"),
+        ("jobset", {"image": "a\x1bb"}, "--image='a"),
+        ("jobset", {"image": "-a"}, "--image='-a'"),
         ("jobset", {"command": ()}, "no command"),
         ("jobset", {"memory": "64GB"}, "--memory=64GB"),
         ("jobset", {"cpu": "0"}, "--cpu=0"),

@@ -256,6 +256,8 @@ def measure_all(flags: argparse.Namespace) -> list[dict]:
     for path in files.find_files(flags.input_files, "input_files"):
         with files.open_binary(path) as file:
             texts.append(file.read() + b"\n\n")
+    if not b"".join(texts).strip():  # more of it would never be enough
+        raise ConfigError(f"--input_files={flags.input_files} has no text.")
     if flags.work_dir:
         os.makedirs(flags.work_dir, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=flags.work_dir) as folder:

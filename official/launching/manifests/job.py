@@ -163,7 +163,8 @@ def _check_names(job: Job) -> None:
                 " letter, the last no -."
             )
     for flag, image in (("image", job.image), ("ipu_image", job.ipu_image)):
-        if image is not None and not re.fullmatch(r"[^\s:@/](\S*[^\s:@/])?", image):
+        is_name = image and re.fullmatch(r"[^\s:@/-](\S*[^\s:@/])?", image) and image.isprintable()
+        if image is not None and not is_name:
             raise ConfigError(
                 f"--{flag}={image[:80]!r}, expected the name of an image, such as HOST/bert:1.0."
             )
@@ -183,7 +184,8 @@ def _check_volumes(volumes: tuple[Volume, ...]) -> None:
         is_path = (
             volume.path.startswith("/") and ".." not in volume.path.split("/") and ":" not in volume.path
         )
-        if not (_DNS_NAME.fullmatch(volume.claim) and is_path and volume.path.strip("/")):
+        is_path = is_path and volume.path.isprintable() and bool(volume.path.strip("/"))
+        if not (_DNS_NAME.fullmatch(volume.claim) and is_path):
             raise ConfigError(
                 f"--volume={volume.claim[:60]}:{volume.path[:60]}, expected CLAIM:/PATH or CLAIM:/PATH:ro."
             )

@@ -1,0 +1,92 @@
+"""The standard streams of a process, made so that it runs the same whatever they lead to.
+
+A stream that is closed leads to /dev/null, so that no file that is opened later has its number and gets what
+is printed. What cannot be written (a full disk, a pipe that nobody reads) is dropped: the work goes on, and
+its exit code says how that ended. Characters that the encoding does not have are escaped.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import select
+import sys
+from typing import Any
+
+from official.io.errors import report_error
+
+_unwritable: dict[str, OSError] = {}  # the first error of a stream, by its name
+
+
+class _Stream(io.FileIO):
+    """The bytes of stdout or stderr. No write fails; the first one that should have is noted."""
+
+    def __init__(self, descriptor: int, name: str):
+        super().__init__(descriptor, "w", closefd=False)
+        self.name = f"<{name}>"
+        self._stream = name
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left:
+            try:
+                written = super().write(left)
+            except OSError as error:
+                self._note(error)
+                break
+            if written is None:  # somebody else has made the pipe or the terminal non-blocking
+                select.select([], [self.fileno()], [])
+            else:
+                left = left[written:]
+        return size
+
+    def _note(self, error: OSError) -> None:
+        if self._stream in _unwritable:
+            return
+        _unwritable[self._stream] = error
+        if self._stream == "stdout" and error.errno != errno.EPIPE:  # `| head` has read what it wants
+            message = f"stdout cannot be written ({error.strerror}); what does not fit is lost."
+            report_error(os.path.basename(sys.argv[0]), message)
+
+
+def settle() -> None:
+    """Makes the standard streams of this process safe to write to. To be called before a file is opened."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed; the lowest free number is the one that is opened
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):  # else somebody has put a stream of theirs there
+            setattr(sys, name, _settled(stream, descriptor, name))
+
+
+def _settled(stream: Any, descriptor: int, name: str) -> io.TextIOWrapper:
+    raw = _Stream(descriptor, name)
+    if stream is None:  # was closed
+        return io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "backslashreplace", line_buffering=True)
+    stream.flush()
+    is_unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
+    return io.TextIOWrapper(
+        raw if is_unbuffered else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        newline="\n",
+        line_buffering=stream.line_buffering,
+        write_through=is_unbuffered,
+    )
+
+
+def is_unread() -> bool:
+    """Tells whether nobody reads any more what this process prints (`| head`)."""
+    return any(error.errno == errno.EPIPE for error in _unwritable.values())
+
+
+def has_all_letters() -> bool:
+    """Tells whether stdout takes any character as it is, and not some as escapes of Python's."""
+    return "utf" in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()

@@ -1,0 +1,98 @@
+"""~ in paths that no shell has expanded: flags, flagfiles, configurations, and the paths of the library."""
+
+import json
+import os
+import pwd
+
+import pytest
+
+from official.cli import command_line, flags
+from official.inference import source
+from official.io import store_paths
+from official.io.errors import ConfigError
+from tests.conftest import TINY
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The home folder, beside the working directory."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "home"
+
+
+def test_a_path_begins_with_the_home_folder(home):
+    root = pwd.getpwuid(0)
+    expected = {
+        "~/x": f"{home}/x",
+        "~": str(home),
+        f"~{root.pw_name}/x": f"{root.pw_dir}/x",
+        "a,~/b,~/c/*.txt, ~/d": f"a,{home}/b,{home}/c/*.txt, {home}/d",
+        **{
+            text: text
+            for text in (
+                "gs://bucket/~/x",
+                "s3://~/x",
+                "./~",
+                "a/~/b",
+                "a~/b",
+                "/~",
+                "~no-such-user/x",
+                "",
+                "x",
+            )
+        },
+    }
+    assert {text: store_paths.expanded(text) for text in expected} == expected
+
+
+def test_settings_of_flags_files_and_configurations(home):
+    (home / "vocab.txt").write_text("".join(f"{number}\n" for number in range(TINY["vocab_size"])))
+    (home / "bert.json").write_text(json.dumps(TINY))
+    (home / "run.json").write_text(json.dumps({"vocab_file": "~/vocab.txt", "init_checkpoint": "gs://b/~/x"}))
+    (home / "train.flags").write_text("--bert_config_file=~/bert.json\n--mllog_file=~/log.txt\n")
+    config = flags.parse(
+        [
+            "--config=~/run.json",
+            "--flagfile=~/train.flags",
+            "--model_dir=~/run",
+            "--input_files=~/a/*,b,~/c",
+            "--max_seq_length=16",
+            "--max_predictions_per_seq=3",
+            "--num_steps_per_epoch=4",
+        ]
+    )
+    assert config.vocab_file == f"{home}/vocab.txt" and config.init_checkpoint == "gs://b/~/x"
+    assert config.bert_config_file == f"{home}/bert.json" and config.mllog_file == f"{home}/log.txt"
+    assert config.model_dir == f"{home}/run"
+    assert config.input_files == f"{home}/a/*,b,{home}/c" and config.model.hidden_size == TINY["hidden_size"]
+    assert os.listdir() == []
+
+
+def test_flags_and_words_of_other_commands(home):
+    parser = command_line.Parser("Does a thing.")
+    parser.add_argument("--checkpoint", help="Where.")
+    parser.add_argument("--top_k", type=int, default=3, help="How many.")
+    parser.add_argument("--also", action="append", help="What.")
+    parser.add_argument("files", nargs="*", help="What.")
+    found = parser.parse(["--checkpoint=~/m", "--also=~/a", "--also=b", "~/f", "gs://~/g"])
+    assert (found.checkpoint, found.also, found.files) == (
+        f"{home}/m",
+        [f"{home}/a", "b"],
+        [f"{home}/f", "gs://~/g"],
+    )
+    with pytest.raises(ConfigError, match=f"{home}/none"):
+        source.find("~/none")
+
+
+def test_a_user_without_a_home_is_told_so(home, monkeypatch):
+    def nobody(_):
+        raise KeyError("no such user")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for value in (None, "", "relative", "/no/such/folder"):
+        monkeypatch.setenv("HOME", value) if value is not None else monkeypatch.delenv("HOME")
+        with pytest.raises(ConfigError, match="~/run: ~ is the home folder, and this user has none"):
+            flags.parse(["--model_dir=~/run", "--num_steps_per_epoch=4"])
