@@ -283,8 +283,8 @@ class SquadTask:
         answer stands, and its F1: a model that scores no more has not found where answers begin and end."""
         gold, data = known(self._gold).answers, known(self._eval).data
         score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
-        sentences = dict.fromkeys(gold, "")
-        sentences |= {question.id: data.sentence_of(question) for question in data.questions}
+        found = {question.id: data.sentence_of(question) for question in data.questions}
+        sentences = {**dict.fromkeys(gold, ""), **found}
         answers = {"the whole sentence": sentences, "no answer": dict.fromkeys(gold, "")}
         scores = {
             name: float(np.mean(list(score(gold, texts).f1.values()))) for name, texts in answers.items()

@@ -125,8 +125,8 @@ def write_result(
     command: list[str],
     page: str | None = None,
 ) -> str | None:
-    """Writes the result. Where the folder has one, what trains nothing adds an entry to it, with a page of its
-    own; what a signal has cut off leaves nothing.
+    """Writes the result. Where the folder has one, what trains nothing adds an entry to it, with a page of
+    its own; what a signal has cut off leaves nothing.
 
     Args:
       config: of the run.

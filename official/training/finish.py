@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.io.writing import replace_file, set_aside
-from official.reporting import graphcore_log
+from official.reporting import popart_lines
 from official.training.run_loop import RunLoop
 from official.training.task import Outputs, ScoredTask, has_examples_only, is_scored
 
@@ -76,7 +76,7 @@ def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
         outputs = loop.outputs_of(task.predict_dataset, secs)
         if secs:
             rate = len(next(iter(outputs.values()))) / sum(secs)
-            logging.info("%s", graphcore_log.inference_line(number, sum(secs), rate, secs))
+            logging.info("%s", popart_lines.inference_line(number, sum(secs), rate, secs))
     return outputs
 
 

@@ -217,18 +217,20 @@ def test_a_finished_run_is_evaluated_and_predicts_again(configured, tmp_path):
     first = configured("squad", GROUPED, num_train_epochs=1)
     assert run_on_fake(first)[0] == 0
     scores, path = result(first), pathlib.Path(first.model_dir)
+    assert run_on_fake(first)[0] == 0 and result(first) == scores  # it is over: nothing is done
+    with pytest.raises(ConfigError, match=r"^learning_rate 0.001 -> 0.01 does not fit the run"):
+        run_on_fake(configured("squad", GROUPED, num_train_epochs=1, learning_rate=1e-2))
     predictions = {name: (path / name).read_bytes() for name in OFFICIAL[:2]}
     (path / OFFICIAL[0]).unlink()
     again = configured("squad", GROUPED, num_train_epochs=1, do_train=False)
     assert run_on_fake(again)[0] == 0
     assert {name: (path / name).read_bytes() for name in predictions} == predictions
     found = result(again)
-    assert (found["reason"], found["best_step"]) == (
-        f"evaluated at step {scores['step']}",
-        scores["best_step"],
-    )
-    assert all(found[name] == scores[name] for name in ("f1", "exact_match", "checkpoint"))
-    assert json.loads((path / "train_result.json").read_text(encoding="utf-8"))["f1"] == scores["f1"]
+    (entry,) = found.pop("evaluations")
+    assert {**found, "evaluations": []} == scores
+    assert (entry["reason"], entry["report"]) == (f"evaluated at step {scores['step']}", None)
+    assert all(entry[name] == scores[name] for name in ("f1", "exact_match", "best_step", "data"))
+    assert entry["checkpoint"] == scores["checkpoint"] and entry["settings"]["predict_file"]
 
     other = configured(
         "squad",
@@ -236,7 +238,7 @@ def test_a_finished_run_is_evaluated_and_predicts_again(configured, tmp_path):
         do_train=False,
         do_eval=False,
         model_dir="other",
-        init_checkpoint=found["checkpoint"],
+        init_checkpoint=scores["checkpoint"],
     )
     assert run_on_fake(other)[0] == 0
     assert result(other)["reason"] == "predicted at step 0"

@@ -314,7 +314,7 @@ def _comparable(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", visible).split())
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _visible(character: str) -> str:
     """Returns a character, a space for white space, and nothing for one without a glyph."""
     if character.isspace():

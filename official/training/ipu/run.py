@@ -122,7 +122,8 @@ def run(config: Config, command: list[str]) -> int:
 
 
 def _make_ready(config: Config) -> tuple[Config, Task, building.Devices]:
-    """Finds the data and takes the devices. Returns the configuration with what follows from the data, too."""
+    """Finds the data and takes the devices. Returns the configuration, with what follows from the data, and
+    both."""
     building.set_numbers(config)
     task = make_task(config)
     task.find_data()
