@@ -17,6 +17,7 @@ from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError, follows_graphcore_log
 from official.config.ipu_rules import computes
+from official.distribution.ipu import api
 from official.reporting import environment
 from official.reporting.metrics import MetricsWriter
 from official.reporting.observer import Evaluation, Observer, Start
@@ -124,6 +125,7 @@ def run(config: Config, command: list[str]) -> int:
 def _make_ready(config: Config) -> tuple[Config, Task, building.Devices]:
     """Finds the data and takes the devices. Returns the configuration, with what follows from the data, and
     both."""
+    api.load()  # where it is missing, that is said before data are read for minutes
     building.set_numbers(config)
     task = make_task(config)
     task.find_data()
