@@ -54,15 +54,6 @@ settings() {
   echo "$file"
 }
 
-# to_hosts FILE: copies a file to the same place on every host.
-to_hosts() {
-  local folder
-  folder="$(realpath "$(dirname "$1")")"
-  for host in "${hosts[@]}"; do
-    rsync -a --rsync-path="mkdir -p '$folder' && rsync" "$1" "$host:$folder/"
-  done
-}
-
 # on_pod LOG CONFIG FLAGS...: trains through poprun; what it prints goes to the log, too.
 on_pod() {
   local text
@@ -77,23 +68,14 @@ on_pod() {
 
 config1="$(config "${PHASE1_CONFIG_PATH:-configs/graphcore/$like/pretrain_${model}_128_phase1_$pod.json}")"
 file="$(settings 1 128 "$config1" --input_files="$train1")"
-if [[ "$like" == tf2 && "${DRY_RUN:-}" != 1 ]]; then
-  folder="$(dirname "$train1")"
-  for host in "${hosts[@]}"; do
-    rsync --stats -av --copy-dirlinks "$folder" "$host:$(dirname "$folder")/"
-  done
-fi
-# Within the code it is copied with it.
-[[ -z "${LOG_DIR:-}" || "${DRY_RUN:-}" == 1 ]] || to_hosts "$file"
-on_pod "pretrain_${model}_128_log_$started.txt" "$file"
+copies=()
+[[ -z "${LOG_DIR:-}" ]] || copies+=("$file") # within the code it is copied with it
+[[ "$like" == tf1 ]] || copies+=("$(dirname "$train1")")
+on_pod "pretrain_${model}_128_log_$started.txt" "$file" --copies="$(IFS=, && echo "${copies[*]-}")"
 [[ "$like" == tf1 && "${DRY_RUN:-}" != 1 ]] || exit 0
 
 start="$(newest "$checkpoints/phase1/$model" "Phase 1 has saved none.")"
 config2="$(config "${PHASE2_CONFIG_PATH:-configs/graphcore/tf1/pretrain_large_384_phase2_$pod.json}")"
 file="$(settings 2 384 "$config2" --input_files="${PHASE2_TRAIN_FILE:-$data/tokenised_384_dup5_mask58/*.tfrecord}" --init_checkpoint="$start")"
-for host in "${hosts[@]}"; do
-  folder="$(realpath "$(dirname "$start")")"
-  rsync -a --rsync-path="mkdir -p '$folder' && rsync" --include "$(basename "$start")*" --exclude='*' "$folder/" "$host:$folder/"
-done
-to_hosts "$file"
-on_pod "pretrain_large_384_log_$started.txt" "$file" --no-preparation
+copies=("$start"* "$file")
+on_pod "pretrain_large_384_log_$started.txt" "$file" --no-preparation --copies="$(IFS=, && echo "${copies[*]}")"

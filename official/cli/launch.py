@@ -76,6 +76,11 @@ def make_parser() -> command_line.Parser:
         add(f"--{name}", help=f"poprun's --{name.replace('_', '-')}.")
     add("--tcp_if_include", help="Network of the hosts, for mpirun. Unset: by the first host's address.")
     parser.add_bool("preparation", True, "With --hosts, also print how keys, code and SDK reach them.")
+    add(
+        "--copies",
+        default="",
+        help="PATH,...: with --hosts, also print how these files and folders reach the same places there.",
+    )
     return parser
 
 
@@ -126,6 +131,9 @@ def main() -> int:
             print(topology.draw(plan.topology()))
         if plan.hosts and flags.preparation:
             print(poprun.preparation(plan.hosts))
+        copied = [path for path in flags.copies.split(",") if path]
+        if plan.hosts and copied:
+            print(poprun.copies(plan.hosts, copied))
         print(poprun.command_line(plan, dialect, command))
         return 0
     started = job_of(flags, command)

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 WITHOUT_DEVICE = ("pre_compile", "never")
 # Setting: its one value, and what there is instead of the others.
 _ONLY = {
-    "task": ("pretrain", "Fine-tune with another --distribution_strategy: checkpoints are the same."),
-    "do_eval": (False, "Evaluate its checkpoints with another --distribution_strategy: they are the same."),
-    "do_train": (True, "Use the checkpoint with another --distribution_strategy."),
     "enable_xla": (False, "IPUs compile every step as a whole. Drop --enable_xla."),
     "explicit_allreduce": (False, "Use --max_cross_replica_sum_buffer_size, or drop --explicit_allreduce."),
     "pack_on_the_fly": (False, "Write packed records: scripts/pack_pretraining_data.py."),
     "num_runs": (1, "Start one run a seed."),
+    "deterministic": (False, "Add --stochastic_rounding=false in its place."),
+    "device_warmup": (False, "The first call of the IPUs compiles: use --compile_only before. Drop it."),
+    "intra_op_threads": (None, "Drop --intra_op_threads."),
+    "inter_op_threads": (None, "Drop --inter_op_threads."),
+    "mllog_file": (None, "metrics.jsonl has the same numbers. Drop --mllog_file."),
+    "mllog_to_stdout": (False, "metrics.jsonl has the same numbers. Drop --mllog_to_stdout."),
 }
 
 
@@ -89,6 +92,8 @@ def check_ipu(config: Config) -> None:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

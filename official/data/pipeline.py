@@ -9,7 +9,16 @@ import tensorflow as tf
 
 from official.config.data_streams import MOST_STREAMS
 
-__all__ = ["CALLS", "MOST_STREAMS", "TrainingOrder", "fixed", "rebatched", "shuffled", "without_done"]
+__all__ = [
+    "CALLS",
+    "MOST_STREAMS",
+    "TrainingOrder",
+    "fixed",
+    "rebatched",
+    "seeds_of",
+    "shuffled",
+    "without_done",
+]
 
 CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
 
@@ -69,6 +78,15 @@ def shuffled(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     # TensorFlow 2.6
     numbers = tf.random.stateless_uniform(tf.shape(values)[:1], seed, None, None, tf.int32)
     return tf.gather(values, tf.argsort(numbers, stable=True))
+
+
+def seeds_of(seed: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns [count, 2], seeds drawn from one [2]; in TensorFlow 2.6, which has no operation for it, other
+    ones."""
+    if hasattr(tf.random, "split"):
+        return tf.random.split(seed, count)
+    numbers = tf.range(count, dtype=seed.dtype)
+    return tf.stack([tf.random.experimental.stateless_fold_in(seed, numbers[at]) for at in range(count)])
 
 
 def without_done(rows_RX: tf.Tensor, sequences_R: tf.Tensor, sequences_done: tf.Tensor) -> tf.Tensor:

@@ -91,13 +91,10 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
     # whatever ended it.
     read_end, write_end = context.Pipe(duplex=False)
     try:
-        with (
-            write_end,
-            read_end,
-            ProcessPoolExecutor(
-                number, mp_context=context, initializer=_begin, initargs=(counters, read_end)
-            ) as pool,
-        ):
+        pool = ProcessPoolExecutor(
+            number, mp_context=context, initializer=_begin, initargs=(counters, read_end)
+        )
+        with write_end, read_end, pool:
             try:
                 _watch(pool, iter(tasks.tasks), number * _WAITING_PER_PROCESS, counters, bar)
             except BaseException:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from official.io.errors import ConfigError, nearest_multiples
 from official.launching.dialects import LOCAL_ARGS, Dialect
@@ -177,3 +178,17 @@ for host in {shlex.join(hosts)}; do
   rsync --stats -av "$venv" "$host:$(dirname "$venv")/"
   rsync --stats -av "$sdk" "$host:$(dirname "$sdk")/"
 done"""
+
+
+def copies(hosts: tuple[str, ...], paths: Iterable[str]) -> str:
+    """Returns what a shell runs, behind `preparation`, so that files and folders lie in the same places on
+    the hosts as here. Links to folders become folders there."""
+    by_folder: dict[str, list[str]] = {}
+    for path in map(os.path.abspath, paths):
+        by_folder.setdefault(os.path.dirname(path), []).append(path)
+    lines = [f"for host in {shlex.join(hosts)}; do"]
+    for folder, own in by_folder.items():
+        there = shlex.quote(f"mkdir -p {shlex.quote(folder)} && rsync")
+        words = f"--copy-dirlinks --rsync-path={there} {shlex.join(own)}"
+        lines.append(f'  rsync --stats -av {words} "$host":{shlex.quote(folder.rstrip("/") + "/")}')
+    return "\n".join([*lines, "done"])

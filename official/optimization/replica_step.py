@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from official.config import Config
@@ -17,10 +18,10 @@ from official.config.backends import BACKENDS
 from official.optimization import gradients as gradients_lib
 from official.optimization import step_factors
 from official.optimization.loss_scale import LossScale
-from official.optimization.state import TrainState
+from official.optimization.train_state import TrainState
 
-Batch = dict[str, tf.Tensor]
-Terms = dict[str, tuple[tf.Tensor, tf.Tensor]]  # {name: (weighted sum, weight)}
+Batch = dict  # {feature: tensor}
+Terms = dict  # {name: (weighted sum, weight)}
 
 
 class Objective(Protocol):
@@ -66,7 +67,7 @@ class LaidOut(NamedTuple):
 
 
 # (batch of a replica, what its micro batches share) -> (gradients, terms as `stack_terms` has them), added up
-Accumulate = Callable[[Batch, Shared], tuple]
+Accumulate = Callable
 
 
 class Gradients(NamedTuple):
@@ -298,3 +299,16 @@ def stack_terms(terms: Terms, names: tuple[str, ...]) -> tf.Tensor:
     return tf.reshape(
         tf.convert_to_tensor([terms[name][part] for part in (0, 1) for name in names], tf.float32), [-1]
     )
+
+
+def mean_metrics(
+    losses: tuple[str, ...], names: tuple[str, ...], sums: np.ndarray | tf.Tensor
+) -> dict[str, float]:
+    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses, metric:
+    mean}."""
+    totals, weights = np.split(np.asarray(sums, np.float64), 2)
+    means = {
+        name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)
+    }
+    known = [means[name] for name in losses if name in means]
+    return {**({"loss": sum(known)} if known else {}), **means}

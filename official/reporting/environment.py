@@ -1,5 +1,7 @@
 """What a run can be repeated from: versions, commit, machine."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib.metadata
 import os

@@ -1,11 +1,11 @@
 """How a run ended: result.json for programs, the exit code for shells."""
 
+from __future__ import annotations
+
 import dataclasses
 import datetime
 import json
 import os
-import types
-import typing
 
 import tensorflow as tf
 
@@ -23,6 +23,7 @@ PEER_LOST = 4
 
 # Fields that have another name in the file, on which other programs rely.
 _NAMES_IN_FILE = {"baseline_score": "majority_accuracy", "baseline_prediction": "majority_prediction"}
+_TYPES = {"None": type(None), **{kind.__name__: kind for kind in (bool, dict, float, int, list, str)}}
 
 
 @dataclasses.dataclass
@@ -153,7 +154,7 @@ def from_dict(values: dict) -> TrainResult:
     scores = {
         name: value
         for name, value in values.items()
-        if name not in names and isinstance(value, (int, float, types.NoneType))
+        if name not in names and isinstance(value, (int, float, type(None)))
     }
     return TrainResult(**fields, scores=scores)
 
@@ -213,7 +214,7 @@ def load_result(model_dir: str) -> dict:
     for field in dataclasses.fields(TrainResult):
         if field.name not in ("status", "scores"):
             name = _NAMES_IN_FILE.get(field.name, field.name)
-            json_files.expect(values, name, _kinds(field.type), path, default=None)
+            json_files.expect(values, name, _kinds(str(field.type)), path, default=None)
     json_files.expect(values, "best_step", (int, type(None)), path, default=None)
     if json_files.expect(values, "status", str, path) not in EXIT_CODES:
         raise ConfigError(f"{path}: status={values['status']!r} is not one of {', '.join(EXIT_CODES)}.")
@@ -223,10 +224,9 @@ def load_result(model_dir: str) -> dict:
     return values
 
 
-def _kinds(annotation) -> tuple[type, ...]:
+def _kinds(annotation: str) -> tuple[type, ...]:
     """Returns the JSON types of a field: float | None -> (float, NoneType), list[str] -> (list,)."""
-    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    return tuple(typing.get_origin(part) or part for part in parts)
+    return tuple(_TYPES[part.partition("[")[0].strip()] for part in annotation.split("|"))
 
 
 def remove_result(model_dir: str) -> None:

@@ -1,15 +1,21 @@
 """What differs between jobs, and nothing else. One module per task, one row each in `TASKS`."""
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official.config import Config
 
-MakeTask = Callable[[Config], Any]
+if TYPE_CHECKING:
+    MakeTask = Callable[[Config], Any]
+    _Table = Mapping[str, MakeTask]
+else:
+    _Table = Mapping
 
 
-class _Tasks(Mapping[str, MakeTask]):
+class _Tasks(_Table):
     """The tasks by name; of the others nothing is imported, which would take a tenth of a second."""
 
     def __init__(self, rows: Mapping[str, str]):

@@ -6,11 +6,13 @@ Kinds: "" plain, "strong" what is asked, "right" predicted and true, "wrong" pre
   true and not predicted.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
+from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
 
 MOST = 6  # items of a group
 _MOST_TOKENS = 160  # of a sequence that are shown
@@ -83,7 +85,7 @@ def _append(line: list[list[str]], pieces: list[list[str]]) -> None:
     for number, (text, kind) in enumerate(pieces):
         is_end = joined and number == 0  # of the word before it
         space = "" if not line or is_end else " "
-        text = text.removeprefix(CONTINUATION) if is_end else text
+        text = without_mark(text) if is_end else text
         if line and line[-1][1] == kind == "":
             line[-1][0] += space + text
         else:

@@ -1,5 +1,7 @@
 """Classes and scores of sentences and of pairs of them: the tasks of GLUE."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -26,6 +28,7 @@ class GlueTask:
     """See `official.training.task.Task` and `ScoredTask` for what each member means."""
 
     losses = ("label_loss",)
+    output_names = ("logits",)
     local_epsilon = {"label_loss": 0.0}
     is_scored = True
     predicts_evaluation_set = False
@@ -54,8 +57,10 @@ class GlueTask:
         vocabulary = load_for_text(
             vocab_file, config.do_lower_case, config.init_checkpoint, size=config.model.vocab_size
         )
-        self.companions |= vocabulary_files.companions(
-            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+        self.companions.update(
+            vocabulary_files.companions(
+                vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
+            )
         )
         tokenizer = Tokenizer(vocabulary)
         for split, is_needed in (

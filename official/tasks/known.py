@@ -1,5 +1,7 @@
 """Values that are there by the time that they are asked for."""
 
+from __future__ import annotations
+
 from typing import TypeVar
 
 T = TypeVar("T")

@@ -52,6 +52,7 @@ class PretrainingTask:
 
     losses = objectives.PRETRAINING_LOSSES
     metrics = eval_metrics = objectives.PRETRAINING_METRICS
+    output_names: tuple[str, ...] = ()
     target_metric = "mlm_accuracy"
     is_scored = False
     class_names = None

@@ -1,5 +1,7 @@
 """Question answering on SQuAD 1.1 and 2.0: where in its context the answer to a question stands."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 
@@ -16,7 +18,7 @@ from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, vocabulary_files
-from official.modeling import objectives, spans
+from official.modeling import objectives, shapes, spans
 from official.modeling.fine_tuning import SpanModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
@@ -24,7 +26,7 @@ from official.tasks.known import known
 _SYNTHETIC_SEQUENCES = 1000
 _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
 
-Outputs = dict[str, np.ndarray]
+Outputs = dict  # {output: [windows, ...]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,7 @@ class SquadTask:
     losses = ("span_loss",)
     metrics = losses + ("start_accuracy", "end_accuracy")
     eval_metrics: tuple[str, ...] = ()  # windows of the evaluation set have no labels
+    output_names = ("start_logits", "end_logits")
     target_metric = "f1"
     local_epsilon = {"span_loss": 0.0}
     is_scored = True
@@ -183,7 +186,7 @@ class SquadTask:
         if "cls_positions" in batch:
             cut = spans.cut_out(start_BL, batch), spans.cut_out(end_BL, batch)
             return {}, dict(zip(("start_logits", "end_logits"), cut))
-        missing = [[0, 0], [0, self._config.max_seq_length - tf.shape(start_BL)[1]]]
+        missing = [[0, 0], [0, self._config.max_seq_length - shapes.sizes(start_BL)[1]]]
         return {}, {"start_logits": tf.pad(start_BL, missing), "end_logits": tf.pad(end_BL, missing)}
 
     # --------------------------------------------------------------------------------------------------------
@@ -215,11 +218,9 @@ class SquadTask:
         best = evaluation.best_thresholds(
             gold, answers.best_texts, null_odds, lowest=min(null_odds.values()) - 1
         )
-        return (
-            {"exact_match": official.pop("exact")}
-            | {name: value for name, value in official.items() if not name.endswith("total")}
-            | best
-        )
+        exact = official.pop("exact")
+        others = {name: value for name, value in official.items() if not name.endswith("total")}
+        return {"exact_match": exact, **others, **best}
 
     def _scores(self, outputs: Outputs) -> evaluation.Scores:
         score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
@@ -282,8 +283,8 @@ class SquadTask:
         answer stands, and its F1: a model that scores no more has not found where answers begin and end."""
         gold, data = known(self._gold).answers, known(self._eval).data
         score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
-        sentences = dict.fromkeys(gold, "")
-        sentences |= {question.id: data.sentence_of(question) for question in data.questions}
+        found = {question.id: data.sentence_of(question) for question in data.questions}
+        sentences = {**dict.fromkeys(gold, ""), **found}
         answers = {"the whole sentence": sentences, "no answer": dict.fromkeys(gold, "")}
         scores = {
             name: float(np.mean(list(score(gold, texts).f1.values()))) for name, texts in answers.items()

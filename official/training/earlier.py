@@ -1,11 +1,22 @@
 """What earlier processes of a run left in its folder: result, metrics, settings."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from absl import logging
+
 from official import config as config_lib
+from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.model import contradictions
+from official.config.setting import LENGTH
+from official.optimization.train_state import TrainState
+from official.reporting import result as result_lib
 from official.reporting.metrics import OPEN_STEPS, read_metrics
 from official.reporting.result import TrainResult, read_result
 from official.training import own_folder
+from official.training.task import Task, is_scored
 
 
 class Earlier:
@@ -24,6 +35,29 @@ class Earlier:
             for name, field in config_lib.FIELDS.items()
             if field.changes_evaluation(config)
         )
+
+    def check(self, asked: Config, config: Config) -> None:
+        """Raises ConfigError where a training is asked for that the run in the folder is not, or has no step
+        left for.
+
+        Args:
+          asked: the configuration that was asked for.
+          config: with all that follows from devices and data.
+        """
+        if config.do_train:
+            self.record.check(asked)
+            self.record.check_steps(asked, config_lib.train_steps(config))
+
+    def tell_changes(self, asked: Config) -> None:
+        """Says in what a training goes on otherwise than it was started, and warns of what its weights depend
+        on."""
+        changes = self.record.changes(asked)
+        others = changes.pop("")
+        trained = [change for found in changes.values() for change in found]
+        if trained:
+            logging.warning("Changed since this run was started: %s", ", ".join(trained))
+        if others:
+            logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(others))
 
     def check_model(self, config: Config) -> None:
         """Raises ConfigError where its model computes something else with the same weights: other heads,
@@ -65,3 +99,84 @@ class Earlier:
         if result.step == first_step == self.result.get("step"):  # nothing was trained: the speed is theirs
             result.sequences_per_sec = self.result.get("sequences_per_sec")
             result.wall_secs = self.result.get("wall_secs")
+
+
+def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
+    """Looks at the run that is in the folder already, before anything is built.
+
+    Returns:
+      What there is to do, which of a run that is over may be an evaluation alone; and the run's result, where
+      nothing is.
+
+    Raises:
+      ConfigError: where the run is another one, or is over and was trained otherwise.
+    """
+    if not config.do_train:
+        return config, None
+    try:
+        earlier = Earlier(config.model_dir)
+    except OSError:  # told where the folder is locked
+        return config, None
+    record, result = earlier.record, earlier.result
+    record.check(config)
+    if not (record.is_over and result) or record.changes(config)[LENGTH]:
+        return config, None
+    same = earlier.evaluates_like(config)
+    evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
+    predict = config.do_predict and not (same and result.get("predictions"))
+    if evaluate or predict:
+        logging.info("The run in %s is over: its weights are evaluated, and not trained", config.model_dir)
+        return config_lib.replaced(config, do_train=False), None
+    over = result_lib.from_dict(result)
+    over.reason += ". The run is over, and nothing in its folder was changed"
+    over.signal = None  # which was for the process of then
+    return config, over
+
+
+def restore(
+    config: Config,
+    manager: CheckpointManager,
+    state: TrainState,
+    earlier: Earlier,
+    task: Task,
+    initialize: Callable[[str], list[str]],
+) -> tuple[str, list[str]]:
+    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh.
+
+    Args:
+      config, manager, state, task: of the run.
+      earlier: what earlier processes left.
+      initialize: path -> names; sets the variables of the model from a checkpoint, and returns those that it
+        does not have.
+
+    Returns:
+      The checkpoint that it is from, and the names of a head that started fresh.
+
+    Raises:
+      ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
+    """
+    best = earlier.result.get("best_step") if is_scored(task) and not config.do_train else None
+    prefix = best is not None and manager.restore(best) or manager.restore_newest()
+    if prefix:
+        earlier.check_model(config)
+        if state.loss_scale:
+            state.loss_scale.go_on(state.step)
+        logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
+        return prefix, earlier.result.get("fresh_variables", [])
+    if config.init_checkpoint:
+        fresh = initialize(config.init_checkpoint)
+        if fresh and is_scored(task) and not config.do_train:
+            raise ConfigError(
+                f"--init_checkpoint={config.init_checkpoint} has no {', '.join(fresh)}: it was not"
+                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
+            )
+        return config.init_checkpoint, fresh
+    only_timed = config.predict_epochs and config.generated_data
+    if not config.do_train and not only_timed:
+        raise ConfigError(
+            f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
+            " --model_dir, or give --init_checkpoint."
+        )
+    end = "; what they predict of generated data means nothing" if only_timed else ""
+    logging.info("Fresh weights from seed %d%s", config.seed, end)
+    return "", []

@@ -1,5 +1,7 @@
 """One pass over a set: sums over all of it, and the model's outputs in the order of its sequences."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable
 from typing import Any

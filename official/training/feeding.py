@@ -1,8 +1,8 @@
 """What the devices are fed: batches of files and of random records, each host its own share."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,12 +11,8 @@ from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
-from official.io.errors import ConfigError
 from official.training import relaying
-from official.training.task import Task
-
-Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -> its batches
-T = TypeVar("T")
+from official.training.task import Dataset, Task
 
 
 def training_batches(
@@ -77,20 +73,3 @@ def first_rows(dataset: Dataset, rows: int, strategy: tf.distribute.Strategy) ->
         return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
     return strategy_lib.batches(strategy_lib.distribute(host_dataset, strategy), strategy)
-
-
-def reading(task: Task, work: Callable[[], T]) -> T:
-    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
-    try:
-        return work()
-    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
-    except (
-        tf.errors.DataLossError,
-        tf.errors.InvalidArgumentError,
-        tf.errors.NotFoundError,
-        UnicodeDecodeError,
-    ) as error:
-        explanation = task.explain_read_error()
-        if explanation is None:
-            raise
-        raise ConfigError(explanation + ".") from error

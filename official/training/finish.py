@@ -1,5 +1,7 @@
 """What follows the training: scores of the best checkpoint, where the model is wrong, and predictions."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import tempfile
@@ -8,13 +10,9 @@ import tensorflow as tf
 from absl import logging
 
 from official.io.writing import replace_file, set_aside
-from official.reporting import graphcore_log
-from official.training import evaluation, feeding
-from official.training import step as step_lib
-from official.training.loop import Loop
-from official.training.task import ExampleTask, Outputs, ScoredTask, has_examples_only, is_scored
-
-_EXAMPLES = 8  # rows a replica
+from official.reporting import popart_lines
+from official.training.run_loop import RunLoop
+from official.training.task import Outputs, ScoredTask, has_examples_only, is_scored
 
 
 @dataclasses.dataclass
@@ -34,7 +32,7 @@ class Findings:
     files: list[str] = dataclasses.field(default_factory=list)
 
 
-def finish(loop: Loop) -> Findings:
+def finish(loop: RunLoop) -> Findings:
     """Goes back to the weights of the best evaluation, scores them and writes what they predict; of a task
     without scores it only looks at examples.
 
@@ -45,11 +43,12 @@ def finish(loop: Loop) -> Findings:
     if is_scored(task) and (config.do_eval or config.do_predict):
         return _score(loop, task)
     if has_examples_only(task) and config.do_eval and not config.use_synthetic_data:
-        return Findings(examples=task.examples(_few_outputs(loop, task)))
+        outputs = loop.few_outputs(task)
+        return Findings(examples=[] if outputs is None else task.examples(outputs))
     return Findings()
 
 
-def _score(loop: Loop, task: ScoredTask) -> Findings:
+def _score(loop: RunLoop, task: ScoredTask) -> Findings:
     """Returns what the best weights score and predict."""
     config, findings = loop.config, Findings()
     outputs = loop.outcome.outputs if _restore_best(loop) else {}
@@ -68,7 +67,7 @@ def _score(loop: Loop, task: ScoredTask) -> Findings:
     return findings
 
 
-def _timed_outputs(loop: Loop, task: ScoredTask, passes: int) -> Outputs:
+def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
     """Predicts several times, and tells throughput and latency of each pass: its batches one after the other,
     without what reads them. Returns the outputs."""
     outputs: Outputs = {}
@@ -77,24 +76,11 @@ def _timed_outputs(loop: Loop, task: ScoredTask, passes: int) -> Outputs:
         outputs = loop.outputs_of(task.predict_dataset, secs)
         if secs:
             rate = len(next(iter(outputs.values()))) / sum(secs)
-            logging.info("%s", graphcore_log.inference_line(number, sum(secs), rate, secs))
+            logging.info("%s", popart_lines.inference_line(number, sum(secs), rate, secs))
     return outputs
 
 
-def _few_outputs(loop: Loop, task: ExampleTask) -> Outputs:
-    """Returns what the task makes of the first rows of the evaluation set: one small batch a replica, so that
-    it costs next to nothing."""
-
-    def work() -> Outputs:
-        look = step_lib.make_example_step(task, loop.state, loop.strategy)
-        rows = min(_EXAMPLES, loop.plan.replica_eval_batch_size)
-        batches = feeding.first_rows(task.example_dataset, rows, loop.strategy)
-        return evaluation.run(look, batches, before_each=lambda: None)[1]
-
-    return feeding.reading(task, work)
-
-
-def _restore_best(loop: Loop) -> bool:
+def _restore_best(loop: RunLoop) -> bool:
     """Restores the best weights. Returns whether the outputs that the loop has are theirs."""
     best, last = loop.best_step(), loop.state.step
     if best is None or best == last:

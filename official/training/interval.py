@@ -1,6 +1,8 @@
 """What a line of the metrics sums up, however many calls of the devices, and processes, its steps take; and
 how long a call may be."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -8,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from official.optimization.state import TrainState
-from official.training import step as step_lib
+from official.optimization import replica_step
+from official.optimization.train_state import TrainState
 from official.training.task import Task
 from official.training.waiting import HostWait
 
@@ -63,13 +65,15 @@ class Interval:
     def values(self, task: Task, state: TrainState) -> dict:
         """Returns the line of the metrics as far as the interval is done."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
-        wait = {}
+        wait, norm = {}, {}
         if self.waited_secs is not None and self.secs:
             wait["host_wait_share"] = self.waited_secs / self.secs
+        if "norm" in totals:  # which IPUs do not tell
+            norm["gradient_norm"] = float(totals["norm"]) / max(state.step - self.first_step - skipped, 1)
         return {
-            **step_lib.mean_metrics(task.losses, task.metrics, totals["sums"]),
+            **replica_step.mean_metrics(task.losses, task.metrics, totals["sums"]),
             "learning_rate": float(state.schedule(state.step - 1)),
-            "gradient_norm": float(totals["norm"]) / max(state.step - self.first_step - skipped, 1),
+            **norm,
             "loss_scale": _loss_scale(state),
             "skipped_steps": skipped,
             "sequences_per_sec": self.sequences / self.secs if self.secs else None,
@@ -135,14 +139,14 @@ def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interva
 class Pace:
     """How many steps take about `CALL_SECS`, by what the last call took.
 
-    The first call is one step: it compiles, and people wait for it. So it takes longer than a step will, and
+    The first call is one unit: it compiles, and people wait for it. So it takes longer than it will, and
     what follows is not too long.
     """
 
-    def __init__(self, stops: Sequence[int] = ()) -> None:
-        """Args: stops: steps at which a call ends, whatever the pace."""
+    def __init__(self, stops: Sequence[int] = (), unit: int = 1) -> None:
+        """Args: stops: steps at which a call ends, whatever the pace. unit: steps that are done at once."""
         self._secs_per_step: float | None = None
-        self._stops = stops
+        self._stops, self._unit = stops, unit
 
     @property
     def is_unknown(self) -> bool:
@@ -153,8 +157,9 @@ class Pace:
         """Returns the steps of the next call, of `left` ones, after `step` updates."""
         left = min([left, *(stop - step for stop in self._stops if stop > step)])
         if self._secs_per_step is None:
-            return min(1, left)
-        return max(1, min(left, int(CALL_SECS / max(self._secs_per_step, 1e-9))))
+            return min(self._unit, left)
+        units = int(CALL_SECS / max(self._secs_per_step, 1e-9)) // self._unit
+        return min(left, max(1, units) * self._unit)
 
     def note(self, steps: int, secs: float) -> None:
         """Notes how long a call took, in all processes the same."""

@@ -1,7 +1,15 @@
-"""What lies in a run's folder because its weights mean nothing without it: vocabulary, names of labels."""
+"""What lies in a run's folder beside its weights: vocabulary and names of labels, without which they mean
+nothing, and the settings."""
+
+from __future__ import annotations
 
 import os
+import shlex
 
+import tensorflow as tf
+
+from official import config as config_lib
+from official.config import Config
 from official.io import writing
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json
@@ -31,6 +39,14 @@ def write(model_dir: str, contents: dict[str, bytes]) -> None:
     """Writes files, each whole or not at all. Raises OSError."""
     for name, content in contents.items():
         writing.replace_file(os.path.join(model_dir, name), content)
+
+
+def write_settings(config: Config, command: list[str]) -> None:
+    """Writes what was asked for. An evaluation of somebody's run leaves that run's own settings alone."""
+    path = os.path.join(config.model_dir, "config.json")
+    if config.do_train or not tf.io.gfile.exists(path):
+        writing.replace_file(path, config_lib.to_json(config))
+        writing.replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
 
 
 def _says_the_same(name: str, there: bytes, wanted: bytes) -> bool:

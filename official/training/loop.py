@@ -1,9 +1,6 @@
-"""The loop of a run: what happens between two calls of the devices, and when."""
+"""The loop of a run on the devices of a strategy of TensorFlow."""
 
-import contextlib
-import dataclasses
 import functools
-import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,105 +8,39 @@ import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
-from official.checkpoint.manager import CheckpointManager
-from official.config import Config, profile_window
-from official.data.pipeline import TrainingOrder
-from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
-from official.io import signals
-from official.optimization.state import TrainState, restored
-from official.reporting.observer import Evaluation, Observer
-from official.training import evaluation, feeding, saving
-from official.training import interval as interval_lib
-from official.training import place as place_lib
+from official.optimization.state import restored
+from official.training import evaluation, feeding
 from official.training import step as step_lib
-from official.training.feeding import reading
-from official.training.interruption import Interruption
 from official.training.interval import NonFiniteError
-from official.training.outcome import Outcome, PackingCounts
-from official.training.task import Task, is_scored
+from official.training.run_loop import RunLoop
+from official.training.task import Dataset, ExampleTask, Outputs, reading
 from official.training.together import Together
 from official.training.waiting import HostWait
 
+__all__ = ["Loop", "NonFiniteError"]
 
-@dataclasses.dataclass
-class Loop:
-    """The parts of a run that the loop works with.
+_EXAMPLES = 8  # rows a replica
 
-    Attributes:
-      observers: what hears of the run.
-      evaluated: {step: values} of evaluations that an earlier process made.
-      process_started: when this process began, seconds since 1970.
-      check_folder: raises ConfigError where the run's folder is not its own any more.
-    """
 
-    config: Config
-    task: Task
-    state: TrainState
-    strategy: tf.distribute.Strategy
-    plan: batch_plan.BatchPlan
-    manager: CheckpointManager
-    observers: list[Observer]
-    interruption: Interruption
-    evaluated: dict[int, dict]
-    process_started: float = dataclasses.field(default_factory=time.time)
-    check_folder: Callable[[], None] = lambda: None
-    outcome: Outcome = dataclasses.field(default_factory=Outcome)
+class Loop(RunLoop):
+    """The loop of a run whose graphs are those of `official.training.step`."""
 
     def __post_init__(self) -> None:
         state, strategy = self.state, self.strategy
-        self.together = Together(strategy, self.interruption)
         self.wait = HostWait() if config_lib.follows_graphcore_log(self.config) else None
         self.train_loop = step_lib.make_train_loop(
             self.config, self.task, state, strategy, self.plan, self.wait
         )
         self.eval_step = step_lib.make_eval_step(self.task, state, strategy)
         self.weights_are_finite = step_lib.make_finite_check(state)
-        self.last_step = config_lib.train_steps(self.config) if self.config.do_train else state.step
-        saved = self.manager.companion(state.step)
-        self.nothing = step_lib.no_totals(self.task, self.plan)
-        self.interval = interval_lib.from_saved(saved, state.step, self.nothing)
-        self.place = place_lib.from_saved(saved, state.samples_done, state.step * self.plan.train_batch_size)
-        self.pace = interval_lib.Pace(profile_window.window(self.config, state.step, self.last_step) or ())
+        super().__post_init__()
 
-    def run(self) -> None:
-        """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in
-        `outcome`.
+    def _find_peers(self) -> Together:
+        return Together(self.interruption, *step_lib.peers(self.strategy))
 
-        Raises:
-          NonFiniteError: where a metric is not finite; the state is not saved then.
-          ConfigError: where a data file cannot be read, or the folder of the run is gone.
-        """
-        if self.evaluated:
-            self.outcome.eval_metrics = self.evaluated[max(self.evaluated)]
-        self.manager.pin(self.best_step())
-        try:
-            self._train_and_evaluate()
-        except signals.Interrupted:
-            self.outcome.interrupted = True
-            self._tell_open_interval()
-            self._count_open_interval()
-        if self.config.do_train and not self.manager.is_saved(self.state.step):
-            self._save()
-        self.manager.wait()
-
-    def _train_and_evaluate(self) -> None:
-        """Goes on to the threshold or the last step. Raises Interrupted on a signal, between two updates."""
-        iterator = None
-        while True:
-            self._evaluate_if_due()
-            if self.outcome.reached or self.state.step >= self.last_step:
-                return
-            if iterator is None:
-                iterator = self.together.interruptible(lambda: reading(self.task, self._train_iterator))
-            self._train(iterator)
-            if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
-                self._save()
-
-    def order(self) -> TrainingOrder:
-        """Returns the order of the training data from where the run stands."""
-        order = TrainingOrder(self.config.seed, self.state.samples_done)
-        return self.place.order(order) if self.plan.is_packed else order
+    def no_totals(self) -> dict[str, tf.Tensor]:
+        return step_lib.no_totals(self.task, self.plan)
 
     def _train_iterator(self) -> Iterator:
         if self.config.synthetic_input:
@@ -124,16 +55,27 @@ class Loop:
         """The batch of --synthetic_input: one for good, as the graph of the steps knows no other."""
         return strategy_lib.held(self._synthetic_batches(), self.strategy)
 
-    def _save(self) -> None:
-        """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""
-        if not self.weights_are_finite():
-            raise NonFiniteError(f"weights not finite after step {self.state.step}")
-        self.check_folder()
-        for observer in self.observers:
-            observer.on_checkpoint(self.state.step)
-        kept = self.interval.to_saved() if self.interval.first_step < self.state.step else {}
-        kept |= self.place.to_saved() if self.plan.is_packed else {}
-        saving.save(self.config, self.manager, self.state.step, kept)
+    def _evaluated(self, dataset: Dataset, secs: list[float] | None = None) -> tuple[np.ndarray, Outputs]:
+        distributed = self.together.interruptible(
+            lambda: reading(self.task, lambda: feeding.whole_set(dataset, self.plan, self.strategy))
+        )
+        batches = strategy_lib.batches(distributed, self.strategy)
+        return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll, secs))
+
+    def few_outputs(self, task: ExampleTask) -> Outputs:
+        """Returns what the task makes of the first rows of the evaluation set: one small batch a replica, so
+        that it costs next to nothing."""
+
+        def work() -> Outputs:
+            look = step_lib.make_example_step(task, self.state, self.strategy)
+            rows = min(_EXAMPLES, self.plan.replica_eval_batch_size)
+            batches = feeding.first_rows(task.example_dataset, rows, self.strategy)
+            return evaluation.run(look, batches, before_each=lambda: None)[1]
+
+        return reading(task, work)
+
+    # --------------------------------------------------------------------------------------------------------
+    # Compiling
 
     def warm_up(self) -> None:
         """Compiles the training and the evaluation step, those that the run makes, on synthetic data and
@@ -168,181 +110,3 @@ class Loop:
     def _tell_compiling(self, done: int, graphs: int, since: float) -> None:
         for observer in self.observers:
             observer.on_compiling(done, graphs, time.monotonic() - since)
-
-    # --------------------------------------------------------------------------------------------------------
-    # Training
-
-    def _train(self, iterator: Iterator) -> dict:
-        """Trains to the end of the interval, in calls of some seconds, tells of it and returns its values.
-
-        Where an interval ends depends on steps alone, and its totals go on from call to call: how long calls
-        are changes no bit.
-        """
-        self.together.poll()
-        step = self.state.step
-        planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
-        end = step + batch_plan.loop_length(step, config_lib.steps_per_loop(self.config), step + planned)
-        for observer in self.observers:
-            observer.on_training(step, self.state.samples_done, planned * self.plan.sequences_per_step)
-        while True:
-            values = self._call_devices(iterator, end - self.state.step)
-            if self.state.step >= end:
-                break
-            self.together.poll()
-        self._tell_interval(values)
-        self.interval.check_skipped(self.state)
-        self._count_open_interval()
-        self.interval = interval_lib.Interval(self.state.step, self.nothing)
-        return values
-
-    def _call_devices(self, iterator: Iterator, left: int) -> dict:
-        """Runs some of the `left` steps of the interval and returns the values of its line so far. Raises
-        NonFiniteError."""
-        self.check_folder()
-        self.manager.check()
-        for observer in self.observers:
-            observer.on_call(self.state.step)
-        first, steps = self.pace.is_unknown, self.pace.steps(left, self.state.step)
-        started, samples = time.monotonic(), self.state.samples_done
-        # The first one compiles, for minutes perhaps, and nothing is trained yet.
-        with signals.expendable() if first else contextlib.nullcontext():
-            totals = reading(
-                self.task, lambda: self.train_loop(iterator, tf.constant(steps), self.interval.totals)
-            )
-            totals["sums"].numpy()  # waits
-        secs = time.monotonic() - started
-        self.pace.note(steps, self.together.mean(secs))
-        if self.plan.is_packed:
-            new = (totals["counts"] - self.interval.totals["counts"]).numpy()
-            self.place.add(steps * self.plan.train_batch_size, new[:-1])
-            self.outcome.packing.add(steps * self.plan.train_batch_size, new)
-        self.interval.add(totals, steps, self.state.samples_done - samples, secs)
-        self.interval.add_wait(self.wait)
-        values = {"samples": self.state.samples_done, **self.interval.values(self.task, self.state)}
-        values |= self._packing_of_interval()
-        if self.interval.bad_step is not None:
-            self._tell_interval(values)
-            raise self.interval.non_finite(self.task, values)
-        self._tell_steps(first, secs / steps, values)
-        return values
-
-    def _packing_of_interval(self) -> dict[str, float]:
-        """Returns what the rows of the interval hold, so far; empty where they are not packed."""
-        packing = PackingCounts()
-        if self.plan.is_packed:
-            steps = self.state.step - self.interval.first_step
-            packing.add(steps * self.plan.train_batch_size, self.interval.numbers()["counts"])
-        return packing.shares(self.config.max_seq_length)
-
-    def _tell_interval(self, values: dict) -> None:
-        for observer in self.observers:
-            observer.on_interval(self.state.step, values)
-
-    def _tell_steps(self, first: bool, step_secs: float, values: dict) -> None:
-        """Notes and tells that steps were done. The first one of a process says nothing about how long the
-        others will take."""
-        if not first:
-            self.outcome.step_secs = step_secs
-            for observer in self.observers:
-                observer.on_steps(self.state.step, values)
-            return
-        self.outcome.first_step_secs = time.time() - self.process_started
-        for observer in self.observers:
-            observer.on_first_step(self.state.step, self.outcome.first_step_secs)
-
-    def _tell_open_interval(self) -> None:
-        """Tells of an interval that a signal has cut: a run that stops early has metrics, too."""
-        first = self.interval.first_step
-        if not self.config.do_train or first == self.state.step:
-            return
-        values = {"samples": self.state.samples_done, **self.interval.values(self.task, self.state)}
-        values |= self._packing_of_interval()
-        for observer in self.observers:
-            observer.on_open_interval(self.state.step, self.state.step - first, values)
-
-    def _count_open_interval(self) -> None:
-        if self.interval.steps:
-            self.outcome.loop_rates.append((self.interval.sequences, self.interval.secs))
-        self.outcome.skipped_steps += int(self.interval.totals["skipped"])
-
-    # --------------------------------------------------------------------------------------------------------
-    # Evaluation
-
-    def _evaluate_if_due(self) -> None:
-        step = self.state.step
-        if not batch_plan.eval_is_due(self.config, step, self.last_step):
-            return
-        outcome, known = self.outcome, self.evaluated.get(step)
-        if not known:
-            self.together.poll()
-        outcome.eval_metrics = known or self.evaluate()
-        if not known and self.config.do_train and is_scored(self.task):
-            self._keep_best(step)
-        accuracy, target = outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
-        outcome.reached = target is not None and accuracy >= target
-
-    def _keep_best(self, step: int) -> None:
-        """Saves the state where no evaluation before was better, and keeps it from being removed."""
-        self.evaluated[step] = self.outcome.eval_metrics
-        if self.best_step() == step:
-            if not self.manager.is_saved(step):
-                self._save()
-            self.manager.pin(step)
-
-    def best_step(self) -> int | None:
-        """Returns the step of the best evaluation of a task that is scored: of equal scores the one with the
-        lower loss, of equal losses the first. None where there was none."""
-        if not (is_scored(self.task) and self.evaluated):
-            return None
-
-        def rank(step: int) -> tuple[float, float]:
-            values = self.evaluated[step]
-            loss = values.get("loss")  # none of tasks whose evaluation set has no labels
-            return values[self.task.target_metric], -math.inf if loss is None else -loss
-
-        return max(sorted(self.evaluated), key=rank)
-
-    def evaluate(self) -> dict:
-        """Evaluates the whole set, sums first and divides once, tells of it and returns the values. On a
-        signal, Interrupted comes through."""
-        started, step, samples = time.monotonic(), self.state.step, self.state.samples_done
-        for observer in self.observers:
-            observer.on_evaluation_start(step, samples)
-        try:
-            (*sums, sequences), self.outcome.outputs = self._evaluated(self.task.eval_dataset)
-        finally:
-            for observer in self.observers:
-                observer.on_evaluation_stop(step, samples)
-        values = self._evaluation_values(samples, np.asarray(sums))
-        name, target, secs = self.task.target_metric, self.config.stop_threshold, time.monotonic() - started
-        outcome = Evaluation(step, samples, round(sequences), values, name, target, secs)
-        for observer in self.observers:
-            observer.on_evaluation(outcome)
-        bad = [name for name, value in values.items() if not math.isfinite(value)]
-        if bad:
-            raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {step}")
-        return values
-
-    def _evaluation_values(self, samples: int, sums: np.ndarray) -> dict:
-        """Returns the values of an evaluation; NaN for a target metric that cannot be told."""
-        values = {"samples": samples} | step_lib.mean_metrics(self.task.losses, self.task.eval_metrics, sums)
-        outputs = self.outcome.outputs
-        if is_scored(self.task) and all(np.isfinite(output).all() for output in outputs.values()):
-            values |= self.task.score(outputs)
-        values.setdefault(self.task.target_metric, math.nan)
-        return values
-
-    def outputs_of(self, dataset: feeding.Dataset, secs: list[float] | None = None) -> dict[str, np.ndarray]:
-        """Returns the model's outputs, in the order of the sequences; `dataset` makes the set's global
-        batches of their size, `secs` gets the seconds of each."""
-        return self._evaluated(dataset, secs)[1]
-
-    def _evaluated(
-        self, dataset: feeding.Dataset, secs: list[float] | None = None
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Returns what `evaluation.run` does. Raises Interrupted on a signal, between two batches."""
-        distributed = self.together.interruptible(
-            lambda: reading(self.task, lambda: feeding.whole_set(dataset, self.plan, self.strategy))
-        )
-        batches = strategy_lib.batches(distributed, self.strategy)
-        return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll, secs))

@@ -23,7 +23,7 @@ FILE_NAME = "data_files.json"
 _WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
 _SAMPLE_BYTES = 1 << 16  # of others: at the beginning, in the middle and at the end
 _READERS = 16
-Notes = dict[str, list["DataFile"]]  # {split: its files}, in the order in which they are read
+Notes = dict  # {split: list of its DataFiles}, in the order in which they are read
 
 
 class DataFile(NamedTuple):

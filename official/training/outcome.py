@@ -1,5 +1,7 @@
 """What the loop has found out, and what that makes of the run."""
 
+from __future__ import annotations
+
 import dataclasses
 import signal
 

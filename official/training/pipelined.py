@@ -73,13 +73,7 @@ def description(strategy: tf.distribute.Strategy) -> dict | None:
     pipeline = as_pipeline(strategy)
     if pipeline is None or pipeline.plan is None:
         return None
-    plan = pipeline.plan
-    return {
-        "stages": plan.notation,
-        "devices": list(plan.devices),
-        "schedule": plan.schedule,
-        "micro_batches": plan.micro_batches,
-    }
+    return pipeline.plan.description()
 
 
 def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:

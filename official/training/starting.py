@@ -1,8 +1,6 @@
 """The state that a run starts from, and what is said and kept of it before it trains."""
 
 import dataclasses
-import os
-import shlex
 import time
 from collections.abc import Callable
 
@@ -12,19 +10,19 @@ from absl import logging
 from official import config as config_lib
 from official.checkpoint import initialize, registry
 from official.checkpoint.manager import CheckpointManager
-from official.config import Config, ConfigError
+from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.distribution.backends.pipeline import as_pipeline
 from official.distribution.batch_plan import BatchPlan, Layout, make_batch_plan
 from official.distribution.layout import is_kept, lay_out
 from official.distribution.pipelining.allocation import allocation
-from official.io.writing import replace_file
 from official.optimization.state import TrainState
 from official.reporting import summary
 from official.reporting.observer import Built, Observer
+from official.training import earlier as earlier_lib
 from official.training import kept_files, noted_data, noted_layout, pipelined
 from official.training.earlier import Earlier
-from official.training.task import Task, is_scored
+from official.training.task import Task
 
 MakeTask = Callable[[Config], Task]
 
@@ -191,9 +189,7 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
       command: the command line, saved, too.
     """
     earlier = Earlier(config.model_dir)
-    if config.do_train:  # what is in the folder may have changed while the data were found
-        earlier.record.check(asked)
-        earlier.record.check_steps(asked, config_lib.train_steps(config))
+    earlier.check(asked, config)  # what is in the folder may have changed while the data were found
     state = pipelined.make_state(config, task, devices.strategy)
     parameters = summary.parameter_table(state.model.trainable_variables)
     logging.info("Model: %s", summary.format_total(parameters))
@@ -204,11 +200,11 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
     to_keep = kept_files.missing(config.model_dir, task.companions)
     weights, fresh = restore(config, manager, state, earlier, task)
     if state.step and config.do_train:
-        _tell_changes(earlier.record.changes(asked))
+        earlier.tell_changes(asked)
     goes_on = devices.is_chief and config.do_train and state.step > 0
     data_changed = goes_on and noted_data.have_changed(config, task.data_files())
     if devices.is_chief:
-        _save_settings(asked, command)
+        kept_files.write_settings(asked, command)
         if devices.layout:
             noted_layout.write(config.model_dir, devices.layout)
         kept_files.write(config.model_dir, to_keep)
@@ -216,59 +212,14 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
     return Beginning(state, manager, earlier, counts, fresh, data_changed, weights, parameters)
 
 
-def _tell_changes(changes: dict[str, list[str]]) -> None:
-    """Says in what a run goes on otherwise than it was started, and warns of what its weights depend on."""
-    others = changes.pop("")
-    trained = [change for found in changes.values() for change in found]
-    if trained:
-        logging.warning("Changed since this run was started: %s", ", ".join(trained))
-    if others:
-        logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(others))
-
-
 def restore(
     config: Config, manager: CheckpointManager, state: TrainState, earlier: Earlier, task: Task
 ) -> tuple[str, list[str]]:
-    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh.
+    """Sets the state, see `earlier.restore`; --init_checkpoint may be of any format."""
 
-    Returns:
-      The checkpoint that it is from, and the names of a head that started fresh.
-
-    Raises:
-      ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
-    """
-    best = earlier.result.get("best_step") if is_scored(task) and not config.do_train else None
-    prefix = best is not None and manager.restore(best) or manager.restore_newest()
-    if prefix:
-        earlier.check_model(config)
-        if state.loss_scale:
-            state.loss_scale.go_on(state.step)
-        logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
-        return prefix, earlier.result.get("fresh_variables", [])
-    if config.init_checkpoint:
-        made = initialize.initialize(
-            state.model_variables(), config.init_checkpoint, config.model, task.class_names
-        )
+    def initialize_model(path: str) -> list[str]:
+        made = initialize.initialize(state.model_variables(), path, config.model, task.class_names)
         logging.info("%s", made.describe())
-        if made.fresh and is_scored(task) and not config.do_train:
-            raise ConfigError(
-                f"--init_checkpoint={config.init_checkpoint} has no {', '.join(made.fresh)}: it was not"
-                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
-            )
-        return config.init_checkpoint, made.fresh
-    only_timed = config.predict_epochs and config.generated_data
-    if not config.do_train and not only_timed:
-        raise ConfigError(
-            f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
-            " --model_dir, or give --init_checkpoint."
-        )
-    end = "; what they predict of generated data means nothing" if only_timed else ""
-    logging.info("Fresh weights from seed %d%s", config.seed, end)
-    return "", []
+        return made.fresh
 
-
-def _save_settings(config: Config, command: list[str]) -> None:
-    """Saves what was asked for. An evaluation of somebody's run leaves that run's own settings alone."""
-    if config.do_train or not tf.io.gfile.exists(os.path.join(config.model_dir, "config.json")):
-        replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
-        replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
+    return earlier_lib.restore(config, manager, state, earlier, task, initialize_model)

@@ -6,7 +6,6 @@ A replica's part of an optimizer step is `official.optimization.replica_step`.
 import functools
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from official.config import Config
@@ -234,19 +233,18 @@ def make_sum_over_replicas(strategy: tf.distribute.Strategy) -> Callable[[tf.Ten
     return sum_over_replicas
 
 
+def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Tensor] | None, int]:
+    """Returns how the processes of a run add up a number, and over how many replicas: what `Together` takes;
+    None for a process that is alone."""
+    add = make_sum_over_replicas(strategy)
+
+    def add_together(value: tf.Tensor) -> tf.Tensor:
+        strategy_lib.note_passed(strategy)
+        return add(value)
+
+    return add_together if strategy_lib.has_peers(strategy) else None, strategy.num_replicas_in_sync
+
+
 def _first(strategy, value):
     """Returns the first replica's value of something that is the same on all."""
     return strategy.experimental_local_results(value)[0]
-
-
-def mean_metrics(
-    losses: tuple[str, ...], names: tuple[str, ...], sums: np.ndarray | tf.Tensor
-) -> dict[str, float]:
-    """Divides sums by weights, the one place where that happens: {loss: the sum of the mean losses, metric:
-    mean}."""
-    totals, weights = np.split(np.asarray(sums, np.float64), 2)
-    means = {
-        name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)
-    }
-    known = [means[name] for name in losses if name in means]
-    return ({"loss": sum(known)} if known else {}) | means

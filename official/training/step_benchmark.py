@@ -11,6 +11,7 @@ from official.config import Config
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
+from official.optimization import replica_step
 from official.training import feeding, pipelined
 from official.training import step as step_lib
 from official.training.task import Task
@@ -74,7 +75,7 @@ class Loop(NamedTuple):
     def run(self) -> float:
         """Runs its steps, the update included, and returns their mean loss."""
         sums = self.function(*self.arguments)["sums"]
-        return step_lib.mean_metrics(self.task.losses, self.task.metrics, sums)["loss"]
+        return replica_step.mean_metrics(self.task.losses, self.task.metrics, sums)["loss"]
 
 
 def make_loop(

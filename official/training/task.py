@@ -1,14 +1,25 @@
 """What the training program asks of a task: a job, with its model, data, losses and scores."""
 
-from typing import Protocol, TypeGuard
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from official.data.pipeline import TrainingOrder
+from official.io.errors import ConfigError
 from official.optimization.replica_step import Batch, Objective, Terms
 
-Outputs = dict[str, np.ndarray]  # {output: [sequences of the set, ...]}
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard  # noqa: UP035  # typing has it from Python 3.10 on
+
+    Outputs = dict[str, np.ndarray]  # {output: [sequences of the set, ...]}
+    Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -> its batches
+else:
+    Outputs = Dataset = Any
+T = TypeVar("T")
 
 
 class Task(Objective, Protocol):
@@ -16,6 +27,7 @@ class Task(Objective, Protocol):
 
     Attributes:
       eval_metrics: names of everything `evaluate` returns terms of, the losses first; may be empty.
+      output_names: those of the outputs that `evaluate` returns.
       target_metric: the metric, of `eval_metrics` or of `score`, that --stop_threshold is compared with.
         Higher is better.
       class_names: all names of each class that the head tells apart, in their order, by which the head of
@@ -29,6 +41,7 @@ class Task(Objective, Protocol):
     """
 
     eval_metrics: tuple[str, ...]
+    output_names: tuple[str, ...]
     target_metric: str
     class_names: list[tuple[str, ...]] | None
     is_scored: bool
@@ -144,3 +157,20 @@ def is_scored(task: Task) -> TypeGuard[ScoredTask]:
 def has_examples_only(task: Task) -> TypeGuard[ExampleTask]:
     """Tells whether a task has what an ExampleTask has."""
     return not task.is_scored
+
+
+def reading(task: Task, work: Callable[[], T]) -> T:
+    """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
+    try:
+        return work()
+    # TensorFlow raises a UnicodeDecodeError where its message quotes a record that is no text.
+    except (
+        tf.errors.DataLossError,
+        tf.errors.InvalidArgumentError,
+        tf.errors.NotFoundError,
+        UnicodeDecodeError,
+    ) as error:
+        explanation = task.explain_read_error()
+        if explanation is None:
+            raise
+        raise ConfigError(explanation + ".") from error

@@ -1,15 +1,15 @@
 """What the processes of a run agree on, so that all do the same: numbers, where they start, when to stop."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Callable
 from typing import TypeVar
 
 import tensorflow as tf
 
-from official.distribution import strategy as strategy_lib
 from official.io import signals
 from official.io.errors import ConfigError
-from official.training import step as step_lib
 from official.training.interruption import Interruption
 
 T = TypeVar("T")
@@ -18,24 +18,22 @@ T = TypeVar("T")
 class Together:
     """The processes of a run, seen from one of them. Every method is called by all, at the same point."""
 
-    def __init__(self, strategy: tf.distribute.Strategy, interruption: Interruption):
+    def __init__(
+        self,
+        interruption: Interruption,
+        add: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        num_replicas: int = 1,
+    ):
+        """Args: interruption: of this process. add: a scalar -> its sum over all replicas of all processes;
+        None for a process that is alone. num_replicas: of all processes."""
         self.interruption = interruption
-        self._are_several = strategy_lib.has_peers(strategy)
-        self._num_replicas = strategy.num_replicas_in_sync
-        self._strategy = strategy
-        self._sum_over_replicas = step_lib.make_sum_over_replicas(strategy)
-
-    def _sum(self, value: tf.Tensor) -> tf.Tensor:
-        strategy_lib.note_passed(self._strategy)
-        return self._sum_over_replicas(value)
+        self._add, self._num_replicas = add, num_replicas
 
     def mean(self, value: float) -> float:
         """Returns the mean of what all processes give, in all of them the same; float32."""
-        return (
-            float(self._sum(tf.constant(value, tf.float32))) / self._num_replicas
-            if self._are_several
-            else value
-        )
+        if self._add is None:
+            return value
+        return float(self._add(tf.constant(value, tf.float32))) / self._num_replicas
 
     def meet(self) -> None:
         """Returns once all processes have called this."""
@@ -44,7 +42,7 @@ class Together:
     def check_same_step(self, step: int, model_dir: str) -> None:
         """Raises ConfigError where processes start from different steps, because they do not see the same
         folder."""
-        if self._are_several and float(self._sum(tf.constant(float(step)))) != step * self._num_replicas:
+        if self._add and float(self._add(tf.constant(float(step)))) != step * self._num_replicas:
             raise ConfigError(
                 f"--model_dir={model_dir} is not the same for all workers: this one is at"
                 f" step {step}, others are not. Use a folder that all of them share."

@@ -1,5 +1,7 @@
 """How long the program of a step waits for its batch: the host's part of a step."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -111,8 +111,16 @@ def test_both_phases_of_large_on_a_pod(script, tmp_path):
     assert configs[0]["input_files"] == "/d/*.tfrecord" and configs[0]["distribution_strategy"] == "ipu"
     assert configs[1]["init_checkpoint"] == f"{tmp_path}/checkpoint/phase1/large/ckpt-7031"
     names = [call[0] for call in called]
-    assert names == ["ssh-copy-id", "rsync", "rsync", "rsync", "poprun", "rsync", "rsync", "poprun"]
-    assert called[5][-1] == f"10.1.3.1:{tmp_path}/checkpoint/phase1/large/"
+    # Keys first: without them, each copy would ask for a password. LOG_DIR, with the configurations, is not
+    # within the code.
+    copied = ["ssh-copy-id", "rsync", "rsync", "rsync", "rsync"]
+    assert names == [*copied, "poprun", "rsync", "rsync", "poprun"]
+    phase1 = f"{tmp_path}/checkpoint/phase1/large/"
+    assert [called[number][-2:] for number in (4, 6, 7)] == [
+        [f"{tmp_path}/pretrain_large_128_config.json", f"10.1.3.1:{tmp_path}/"],
+        [f"{phase1}ckpt-7031.index", f"10.1.3.1:{phase1}"],
+        [f"{tmp_path}/pretrain_large_384_config.json", f"10.1.3.1:{tmp_path}/"],
+    ]
     logs = sorted(path.name[:22] for path in tmp_path.glob("pretrain_large_*_log_*.txt"))
     assert logs == ["pretrain_large_128_log", "pretrain_large_384_log"]
 
@@ -122,14 +130,20 @@ def test_phase_1_of_base_on_hosts_and_a_failure_ends_the_script(script, tmp_path
     arguments = "base POD64 allocated part 10.1.3.9 10.1.3.1 10.1.3.2".split()
     done, called = script(*arguments, DATASETS_DIR="/data", code=3)
     assert done.returncode == 3 and "trained on a pod" in done.stdout
+    names = [call[0] for call in called]
     (call,) = [call for call in called if call[0] == "poprun"]
     options = options_of(call)
     assert options["--vipu-allocation"] == "allocated" and options["--vipu-partition"] == "part"
     assert (options["--num-instances"], options["--host"]) == ("2", "10.1.3.1,10.1.3.2")
+    config = f"{tmp_path}/pretrain_base_128_config.json"
     assert [call[-2:] for call in called if "--copy-dirlinks" in call] == [
+        [config, f"10.1.3.1:{tmp_path}/"],
         ["/data/wikipedia/128", "10.1.3.1:/data/wikipedia/"],
+        [config, f"10.1.3.2:{tmp_path}/"],
         ["/data/wikipedia/128", "10.1.3.2:/data/wikipedia/"],
     ]
+    first, last = (names.index(name) for name in ("ssh-copy-id", "poprun"))
+    assert (first, last) == (0, len(names) - 1)
     done, called = script(*arguments, DATASETS_DIR="/data", DRY_RUN="1")
     assert done.returncode == 0 and called == []
     words = shlex.split(done.stdout.replace("\\\n", " "))

@@ -44,7 +44,7 @@ class Step:
 
     def means(self, sums: tf.Tensor) -> dict[str, float]:
         """Returns the mean losses and accuracies of what a step has added up."""
-        return step_lib.mean_metrics(self.task.losses, self.task.metrics, sums)
+        return replica_step.mean_metrics(self.task.losses, self.task.metrics, sums)
 
 
 def make_step(config: Config, weights: dict[str, np.ndarray] | None = None) -> Step:

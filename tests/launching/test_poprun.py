@@ -258,6 +258,30 @@ def test_with_hosts_it_says_how_keys_code_and_sdk_reach_them(tmp_path):
     ]
 
 
+def test_files_and_folders_reach_the_same_places_on_the_hosts(tmp_path):
+    (tmp_path / "rsync").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    (tmp_path / "rsync").chmod(0o755)
+    text = poprun.copies(("a", "b"), ["/l/it's here/one", "/data/128", "/l/it's here/two"])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    calls = done.stdout.split("--stats\n-av\n--copy-dirlinks\n--rsync-path=")[1:]
+    assert [call.splitlines()[1:] for call in calls] == [
+        words
+        for host in ("a", "b")
+        for words in (
+            ["/l/it's here/one", "/l/it's here/two", f"{host}:/l/it's here/"],
+            ["/data/128", f"{host}:/data/"],
+        )
+    ]
+    there = [shlex.split(call.splitlines()[0]) for call in calls[:2]]
+    assert there == [["mkdir", "-p", "/l/it's here", "&&", "rsync"], ["mkdir", "-p", "/data", "&&", "rsync"]]
+
+
 def test_each_dialect_has_a_value_or_a_plan_s_name_for_all_its_names():
     plan = poprun.PodPlan(("a",), 1, 2, 2, 1)
     for dialect in DIALECTS.values():

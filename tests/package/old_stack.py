@@ -57,9 +57,11 @@ def imported_by(path: pathlib.Path) -> set[str]:
     return names
 
 
-def closure(entries: tuple[str, ...]) -> tuple[dict[str, pathlib.Path], set[str]]:
+def closure(
+    entries: tuple[str, ...], without: frozenset[str] = frozenset()
+) -> tuple[dict[str, pathlib.Path], set[str]]:
     """Returns {module of the repository: file} of all that modules import, themselves among it, and the other
-    packages that these files import."""
+    packages that these files import; `without` some modules, and what only they import."""
     left, files, others = list(entries), {}, set()
     while left:
         name = left.pop()
@@ -69,7 +71,7 @@ def closure(entries: tuple[str, ...]) -> tuple[dict[str, pathlib.Path], set[str]
         parts = name.split(".")
         for module in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
             path = file_of(module)
-            if path is not None and module not in files:
+            if path is not None and module not in files and module not in without:
                 files[module] = path
                 left += imported_by(path)
     return files, others
@@ -92,10 +94,13 @@ def newer_python(path: pathlib.Path) -> list[str]:
     for node in nodes_of(tree):
         is_generic = isinstance(node, ast.Subscript) and ast.unparse(node.value) in generic
         is_method = isinstance(node, ast.Attribute) and node.attr in _METHODS
+        is_update = (
+            isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr) and _is_dict(node.value)
+        )
         is_union = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
         is_union = is_union and (_is_none(node.left) or _is_none(node.right) or _is_dict(node.right))
         is_typing = isinstance(node, (ast.Import, ast.ImportFrom)) and "numpy.typing" in ast.unparse(node)
-        if is_generic or is_method or is_union or is_typing:
+        if is_generic or is_method or is_union or is_update or is_typing:
             found.append(f"{node.lineno}: {ast.unparse(node)}")
     return found + _annotations_that_run(tree)
 

@@ -5,7 +5,9 @@ The environment variable BERT_PYTHON38 names the interpreter.
 
 import json
 import os
+import pathlib
 import subprocess
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import build_config, read_json, to_json
 from official.data import synthetic
+from official.data.glue import tasks as glue_tasks
 from official.data.records.formats import packed
 from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, make_records, write_records
+from tests.data.glue.test_glue_data import write_split
+from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file, squad_json  # noqa: F401
 from tests.package import old_stack_ipu_run, old_stack_program
 from tests.records import short_examples
 
@@ -128,13 +133,65 @@ def test_a_run_on_ipus_is_the_same(tmp_path, make_config, schema):
         config = make_config(model_dir=folders[-1], input_files=files, init_checkpoint=start, **settings)
         (tmp_path / f"{name}.json").write_text(to_json(config))
         run(str(tmp_path / f"{name}.json"))
-    there, here = map(read_metrics, folders)
-    assert [line["step"] for line in there] == [line["step"] for line in here] == [1, 2]
-    for one, other in zip(there, here):
-        for name in ("loss", "mlm_loss", "nsp_loss"):
+    assert_same_runs(*folders, steps=[1, 2], names=("loss", "mlm_loss", "nsp_loss"))
+
+
+def assert_same_runs(there: str, here: str, steps: list[int], names: tuple[str, ...]) -> None:
+    """Compares lines of the metrics, and the last checkpoints."""
+    metrics = list(map(read_metrics, (there, here)))
+    assert [[line["step"] for line in lines if line["split"] == "train"] for lines in metrics] == [steps] * 2
+    for one, other in zip(*metrics, strict=True):
+        for name in set(names) & set(other):
             np.testing.assert_allclose(one[name], other[name], rtol=TOLERANCE)
-    readers = [bundle_reader.new_reader(os.path.join(folder, "ckpt-2")) for folder in folders]
+    readers = [
+        bundle_reader.new_reader(os.path.join(folder, f"ckpt-{steps[-1]}")) for folder in (there, here)
+    ]
     assert len({frozenset(reader.get_variable_to_shape_map()) for reader in readers}) == 1
     for name in readers[0].get_variable_to_shape_map():
         values = [reader.get_tensor(name) for reader in readers]
         np.testing.assert_allclose(*values, rtol=1e-3, atol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("task", ["squad", "mrpc"])
+def test_fine_tuning_on_ipus_is_the_same(tmp_path, make, squad, task):
+    """A batch is all rows: what order they are read in does not count."""
+    settings = dict(
+        distribution_strategy="ipu",
+        pipeline_stages=f"emb+pos+hid / {'loc' if task == 'squad' else 'glu'}",
+        pipeline_schedule="sequential",
+        device_mapping="0,1",
+        num_accumulation_steps=4,
+        train_batch_size=16,
+        steps_per_loop=1,
+        num_train_epochs=2,
+        learning_rate=1e-4,
+        do_predict=True,
+        length_buckets="never",
+    )
+
+    def configured(name: str, **more):
+        settings_of_run = {**settings, "model_dir": name, **more}
+        if task == "squad":
+            data = dict(train_file=str(tmp_path / "small.json"))
+            (tmp_path / "small.json").write_text(json.dumps(squad_json(16, 1)))
+            return squad(**{**settings_of_run, **data})
+        for split, rows in (("train", 16), ("dev", 9), ("test", 7)):
+            if not (tmp_path / "glue" / "MRPC" / f"{split}.tsv").exists():
+                write_split(tmp_path / "glue", glue_tasks.find_task(task), split, rows=rows)
+        return make("glue", glue_task=task, data_dir=str(tmp_path / "glue"), **settings_of_run)
+
+    def run(name: str, run_program: Callable, **more):
+        config = configured(name, **more)
+        (tmp_path / f"{name}.json").write_text(to_json(config))
+        run_program(str(tmp_path / f"{name}.json"))
+        return config.model_dir
+
+    first = run("first", lambda path: old_stack_ipu_run.main([path]), stop_steps=1)
+    start = os.path.join(first, "ckpt-1")
+    there = run("there", lambda path: run_there("old_stack_ipu_run", path), init_checkpoint=start)
+    here = run("here", lambda path: old_stack_ipu_run.main([path]), init_checkpoint=start)
+    assert_same_runs(there, here, steps=[1, 2], names=("loss", "span_loss", "label_loss", "f1", "accuracy"))
+    names = ("predictions.json",) if task == "squad" else ("MRPC.tsv",)
+    for name in names:
+        found = [(pathlib.Path(folder) / name).read_text() for folder in (there, here)]
+        assert found[0] == found[1]

@@ -65,7 +65,7 @@ def train(config, strategy) -> dict:
         digest.update(name.encode() + variable.read_value().numpy().tobytes())
     return {
         "digest": digest.hexdigest(),
-        "loss": step_lib.mean_metrics(task.losses, task.metrics, totals["sums"])["loss"],
+        "loss": replica_step.mean_metrics(task.losses, task.metrics, totals["sums"])["loss"],
         "optimizer": type(state.optimizer).__module__,
     }
 

@@ -48,7 +48,9 @@ def test_the_program_answers_as_the_model_does(saved, tmp_path, capsys):
         assert command.main([str(path), f"--export={program}"]) == 0
         assert "exported step 5" in capsys.readouterr().out
         about = json.loads((tmp_path / "bert.poplar_exec.json").read_text(encoding="utf-8"))
-        batch = next(iter(records.find(config).batches(2, TrainingOrder(3))))
+        task = records.RecordsTask(config)
+        task.find_data()
+        batch = next(iter(task.train_dataset(2, 2, TrainingOrder(3))))
         given = [batch[name] for name in about["inputs"]]
         signature = [tf.TensorSpec(shape, dtype) for shape, dtype in about["inputs"].values()]
         ids, relation = embedded.make_caller(ipu, program, signature)(*given)

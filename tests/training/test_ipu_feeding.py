@@ -18,8 +18,10 @@ REPLICAS, TURNS, ROWS = 2, 3, 12
 def step_of(config, scale=1.0):
     """Returns the rows of a step, its micro batches, the plan, and the dataset of them."""
     plan = make_batch_plan(config, REPLICAS)
-    rows = records.find(config).batches(ROWS, TrainingOrder(1)).map(_ragged)
-    parts = feeding.micro_batches(config, rows, 4, plan, lambda step: tf.constant(scale))
+    task = records.RecordsTask(config)
+    task.find_data()
+    rows = task.train_dataset(ROWS, ROWS, TrainingOrder(1)).map(_ragged)
+    parts = feeding.micro_batches(config, task, rows, 4, plan, lambda step: tf.constant(scale))
     return next(iter(rows)), next(iter(parts)), plan, parts
 
 
@@ -71,13 +73,15 @@ def test_local_factors_are_those_of_the_micro_batch(config):
 
 
 def test_instances_share_the_micro_batches_and_count_the_whole_step(config):
-    _, parts, plan, dataset = step_of(config)
-    names = ("input_ids", "sequence_share")
+    rows, parts, plan, dataset = step_of(config)
+    names = ("input_ids", "step_counts")
     taken = []
     for index in range(2):
         own = feeding.of_instance(dataset, plan, Instances(REPLICAS, 1, index, 2, 2), names)
         taken.append(list(own.take(TURNS).as_numpy_iterator()))
-        assert sum(share for _, share in taken[-1]) == pytest.approx(ROWS)
+        assert sum(counts for _, counts in taken[-1]) == pytest.approx(
+            [ROWS, rows["input_mask"].numpy().sum()]
+        )
     found = np.array([[ids for ids, _ in of_instance] for of_instance in taken])
     expected = parts["input_ids"].numpy().reshape(TURNS, REPLICAS, 2, -1).swapaxes(0, 1)
     np.testing.assert_array_equal(found, expected)

@@ -8,7 +8,6 @@ from typing import Any
 from official.config.setting import LENGTH, PRETRAIN, RECIPE, Section, setting
 
 _LAID_OUT = ("one_device", "mirrored", "multi_worker_mirrored")
-_TRAINED_HERE = (*_LAID_OUT, "pipeline", "tpu")
 
 
 def _of_micro_batches(config: Any) -> str | None:
@@ -27,7 +26,8 @@ class Batch:
     )
     eval_batch_size: int = setting(
         32,
-        "Sequences of one evaluation batch over all replicas.",
+        "Sequences of one evaluation batch over all replicas; on IPUs at the default the next number above "
+        "that the pipeline takes.",
         minimum=1,
         evaluation=lambda config: config.use_synthetic_data,
     )
@@ -97,7 +97,6 @@ class Batch:
         True,
         "Write checkpoints beside the training, from a copy of the state in the host's memory. false: the "
         "training waits; on a CPU there is no copy then.",
-        backends=_TRAINED_HERE,
     )
 
 

@@ -1,5 +1,7 @@
 """Files of made-up data in place of those that a run reads."""
 
+from __future__ import annotations
+
 import atexit
 import functools
 import os
@@ -55,7 +57,7 @@ def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
     return replaced(config, **made)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _cleaned_up() -> tempfile.TemporaryDirectory:
     folder = tempfile.TemporaryDirectory(prefix="generated-")
     atexit.register(folder.cleanup)

@@ -1,5 +1,7 @@
 """Files of a task of GLUE with made-up sentences and labels."""
 
+from __future__ import annotations
+
 import os
 
 from official.data.generated.words import Text
@@ -35,7 +37,8 @@ def _columns(task: GlueTask, split: str) -> tuple[str, ...]:
 
 def _row(task: GlueTask, split: str, number: int, text: Text) -> list[str]:
     """Returns the fields of a row; a column that nobody reads holds its name."""
-    values = {name: text.sentence(*_SENTENCE) for name in task.text_columns} | {"index": str(number)}
+    values = {name: text.sentence(*_SENTENCE) for name in task.text_columns}
+    values["index"] = str(number)
     values[task.label_column] = _label(task, text)
     return [values.get(name, name) for name in _columns(task, split)]
 

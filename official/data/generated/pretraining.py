@@ -28,6 +28,8 @@ def write(folder: str, vocabulary: Vocabulary, rules: pairs.ExampleRules, seed: 
     tf.io.gfile.makedirs(folder)
     for number in range(_FILES):
         path = f"{folder}/part-{number:05d}-of-{_FILES:05d}.tfrecord"
+        if tf.io.gfile.exists(path):  # a file in memory would be written on
+            tf.io.gfile.remove(path)
         with tf.io.TFRecordWriter(path) as writer:
             for record in records[number::_FILES]:
                 writer.write(record)

@@ -1,5 +1,7 @@
 """Files of SQuAD with made-up contexts, questions and answers."""
 
+from __future__ import annotations
+
 import json
 
 from official.data.generated.words import Text

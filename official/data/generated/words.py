@@ -1,5 +1,7 @@
 """Words that made-up text consists of."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from official.data.frequencies import draw_ids

@@ -3,6 +3,8 @@
 Source: `convert_single_example` and `_truncate_seq_pair` of Google's run_classifier.py.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np

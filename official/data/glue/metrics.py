@@ -4,6 +4,8 @@ Where a measure is not defined (a correlation with predictions that are all alik
 fewer than two; the F1 of no positive example) it is 0.0: such predictions say nothing.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from official.data.glue.tasks import GlueTask

@@ -5,6 +5,8 @@ Labels are words for the entailment tasks and numbers otherwise; a score has thr
 and 5.
 """
 
+from __future__ import annotations
+
 import os
 
 import numpy as np
@@ -77,7 +79,9 @@ def check_predictions(task: GlueTask, path: str, rows: int) -> None:
         raise ConfigError(f"{path}: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start + 1}).") from None
-    header, *lines = text.removesuffix("\n").split("\n")
+    header, *lines = text.split("\n")
+    if lines and not lines[-1]:  # what follows the last line's end
+        lines.pop()
     if header != HEADER:
         raise ConfigError(f"{path}:1: the header is {header[:100]!r}, expected {HEADER!r}.")
     for index, line in enumerate(lines):

@@ -7,6 +7,8 @@ differ, as they do.
 Source: https://gluebenchmark.com/tasks (files, labels, metrics) and the GLUE paper, arXiv 1804.07461.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 
@@ -56,7 +58,7 @@ class GlueTask:
             return None
         numbered = [(label, f"LABEL_{number}") for number, label in enumerate(self.labels)]
         words = self.class_words or self.labels
-        return [(*names, word) for names, word in zip(numbered, words, strict=True)]
+        return [(*names, word) for names, word in zip(numbered, words)]
 
     @property
     def num_outputs(self) -> int:
@@ -94,7 +96,7 @@ _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 def _same_folder(folder: str, *rows: int) -> dict[str, SplitFiles]:
     return {
         split: SplitFiles((f"{folder}/{split}.tsv",), count)
-        for split, count in zip(("train", "dev", "test"), rows, strict=True)
+        for split, count in zip(("train", "dev", "test"), rows)
     }
 
 

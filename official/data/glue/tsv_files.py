@@ -6,6 +6,8 @@ stays, with what it has, since predictions are numbered by row. A label that the
 reading.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
@@ -111,10 +113,11 @@ def _read_lines(path: str) -> list[bytes]:
     line."""
     try:
         with files.open_binary(path) as file:
-            lines = file.read().removeprefix(_BYTE_ORDER_MARK).split(b"\n")
+            content = file.read()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}.") from None
-    lines = [line.removesuffix(b"\r") for line in lines]
+    begin = len(_BYTE_ORDER_MARK) if content.startswith(_BYTE_ORDER_MARK) else 0
+    lines = [line[:-1] if line.endswith(b"\r") else line for line in content[begin:].split(b"\n")]
     while lines and not lines[-1].strip():
         lines.pop()
     return lines

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from official.data.packing.plan import Histogram, PackingPlan, make_plan
 
-_Kind = tuple[tuple[int, ...], int]  # the lengths in a pack, and how many packs have them
+_Kind = tuple  # (tuple of lengths, int): the lengths in a pack, and how many packs have them
 
 
 def shortest_pack_first(histogram: Histogram, depth: int | None = None) -> PackingPlan:

@@ -1,5 +1,7 @@
 """Tokenised documents in memory, as a few arrays."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable
 
@@ -38,7 +40,7 @@ class TokenizedDocuments:
         starts = self.sentence_starts[first : end + 1]
         return self.tokens[starts[0] : starts[-1]], np.diff(starts)
 
-    def take(self, order: np.ndarray) -> "TokenizedDocuments":
+    def take(self, order: np.ndarray) -> TokenizedDocuments:
         """Returns some documents, by their numbers, in the order given."""
         lengths = ragged.take(np.diff(self.sentence_starts), self.document_starts, order)
         return TokenizedDocuments(

@@ -6,6 +6,8 @@ documents that are cut, each as often as it is wanted, go forward together, one 
 is a few operations on arrays. The longest documents, where few are left, go one after the other.
 """
 
+from __future__ import annotations
+
 import bisect
 import dataclasses
 import itertools
@@ -149,7 +151,7 @@ class _Lanes:
         chosen: np.ndarray,
         rules: ExampleRules,
         rng: np.random.Generator,
-    ) -> "_Lanes":
+    ) -> _Lanes:
         is_short = rng.random(len(chosen)) < rules.short_seq_prob
         short = 2 + _draw(rng, np.full(len(chosen), rules.max_pair_length - 1))
         return cls(
@@ -159,7 +161,7 @@ class _Lanes:
             np.where(is_short, short, rules.max_pair_length),
         )
 
-    def cut(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> "_Cuts":
+    def cut(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> _Cuts:
         """Collects sentences up to the target in every lane and draws where segment A ends and whether B is a
         random one."""
         end = _reach(sentence_starts, self.sentence, self.end, self.target)
@@ -167,7 +169,7 @@ class _Lanes:
         middle = self.sentence + 1 + _draw(rng, np.maximum(1, count - 1))
         return _Cuts(middle, end, (count == 1) | (rng.random(len(count)) < 0.5))
 
-    def cut_to_the_end(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> "tuple[_Lanes, _Cuts]":
+    def cut_to_the_end(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> tuple[_Lanes, _Cuts]:
         """Does what `cut` and `advance` do until no lane is left, lane by lane: for few of them."""
         starts, draws = sentence_starts.tolist(), _draws(rng)
         found: list[tuple] = []
@@ -177,7 +179,7 @@ class _Lanes:
         lanes = _Lanes(self.number[lane], sentence, self.end[lane], self.target[lane])
         return lanes, _Cuts(middle, end, is_random != 0)
 
-    def advance(self, sentence: np.ndarray) -> "_Lanes":
+    def advance(self, sentence: np.ndarray) -> _Lanes:
         """Returns the lanes that have a sentence left when each goes on with `sentence`."""
         left = sentence < self.end
         return _Lanes(self.number[left], sentence[left], self.end[left], self.target[left])

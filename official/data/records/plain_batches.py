@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from official.data import pipeline
-from official.data.records import row_counts
+from official.data.records import first_rows, row_counts
 from official.data.records import schema as schema_lib
 from official.data.records.formats import packed_record, packed_whole, plain
 from official.data.records.row_counts import RowCounts
@@ -96,6 +96,28 @@ def training_dataset(
         return {"example_weights": tf.ones([batch_size]), **reader.parse_rows(rows, schema)}
 
     return pipeline.fixed(rows.map(parse, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS))
+
+
+def evaluation_dataset(
+    files: list[str], schema: dict[str, Feature], batch_size: int, num_sequences: int
+) -> tf.data.Dataset:
+    """Returns batches of the first `num_sequences` sequences in file order, the last one filled up with rows
+    of zeros; arguments as of `training_dataset`. Raises ConfigError where a file is cut off."""
+    row_counts.check_ends(files)
+    reader: Any = packed_whole if schema_lib.is_packed(schema) else plain
+    records = tf.data.TFRecordDataset(files).batch(max(1, batch_size // reader.ROWS_PER_RECORD))
+    blocks = records.map(functools.partial(reader.unpack, schema=schema))
+
+    def parse(rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        weights = tf.ones(tf.shape(rows)[:1])
+        return {"example_weights": weights, **reader.parse_rows(rows, schema)}
+
+    if schema_lib.is_packed(schema):
+        taken = first_rows.take_sequences(blocks.map(parse), num_sequences)
+        batches = pipeline.rebatched(taken, batch_size)
+    else:
+        batches = pipeline.rebatched(first_rows.take(blocks, num_sequences), batch_size).map(parse)
+    return pipeline.fixed(first_rows.filled_up(batches, batch_size).prefetch(pipeline.CALLS))
 
 
 def num_rows(files: list[str]) -> int:

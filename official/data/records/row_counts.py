@@ -201,8 +201,11 @@ def _ends_with_record(path: str, size: int) -> bool:
         tail = read(start, size - start)
     if len(tail) < FRAME_BYTES:
         return not tail
-    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(tail, np.uint8), _LENGTH.size)
-    lengths = np.ascontiguousarray(windows).view("<u8")[: len(tail) - FRAME_BYTES + 1, 0]
+    places = len(tail) - FRAME_BYTES + 1
+    windows = np.lib.stride_tricks.as_strided(
+        np.frombuffer(tail, np.uint8), (places, _LENGTH.size), (1, 1), writeable=False
+    )
+    lengths = np.ascontiguousarray(windows).view("<u8")[:, 0]
     left = np.arange(len(tail) - FRAME_BYTES, -1, -1).astype(np.uint64)
     return any(
         _masked_crc32c(tail[place : place + _LENGTH.size])

@@ -6,10 +6,13 @@ of them stands where is drawn for each epoch, so that every epoch has the same n
 Shapes: N sequences, R rows, P places of a row.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 
-from official.data.packing import algorithms
+from official.data import pipeline
+from official.data.packing import first_fit
 from official.data.packing.plan import Histogram, PackingPlan
 
 
@@ -21,7 +24,7 @@ def make_plan(lengths_N: np.ndarray, row_length: int, places: int) -> PackingPla
     """
     if not len(lengths_N):
         return PackingPlan(row_length, {})
-    return algorithms.make_plan(Histogram.of_lengths(lengths_N, row_length), "lpfhp", places).plan
+    return first_fit.longest_pack_first(Histogram.of_lengths(lengths_N, row_length), places)
 
 
 def ranks(plan: PackingPlan, places: int) -> np.ndarray:
@@ -47,11 +50,9 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor) -> tf.Ten
       ranks_RP: see `ranks`.
       seeds: [2, 2], of the epoch: who shares a row, and the order of the rows.
     """
-    shuffled_N = tf.random.experimental.stateless_shuffle(
-        tf.range(tf.size(lengths_N), dtype=tf.int64), seeds[0]
-    )
+    shuffled_N = pipeline.shuffled(tf.range(tf.size(lengths_N), dtype=tf.int64), seeds[0])
     by_length_N = tf.gather(shuffled_N, tf.argsort(tf.gather(lengths_N, shuffled_N), stable=True))
-    return tf.random.experimental.stateless_shuffle(_placed(by_length_N, ranks_RP), seeds[1])
+    return pipeline.shuffled(_placed(by_length_N, ranks_RP), seeds[1])
 
 
 def _placed(by_length_N, ranks_RP) -> tf.Tensor:

@@ -8,6 +8,8 @@ Shapes: B rows of a batch, P sequences of a packed row at most, L tokens of a ro
 All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import NamedTuple
 
@@ -167,19 +169,19 @@ def _cut_into_batches(order: tf.Tensor, batch_size: int) -> tf.Tensor:
 def _seeds(seed: int, epoch: tf.Tensor) -> tf.Tensor:
     """Returns [2, 2]: two seeds of an epoch."""
     folded = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int64), epoch)
-    return tf.random.split(folded, 2)
+    return pipeline.seeds_of(folded, 2)
 
 
 def _training_order(lengths_N: tf.Tensor, shape: BatchShape, seed: int, epoch: tf.Tensor) -> tf.Tensor:
     """Returns int64 [batches, batch_size]: the numbers of the rows of one epoch's batches; -1 is filling."""
     seeds = _seeds(seed, epoch)
     count = tf.size(lengths_N)
-    order = tf.random.experimental.stateless_shuffle(tf.range(count, dtype=tf.int64), seeds[0])
+    order = pipeline.shuffled(tf.range(count, dtype=tf.int64), seeds[0])
     if shape.bucketed:
         pool = tf.range(count, dtype=tf.int64) // (_POOL_BATCHES * shape.batch_size)
         order = tf.gather(order, tf.argsort(pool * _LONGEST - tf.gather(lengths_N, order), stable=True))
     batches = _cut_into_batches(order, shape.batch_size)
-    return tf.random.experimental.stateless_shuffle(batches, seeds[1]) if shape.bucketed else batches
+    return pipeline.shuffled(batches, seeds[1]) if shape.bucketed else batches
 
 
 class _Tensors(NamedTuple):
@@ -192,7 +194,7 @@ class _Tensors(NamedTuple):
     columns: dict[str, tf.Tensor]
 
     @classmethod
-    def of(cls, rows: TokenRows) -> "_Tensors":
+    def of(cls, rows: TokenRows) -> _Tensors:
         with tf.device("CPU"):
             ids_T, starts_N = tf.constant(rows.ids), tf.constant(rows.starts)
             lengths_N = tf.constant(rows.lengths, tf.int32)
@@ -218,11 +220,12 @@ def _features(
     def gather(rows_B, length):
         features = (_packed_tokens if shape.places else _tokens)(tensors, rows_B, length)
         static = [shape.part_size, None if shape.bucketed else shape.max_seq_length]
-        features |= {name: tf.ensure_shape(features[name], static) for name in _OF_TOKENS & set(features)}
-        features |= {
-            name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in tensors.columns.items()
-        }
-        return features | {
+        for name in _OF_TOKENS & set(features):
+            features[name] = tf.ensure_shape(features[name], static)
+        columns = {name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in tensors.columns.items()}
+        return {
+            **features,
+            **columns,
             "example_weights": tf.cast(rows_B >= 0, tf.float32),
             "rows": tf.cast(rows_B, tf.int32),
         }
@@ -256,7 +259,8 @@ def _packed_tokens(tensors: _Tensors, rows_BP: tf.Tensor, length: tf.Tensor) -> 
     places_BL = tf.cast(laid.places_BL, tf.int64)
     ids_BL = tf.gather(tensors.ids_T, tf.gather(tensors.starts_N, chosen_BL) + places_BL)
     is_second_BL = laid.is_token_BL & (laid.places_BL >= tf.gather(tensors.firsts_N, chosen_BL))
-    return laid.features() | {
+    return {
+        **laid.features(),
         "input_ids": tf.cast(ids_BL, tf.int32) * tf.cast(laid.is_token_BL, tf.int32),
         "segment_ids": tf.cast(is_second_BL, tf.int32),
     }

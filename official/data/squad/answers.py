@@ -11,6 +11,8 @@ which can only help:
   - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os

@@ -1,5 +1,7 @@
 """The features of a file, made once and kept: a folder with `features.npz` and `manifest.json`."""
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import io
@@ -70,8 +72,11 @@ def _manifest(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -> di
     """Returns what the features depend on, and what a reader of the folder may want to know of the data."""
     return {
         "version": _VERSION,
-        "flags": dataclasses.asdict(rules)
-        | {"version_2_with_negative": data.version_2_with_negative, "for_training": data.for_training},
+        "flags": {
+            **dataclasses.asdict(rules),
+            "version_2_with_negative": data.version_2_with_negative,
+            "for_training": data.for_training,
+        },
         "vocabulary_sha256": vocabulary.sha256,
         "do_lower_case": vocabulary.do_lower_case,
         "input_sha256": data.sha256,
@@ -89,7 +94,7 @@ def _load(folder: str, wanted: dict) -> Features | None:
             content = file.read()
     except OSError:
         return None
-    is_whole = manifest == wanted | {"features_sha256": hashlib.sha256(content).hexdigest()}
+    is_whole = manifest == {**wanted, "features_sha256": hashlib.sha256(content).hexdigest()}
     return _read(io.BytesIO(content)) if is_whole else None
 
 
@@ -102,7 +107,7 @@ def _save(folder: str, features: Features, manifest: dict) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, **vars(features))
     content = buffer.getvalue()
-    manifest = manifest | {"features_sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {**manifest, "features_sha256": hashlib.sha256(content).hexdigest()}
     try:
         os.makedirs(folder, exist_ok=True)
         writing.replace_file(os.path.join(folder, FEATURES), content)

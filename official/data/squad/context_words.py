@@ -1,5 +1,7 @@
 """Words of a context, their word pieces, and where in the text each piece stands."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import unicodedata
@@ -9,7 +11,7 @@ import numpy as np
 from official.data.rows import ragged
 from official.data.squad.squad_files import SPACES, WORD
 from official.data.word_pieces.tokenization import Tokenizer
-from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
+from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
 
 _SEPARATOR = "\n"  # between contexts that are looked at as one text
 
@@ -81,7 +83,7 @@ def _split(text: str) -> tuple[list[str], np.ndarray]:
     return WORD.findall(text), np.flatnonzero(is_word[1:] & ~is_word[:-1])
 
 
-def _lay_out(of_words: "_Pieces", numbers: np.ndarray, begins: np.ndarray, text_begins: np.ndarray) -> Words:
+def _lay_out(of_words: _Pieces, numbers: np.ndarray, begins: np.ndarray, text_begins: np.ndarray) -> Words:
     """Puts the pieces of each different word wherever it stands; `numbers` [W] tells which word stands
     where."""
     lengths = of_words.lengths[numbers]
@@ -114,7 +116,7 @@ class _Pieces:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary) -> "_Pieces":
+    def of(cls, words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary) -> _Pieces:
         """Finds the characters of all pieces: those of ASCII words whose pieces hold each character at once,
         the others word by word."""
         sizes, lower = _sizes_of(vocabulary)[ids], vocabulary.do_lower_case
@@ -132,7 +134,7 @@ class _Pieces:
 @functools.lru_cache(maxsize=1)
 def _sizes_of(vocabulary: Vocabulary) -> np.ndarray:
     """Returns int64 [V]: characters of each piece. [UNK] gets so many that no word has them."""
-    sizes = np.array([len(word.removeprefix(CONTINUATION)) for word in vocabulary.words])
+    sizes = np.array([len(without_mark(word)) for word in vocabulary.words])
     sizes[vocabulary.id_of("[UNK]")] = 1 << 40
     return sizes
 
@@ -149,7 +151,7 @@ def align(word: str, pieces: list[str], do_lower_case: bool = True) -> tuple[lis
         if not piece.startswith(CONTINUATION) or piece == CONTINUATION:
             token, used = token + 1, 0
         characters = tokens[token] if token < len(tokens) else []
-        size = len(characters) if piece == "[UNK]" else len(piece.removeprefix(CONTINUATION))
+        size = len(characters) if piece == "[UNK]" else len(without_mark(piece))
         stretch = characters[used : used + size]
         if not stretch or len(stretch) < size:
             return [0] * len(pieces), [len(word)] * len(pieces)
@@ -183,7 +185,7 @@ def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
     return tokens
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _normalize(character: str, do_lower_case: bool) -> tuple[str, int]:
     """Returns what the tokenizer makes of a character: its kind, and its length, where so asked lower-cased
     and without accents."""

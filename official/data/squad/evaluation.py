@@ -7,20 +7,26 @@ published scripts take them.
 Source: https://rajpurkar.github.io/SQuAD-explorer/, evaluate-v1.1.py and evaluate-v2.0.py.
 """
 
+from __future__ import annotations
+
 import re
 import string
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from official.io.errors import ConfigError
 
-AcceptedAnswers = Mapping[str, Sequence[str]]  # {question id: answers, none where it cannot be answered}
+# {question id: answers, none where it cannot be answered}
+if TYPE_CHECKING:
+    AcceptedAnswers = Mapping[str, Sequence[str]]
+else:
+    AcceptedAnswers = Mapping
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _QUESTION_WORDS = ("what", "who", "when", "where", "which", "how", "why")
-_FORMS = {word: word for word in _QUESTION_WORDS} | {"whom": "who", "whose": "who"}
+_FORMS = {**{word: word for word in _QUESTION_WORDS}, "whom": "who", "whose": "who"}
 _LENGTHS = {1: "1", 2: "2", 4: "3-4", 8: "5-8", 16: "9-16"}  # {most words: name}
 _OTHER, _LONGER, _NO_ANSWER = "other", "17+", "no answer"
 
@@ -135,9 +141,10 @@ def evaluate_v2(
     for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
         identities = [identity for identity in scores.exact if bool(gold[identity]) == has_answer]
         if identities:
-            result |= {f"{prefix}_{name}": value for name, value in _means(counted, identities).items()}
+            means = _means(counted, identities)
+            result.update({f"{prefix}_{name}": value for name, value in means.items()})
     if na_probs is not None:
-        result |= best_thresholds(gold, predictions, na_probs)
+        result.update(best_thresholds(gold, predictions, na_probs))
     return result
 
 

@@ -3,6 +3,8 @@
 Shapes: N windows, L = max_seq_length, Q questions, C contexts, T word pieces of all contexts.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import NamedTuple
 
@@ -202,7 +204,7 @@ class _Windows:
         queries: list[np.ndarray],
         words: context_words.Words,
         rules: WindowRules,
-    ) -> "_Windows":
+    ) -> _Windows:
         """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind
         the one before it."""
         query_lengths = np.array([len(query) for query in queries], np.int64)

@@ -1,5 +1,7 @@
 """SQuAD files, v1.1 and v2.0 -> contexts and questions; what cannot be used of them is counted and named."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import re
@@ -19,7 +21,7 @@ _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|[\u3002\uff01\uff1f]|\n")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: JSON can spell one, UTF-8 cannot
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Question:
     """One question about a context. Answers may be missing where the file is only to be answered."""
 
@@ -312,7 +314,7 @@ def _comparable(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", visible).split())
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _visible(character: str) -> str:
     """Returns a character, a space for white space, and nothing for one without a glyph."""
     if character.isspace():

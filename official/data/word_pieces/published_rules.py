@@ -1,9 +1,11 @@
 """The published rules of word pieces in plain Python: for text that is not ASCII."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from official.data.word_pieces import words
-from official.data.word_pieces.vocabulary import CONTINUATION
+from official.data.word_pieces.vocabulary import CONTINUATION, without_mark
 
 UNKNOWN = "[UNK]"
 
@@ -16,9 +18,7 @@ class PublishedRules:
         self._do_lower_case = do_lower_case
         self._starts = codes
         self._continuations = {
-            word.removeprefix(CONTINUATION): code
-            for word, code in codes.items()
-            if word.startswith(CONTINUATION)
+            without_mark(word): code for word, code in codes.items() if word.startswith(CONTINUATION)
         }
         self._longest_start, self._longest_continuation = (
             _longest(self._starts),

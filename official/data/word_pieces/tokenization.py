@@ -15,6 +15,8 @@ together; chunks that are not ASCII, which are cut into words first, go to plain
 TensorFlow.
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import itertools
@@ -69,7 +71,7 @@ class _Buffers(NamedTuple):
     places: np.ndarray  # int64 [3, bytes]: of words that are not in the table
 
     @classmethod
-    def of(cls, num_bytes: int, dtype: np.dtype) -> "_Buffers":
+    def of(cls, num_bytes: int, dtype: np.dtype) -> _Buffers:
         return cls(np.empty(WordTable.MOST_IDS * num_bytes, dtype), np.empty((3, num_bytes), np.int64))
 
 
@@ -97,9 +99,8 @@ class Tokenizer:
         numbers, size = np.arange(self._none, dtype=self._wide).tobytes(), self._wide.itemsize
         *ids, id_of_end = (numbers[at : at + size] for at in range(0, len(numbers), size))
         id_of_word = dict(zip(vocabulary.words, ids))
-        own = {"\n": id_of_end} | {
-            word: number for word, number in id_of_word.items() if ascii_word.fullmatch(word)
-        }
+        of_words = {word: number for word, number in id_of_word.items() if ascii_word.fullmatch(word)}
+        own = {"\n": id_of_end, **of_words}
         self._table = WordTable(self._wide)
         self._table.add(keys_of_words(own), list(own.values()))
         self._rules = PublishedRules(id_of_word, vocabulary.do_lower_case)

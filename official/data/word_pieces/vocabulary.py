@@ -1,5 +1,7 @@
 """The vocabulary of word pieces. Reading one needs no TensorFlow."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -10,6 +12,11 @@ from official.io import vocabulary_files
 
 SPECIAL_TOKENS = vocabulary_files.SPECIAL_TOKENS
 CONTINUATION = "##"
+
+
+def without_mark(word: str) -> str:
+    """Returns a word piece without what says that it continues a word."""
+    return word[len(CONTINUATION) :] if word.startswith(CONTINUATION) else word
 
 
 @dataclasses.dataclass(frozen=True)

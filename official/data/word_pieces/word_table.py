@@ -1,5 +1,7 @@
 """A table in which the ids of many words of a text are looked up at once."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 
 import numpy as np

@@ -5,6 +5,8 @@ lower-cased and stripped of its accents (neither for a cased vocabulary), and sp
 Source: https://github.com/google-research/bert/blob/master/tokenization.py
 """
 
+from __future__ import annotations
+
 import itertools
 import re
 import string

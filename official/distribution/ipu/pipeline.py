@@ -5,11 +5,14 @@ The functional API: a stage is a function of tensors, its outputs are the next o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from official.config import Config, ConfigError
+from official.config import FIELDS, Config, ConfigError, nearest_multiples
 from official.config.ipu_rules import memory_proportions
+from official.distribution.batch_plan import BatchPlan
+from official.distribution.pipelining import rules
 from official.distribution.pipelining.plan import PipelinePlan
 
 # Modes of recomputation that a schedule has. Source: RecomputationMode of Graphcore's TensorFlow 2.6.
@@ -115,6 +118,35 @@ def stage_options(config: Config, api: Any, devices: Sequence[int]) -> list[Any]
             )
         )
     return found
+
+
+def evaluation_plan(config: Config, plan: PipelinePlan, batches: BatchPlan) -> tuple[PipelinePlan, BatchPlan]:
+    """Returns the pipeline without a backward pass, and its batches. Its micro batches are as large as those
+    of the training, for which there is room.
+
+    --eval_batch_size says how many rows a call of the devices takes. At its default that is the next number
+    above which the pipeline takes.
+
+    Raises:
+      ConfigError: for another number of rows.
+    """
+    rows, replicas = max(1, batches.micro_batch_size), batches.num_replicas
+    turns = len(plan.stages) if plan.schedule == "grouped" else 1
+    turns = max(turns, rules.micro_batch_divisor(plan.devices, plan.schedule, False))
+    unit = replicas * turns * rows
+    size = config.eval_batch_size
+    if size == FIELDS["eval_batch_size"].default:
+        size = -(-size // unit) * unit
+    if size % unit:
+        raise ConfigError(
+            f"eval_batch_size={size} is not divisible by replicas x micro batches x their rows = {replicas} x"
+            f" {turns} x {rows} = {unit}, which pipeline_schedule={plan.schedule} needs for"
+            f" {len(plan.stages)} stages. Nearest valid: {nearest_multiples(size, unit)}."
+        )
+    return (
+        dataclasses.replace(plan, micro_batches=size // (replicas * rows)),
+        dataclasses.replace(batches, eval_batch_size=size),
+    )
 
 
 def check_plan(config: Config, plan: PipelinePlan) -> None:

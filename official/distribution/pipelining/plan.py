@@ -54,6 +54,15 @@ class PipelinePlan:
         """Returns the stages in Graphcore's notation."""
         return placement.in_their_words(self.stages)
 
+    def description(self) -> dict:
+        """Returns what result.json says of it."""
+        return {
+            "stages": self.notation,
+            "devices": list(self.devices),
+            "schedule": self.schedule,
+            "micro_batches": self.micro_batches,
+        }
+
     def device_of(self, model_stage: str) -> int:
         """Returns the device of one of the model's stages."""
         return next(device for names, device in zip(self.stages, self.devices) if model_stage in names)

@@ -1,4 +1,4 @@
-"""What a run on IPUs is made of, before its first step: devices, state, data, and the program of a call."""
+"""What a run on IPUs is made of, before its first step: devices, state, and the programs of their calls."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from absl import logging
 
 from official.config import Config, ConfigError, train_steps
 from official.data.pipeline import TrainingOrder
-from official.distribution.batch_plan import BatchPlan, make_batch_plan
+from official.distribution.batch_plan import BatchPlan, check_training
 from official.distribution.ipu import api as api_lib
 from official.distribution.ipu import instances as instances_lib
 from official.distribution.ipu import options
 from official.distribution.ipu import pipeline as pipeline_lib
 from official.distribution.pipelining.plan import PipelinePlan, make_plan
-from official.modeling.pretrainer import BertPretrainer
 from official.optimization import kinds
 from official.optimization.train_state import TrainState, build_state
 from official.training.ipu import feeding, stages
 from official.training.ipu.optimizer import PipelineOptimizer, make_update, objective_scale
-from official.training.ipu.records import Records
+from official.training.task import Dataset, Task
 
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16"}
 
@@ -37,6 +36,7 @@ class Devices:
       instances: the replicas of the run, and this process's.
       strategy: in whose scope variables are made.
       pipeline: stages and IPUs of a replica.
+      evaluation: the same without a backward pass, with its own number of micro batches.
       batches: of all replicas.
     """
 
@@ -44,104 +44,181 @@ class Devices:
     instances: instances_lib.Instances
     strategy: Any
     pipeline: PipelinePlan
+    evaluation: PipelinePlan
     batches: BatchPlan
 
 
+def set_numbers(config: Config) -> None:
+    """Sets precision and seed, before anything is drawn: data that are made up draw, too."""
+    tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
+    tf.random.set_seed(config.seed)
+
+
 def take_devices(config: Config) -> Devices:
-    """Configures the IPUs of this process, and sets precision and seeds.
+    """Configures the IPUs of this process.
 
     Raises:
       ConfigError: without the SDK, and where stages, batches or poprun's numbers do not fit the settings.
     """
     plan = make_plan(config, stages.names_of(config))
     pipeline_lib.check_plan(config, plan)
-    batches = make_batch_plan(config, config.ipu_replicas)
+    check_training(config, config.ipu_replicas)
+    batches = BatchPlan(
+        config.ipu_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
+    )
+    evaluation = plan
+    if config.do_eval or config.do_predict:
+        evaluation, batches = pipeline_lib.evaluation_plan(config, plan, batches)
+        told = "eval_batch_size %d = %d replicas x %d micro batches x %d rows"
+        rows = batches.eval_batch_size // (batches.num_replicas * evaluation.micro_batches)
+        logging.info(told, batches.eval_batch_size, batches.num_replicas, evaluation.micro_batches, rows)
     api = api_lib.load()
     instances = instances_lib.find(config, plan.num_devices, api_lib.load_popdist())
     options.configure(config, api, instances)
-    tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
-    tf.random.set_seed(config.seed)
     api.utils.reset_ipu_seed(config.seed)  # of stochastic rounding
     logging.info("%s; %s on %d IPUs a replica", batches.describe(), plan.schedule, instances.ipus_per_replica)
-    return Devices(api, instances, options.make_strategy(api, instances), plan, batches)
+    return Devices(api, instances, options.make_strategy(api, instances), plan, evaluation, batches)
 
 
-def make_state(config: Config, devices: Devices) -> TrainState:
-    """Builds model and optimizer on the IPUs; the count of sequences stays on the host."""
+@dataclasses.dataclass(frozen=True)
+class PipelineState(TrainState):
+    """The state of a run on IPUs. Its counters are kept on the host: to read one from the devices is to copy
+    all that is there.
+
+    Attributes:
+      steps: updates done, as the checkpoint has them; the optimizer's own count follows it.
+    """
+
+    steps: tf.Variable
+
+    @property
+    def step(self) -> int:
+        return int(self.steps.numpy())
+
+    def variables(self) -> dict[str, tf.Variable]:
+        return {**super().variables(), "global_step": self.steps}
+
+
+def make_state(config: Config, task: Task, devices: Devices) -> PipelineState:
+    """Builds model and optimizer on the IPUs, and counters on the host."""
     with devices.strategy.scope():
-        state = build_state(config, lambda: BertPretrainer(config.model), kinds.build_plain)
-    samples = tf.Variable(0, trainable=False, dtype=tf.int64, name="samples")
-    return dataclasses.replace(state, samples=samples)
+        state = build_state(config, task.build_model, kinds.build_plain)
+    counters = {
+        name: tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in ("samples", "steps")
+    }
+    known = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return PipelineState(**{**known, **counters})
 
 
-def make_call(
-    config: Config, devices: Devices, state: TrainState, records: Records
+def make_training(
+    config: Config, devices: Devices, task: Task, state: PipelineState, order: TrainingOrder
 ) -> Callable[[], np.ndarray]:
-    """Returns () -> float [steps, stages.NUM_SUMS], the sums of each of the next --device_iterations steps,
-    of this process's replicas; it runs them.
+    """Returns () -> float [steps, 2 x metrics + NUM_COUNTS], the sums of each of the next --device_iterations
+    steps, of this process's replicas; it runs them.
 
     Args:
       config: of the run.
       devices: see `take_devices`.
+      task: that is trained.
       state: where the run goes on.
-      records: that are trained on.
-
-    Raises:
-      ConfigError: where the steps that are left are no multiple of those of a call.
+      order: of its data, from there.
     """
-    step, batches = state.step, devices.batches
-    _check_steps_left(config, step)
-    order = TrainingOrder(config.seed, state.samples_done, rows_done=step * batches.train_batch_size)
-    rows = records.batches(batches.train_batch_size, order)
-    micro_batches = feeding.micro_batches(
-        config, rows, step, batches, objective_scale(config, state, batches)
-    )
-    signature = feeding.signature_of(micro_batches)
-    chain = stages.training_chain(config, state.model)
-    parts = stages.make_parts(chain, devices.pipeline, signature)
-    own = feeding.of_instance(micro_batches, batches, devices.instances, parts[0].features)
-    with devices.strategy.scope():
-        queues = pipeline_lib.make_queues(devices.api, own)
-        program = _program(config, devices, state, stages.make_functions(chain, parts), queues)
-    _ = queues.infeed.initializer  # asking for it starts the queue
-
-    def call() -> np.ndarray:
-        devices.strategy.run(program)
-        sums = tf.nest.flatten(queues.outfeed.dequeue())[0]
-        by_step = np.asarray(sums, np.float64).reshape(config.device_iterations, -1, stages.NUM_SUMS)
-        return by_step.sum(axis=1)  # over the replicas
-
-    return call
-
-
-def _program(
-    config: Config, devices: Devices, state: TrainState, functions: list, queues: pipeline_lib.Queues
-) -> Any:
-    """Returns the compiled function of a call."""
-    api = devices.api
-    update = make_update(config, state, devices.batches, api)
+    batches = devices.batches
+    state.optimizer.iterations.assign(state.step)
+    rows = task.train_dataset(batches.train_batch_size, batches.train_batch_size, order)
+    scale = objective_scale(config, state, batches)
+    steps = feeding.micro_batches(config, task, rows, state.step, batches, scale)
+    chain = stages.training_chain(config, task, state.model)
+    parts = stages.make_parts(chain, devices.pipeline, feeding.signature_of(steps.unbatch()))
+    own = feeding.of_instance(steps, batches, devices.instances, parts[0].features)
+    width = 2 * len(task.metrics) + stages.NUM_COUNTS
+    update = make_update(config, state, batches, devices.api)
 
     def optimizer_function(loss, sums):
         del sums
-        return api.pipelining_ops.OptimizerFunctionOutput(
+        return devices.api.pipelining_ops.OptimizerFunctionOutput(
             PipelineOptimizer(update),
             loss,
             compute_gradients_kwargs={"var_list": list(state.model.trainable_variables)},
         )
 
     training = pipeline_lib.Training(optimizer_function, config.device_iterations, [True, False])
+    run = _program(config, devices, devices.pipeline, stages.make_functions(chain, parts), own, training)
 
-    @tf.function(jit_compile=True, autograph=False)
-    def program():
-        pipeline_lib.add_pipeline(config, api, devices.pipeline, functions, queues, training)
+    def call() -> np.ndarray:
+        sums = tf.nest.flatten(run())[0]
+        by_step = np.asarray(sums, np.float64).reshape(config.device_iterations, -1, width)
+        return by_step.sum(axis=1)  # over the replicas
 
-    return program
+    return call
 
 
-def _check_steps_left(config: Config, step: int) -> None:
-    left = train_steps(config) - step
-    if left % config.device_iterations:
-        raise ConfigError(
-            f"device_iterations={config.device_iterations} does not divide the {left} steps from step {step}"
-            f" to step {train_steps(config)}. Change --device_iterations or the number of steps."
-        )
+def make_evaluation(
+    config: Config, devices: Devices, task: Task, state: PipelineState, dataset: Dataset
+) -> tuple[Callable[[], tuple[tf.Tensor, dict[str, tf.Tensor]]], int]:
+    """Returns () -> (sums, outputs) of the next call, as of `step.make_eval_step`, and the number of calls
+    that go through the set once. After that the set begins again.
+
+    Each instance evaluates the whole set: so all of them know all of its outputs.
+
+    Args:
+      config, devices, task, state: as of `make_training`.
+      dataset: makes the set's batches of their rows.
+    """
+    plan, batches = devices.evaluation, devices.batches
+    per_call = devices.instances.local_replicas * plan.micro_batches * batches.micro_batch_size
+    calls = int(dataset(per_call).reduce(np.int64(0), lambda count, _: count + 1))
+    rows = feeding.evaluation_batches(dataset, per_call, batches.micro_batch_size)
+    signature = feeding.signature_of(rows)
+    chain = stages.evaluation_chain(task, state.model)
+    parts = stages.make_parts(chain, plan, signature)
+    own = rows.map(lambda row: tuple(row[name] for name in parts[0].features))
+    run = _program(config, devices, plan, stages.make_functions(chain, parts), own)
+
+    def call() -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        sums, *outputs = tf.nest.flatten(run())
+        lead = len(sums.shape) - 1  # micro batches, and replicas where there are several
+        total = tf.reduce_sum(tf.cast(sums, tf.float64), axis=list(range(lead)))
+        joined = [tf.reshape(value, [-1, *value.shape[lead + 1 :]]) for value in outputs]
+        return total, dict(zip(chain.last.gives[1:], joined))
+
+    return call, calls
+
+
+def _program(
+    config: Config,
+    devices: Devices,
+    plan: PipelinePlan,
+    functions: list,
+    dataset: tf.data.Dataset,
+    training: pipeline_lib.Training | None = None,
+) -> Callable[[], Any]:
+    """Returns () -> what the last stage has given in a call of a pipeline, which it runs."""
+    with devices.strategy.scope():
+        queues = pipeline_lib.make_queues(devices.api, dataset)
+
+        @tf.function(jit_compile=True, autograph=False)
+        def program():
+            pipeline_lib.add_pipeline(config, devices.api, plan, functions, queues, training)
+
+    _ = queues.infeed.initializer  # asking for it starts the queue
+
+    def run() -> Any:
+        devices.strategy.run(program)
+        return queues.outfeed.dequeue()
+
+    return run
+
+
+def check_steps(config: Config, step: int) -> None:
+    """Refuses, with ConfigError, steps to the end, or between evaluations, that are no multiple of those of a
+    call."""
+    every, last = config.device_iterations, train_steps(config)
+    between = config.steps_between_eval if config.do_eval else None
+    for left, what in ((last - step, f"{last - step} steps from step {step} to step {last}"), (between, "")):
+        if left and left % every:
+            what = what or f"steps_between_eval={between}"
+            raise ConfigError(
+                f"device_iterations={every} does not divide the {what}. Change --device_iterations or the"
+                " number of steps."
+            )

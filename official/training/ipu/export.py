@@ -15,27 +15,31 @@ from official.distribution.ipu import api as api_lib
 from official.distribution.ipu import embedded
 from official.distribution.ipu import pipeline as pipeline_lib
 from official.io.writing import replace_file
-from official.training.ipu import building, feeding, records, stages
+from official.training.ipu import building, feeding, stages
+from official.training.ipu.run import make_task
 from official.training.ipu.weights import initialize
+from official.training.task import Task
 
 _BATCHES = 8  # different ones that a measurement asks
 
 
 def export(config: Config, path: str) -> None:
-    """Writes a run's newest checkpoint as a program: the features of a micro batch -> `predicted_ids` and
-    `next_sentence_logits`. Beside it, in PATH.json, lies what it takes and gives.
+    """Writes a run's newest checkpoint as a program: the features of a micro batch -> the outputs of
+    `stages.prediction_chain`. Beside it, in PATH.json, lies what it takes and gives.
 
     Raises:
       ConfigError: where there are no weights, or what `building.take_devices` refuses.
     """
     embedded.check_export(config, path)
     config = _of_one_replica(config)
-    found, devices = records.find(config), building.take_devices(config)
-    state = building.make_state(config, devices)
+    building.set_numbers(config)
+    task = make_task(config)
+    rows = _rows(config, task, config.train_batch_size // config.num_accumulation_steps)
+    devices = building.take_devices(config)
+    state = building.make_state(config, task, devices)
     _restore(config, state)
-    rows = _micro_batches(config, found, devices)
-    signature = feeding.signature_of(rows.batch(1))
-    chain = stages.prediction_chain(state.model)
+    signature = feeding.signature_of(rows)
+    chain = stages.prediction_chain(task, state.model)
     parts = stages.make_parts(chain, devices.pipeline, signature)
     functions = stages.make_functions(chain, parts)
     taken = parts[0].features
@@ -79,9 +83,17 @@ def measure(config: Config, path: str, calls: int, threads: int, raw: bool) -> N
 def _of_one_replica(config: Config) -> Config:
     """Returns the configuration of a program: one replica, whose micro batches are those of the training."""
     rows = config.train_batch_size // config.ipu_replicas
-    return config_lib.replaced(
-        config, ipu_replicas=1, train_batch_size=rows, replicated_tensor_sharding=False
+    config = config_lib.replaced(
+        config,
+        ipu_replicas=1,
+        train_batch_size=rows,
+        replicated_tensor_sharding=False,
+        do_train=True,
+        do_eval=False,
+        do_predict=False,
+        stop_steps=None,
     )
+    return config_lib.with_data(config, 1)
 
 
 def _restore(config: Config, state) -> None:
@@ -95,13 +107,17 @@ def _restore(config: Config, state) -> None:
         initialize(state.model_variables(), config.init_checkpoint)
 
 
-def _micro_batches(config: Config, found: records.Records, devices: building.Devices) -> tf.data.Dataset:
-    """Returns rows in micro batches, {feature: [rows, ...]}."""
-    return found.batches(devices.batches.micro_batch_size, TrainingOrder(config.seed))
+def _rows(config: Config, task: Task, micro_batch: int) -> tf.data.Dataset:
+    """Returns micro batches {feature: [rows, ...]}; of pre-training they are those of the training, which may
+    be packed."""
+    if config.task != "pretrain":
+        return task.synthetic_dataset(micro_batch)
+    task.find_data()
+    return task.train_dataset(micro_batch, micro_batch, TrainingOrder(config.seed))
 
 
 def _random_batches(config: Config, inputs: dict) -> list[tuple]:
-    made_up = config_lib.replaced(config, use_synthetic_data=True)
+    made_up = config_lib.replaced(config, use_synthetic_data=True, do_train=True, do_eval=False)
     rows = next(iter(inputs.values()))[0][0]
-    batches = records.find(made_up).batches(rows, TrainingOrder(config.seed)).take(_BATCHES)
+    batches = _rows(made_up, make_task(made_up), rows).take(_BATCHES)
     return [tuple(batch[name] for name in inputs) for batch in batches]

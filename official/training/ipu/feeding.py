@@ -11,21 +11,23 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from official.config import Config
+from official.data import pipeline
 from official.distribution.batch_plan import BatchPlan
 from official.distribution.ipu.instances import Instances
-from official.modeling import objectives
 from official.optimization import step_factors
-from official.training.ipu.stages import FACTORS, SEED, SHARE
+from official.training.ipu.stages import COUNTS, FACTORS, SEED
+from official.training.task import Task
 
 
 def micro_batches(
-    config: Config, steps: tf.data.Dataset, first_step: int, plan: BatchPlan, scale: Callable
+    config: Config, task: Task, steps: tf.data.Dataset, first_step: int, plan: BatchPlan, scale: Callable
 ) -> tf.data.Dataset:
     """Returns the micro batches of all replicas, {feature: tensor}, in the order in which replicas take them:
     all of one turn, then all of the next.
 
     Args:
       config: of the run.
+      task: that says what they weigh.
       steps: rows of whole steps, {feature: [train_batch_size, ...]}.
       first_step: number of the first of them.
       plan: batches of all replicas.
@@ -39,9 +41,10 @@ def micro_batches(
         turn, replica = tf.meshgrid(tf.range(turns), tf.range(replicas), indexing="ij")
         seeds = [tf.fill([count], config.seed), tf.fill([count], tf.cast(step, tf.int32))]
         parts[SEED] = tf.stack([*seeds, tf.reshape(replica, [-1]), tf.reshape(turn, [-1])], axis=1)
-        parts[FACTORS] = _factors(config, rows, plan) * scale(step)
-        share = tf.reduce_sum(rows["example_weights"]) / count
-        parts[SHARE] = tf.fill([count], share)
+        parts[FACTORS] = _factors(config, task, rows, parts, plan) * scale(step)
+        tokens = tf.reduce_sum(tf.cast(rows["input_mask"], tf.float32))
+        counts = tf.stack([tf.reduce_sum(rows["example_weights"]), tokens])
+        parts[COUNTS] = tf.tile(counts[None] / count, [count, 1])
         return parts
 
     return steps.enumerate(first_step).map(cut)
@@ -63,7 +66,7 @@ def of_instance(
             return tf.reshape(by_turn, [turns * local, *value.shape[1:]])
 
         mine = {name: own(value) for name, value in step.items()}
-        mine[SHARE] *= replicas / local  # the parts of an instance add up to the whole step's
+        mine[COUNTS] *= replicas / local  # the parts of an instance add up to the whole step's
         return tuple(mine[name] for name in names)
 
     return parts.map(keep).unbatch().prefetch(2 * turns * local)
@@ -79,29 +82,39 @@ def _by_turn(value, plan: BatchPlan):
     return tf.reshape(by_turn, [sizes[0] * sizes[1], sizes[2], *rest])
 
 
-def _factors(config: Config, rows: dict, plan: BatchPlan) -> tf.Tensor:
+def _factors(config: Config, task: Task, rows: dict, parts: dict, plan: BatchPlan) -> tf.Tensor:
     """Returns what the summed losses of each micro batch are multiplied by, float32 [micro batches, losses].
 
     global: 1 / weight of the step. local: 1 / weight of the micro batch, with --scale_loss also / replicas.
     """
-    words_BP = objectives.masked_weights(rows, config.loss_averaging_basis)
-    sequences_BS = tf.reshape(rows["example_weights"], [plan.train_batch_size, -1])
-    of_rows = {"mlm_loss": words_BP, "nsp_loss": sequences_BS}
-    is_local = config.loss_normalization == "local"
-    share = step_factors.local_factor(config, plan.num_replicas) if is_local else 1.0
-    factors = []
-    for name in objectives.PRETRAINING_LOSSES:
-        weights = tf.reduce_sum(_by_turn(tf.reduce_sum(of_rows[name], axis=1), plan), axis=1)
-        if is_local:
-            weights += objectives.PRETRAINING_LOCAL_EPSILON[name]
-        else:
-            weights = tf.fill(weights.shape, tf.reduce_sum(weights))
-        factors.append(tf.math.divide_no_nan(share, weights))
-    return tf.stack(factors, axis=1)
+    count = plan.num_replicas * plan.num_accumulation_steps
+
+    def weights_of(batch):
+        weights = task.weights(batch)
+        return tf.stack([weights[name] for name in task.losses])
+
+    if config.loss_normalization != "local":
+        return tf.tile(tf.math.divide_no_nan(1.0, weights_of(rows))[None], [count, 1])
+    asked = {name: value for name, value in parts.items() if name in rows}
+    weights = tf.map_fn(weights_of, asked, fn_output_signature=tf.TensorSpec([len(task.losses)], tf.float32))
+    weights += [task.local_epsilon[name] for name in task.losses]
+    return tf.math.divide_no_nan(step_factors.local_factor(config, plan.num_replicas), weights)
+
+
+def evaluation_batches(
+    whole: Callable[[int], tf.data.Dataset], rows: int, micro_batch: int
+) -> tf.data.Dataset:
+    """Returns a set again and again, in micro batches {feature: [micro_batch, ...]}, each time filled up to
+    whole calls of the devices.
+
+    Args:
+      whole: rows of a batch -> the set once, its last batch filled up.
+      rows: of a call of the devices, all replicas.
+      micro_batch: rows.
+    """
+    return pipeline.fixed(pipeline.rebatched(whole(rows), micro_batch, drop_remainder=True).repeat())
 
 
 def signature_of(dataset: tf.data.Dataset) -> dict[str, tf.TensorSpec]:
-    """Returns {feature: shape and type} of a micro batch, from micro batches a step."""
-    return {
-        name: tf.TensorSpec(spec.shape[1:], spec.dtype, name) for name, spec in dataset.element_spec.items()
-    }
+    """Returns {feature: shape and type} of the elements of a dataset."""
+    return {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in dataset.element_spec.items()}

@@ -1,9 +1,9 @@
-"""What a run on IPUs trains on: plain or packed records, or random ones of their shape."""
+"""Pre-training of a run on IPUs, on plain or packed records, or random ones of their shape."""
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -11,6 +11,7 @@ from official.config import (
     UNKNOWN_WORD,
     Config,
     ConfigError,
+    encoder_options,
     synthetic_sequences_per_pack,
     words_of_records,
 )
@@ -21,75 +22,145 @@ from official.data.records import schema as schema_lib
 from official.data.records.streams import num_streams
 from official.io import files as io_files
 from official.io import vocabulary_files
+from official.modeling import objectives
+from official.modeling.pretrainer import BertPretrainer
 
 
-class Records(NamedTuple):
-    """Rows to train on.
+class RecordsTask:
+    """See `official.training.task.Task` for what each member means. It is `official.tasks.pretraining` for
+    two formats of records, through few modules; it shows no examples."""
 
-    Attributes:
-      config: of the run.
-      files: of one format; none: random rows.
-      schema: features of a row.
-    """
+    losses = objectives.PRETRAINING_LOSSES
+    metrics = eval_metrics = objectives.PRETRAINING_METRICS
+    output_names: tuple[str, ...] = ()
+    target_metric = "mlm_accuracy"
+    is_scored = False
+    class_names = None
+    local_epsilon = objectives.PRETRAINING_LOCAL_EPSILON
 
-    config: Config
-    files: list
-    schema: dict
+    def __init__(self, config: Config):
+        self._config = config
+        self.companions: dict[str, bytes] = {}
+        self._files: dict[str, list] = {}  # by split; none: random rows
+        self._schemas: dict[str, dict] = {}
 
-    def num_rows(self) -> int | None:
-        """Returns the rows of all files; None without files."""
-        return plain_batches.num_rows(self.files) if self.files else None
+    def find_data(self) -> list[str]:
+        if self._config.generated_data:
+            from official.data.generated import files as generated  # late: it needs other packages
 
-    def batches(self, batch_size: int, order: TrainingOrder) -> tf.data.Dataset:
-        """Returns endless batches {feature: [batch_size, ...]} with `example_weights`, behind what is
-        done."""
-        if self.files:
-            streams = num_streams(len(self.files), batch_size)
-            counts_path = os.path.join(self.config.model_dir, "record_counts.json")
-            batches = plain_batches.training_dataset(
-                self.files, self.schema, batch_size, order, streams, counts_path
+            self._config = generated.with_files(self._config)
+        config = self._config
+        if config.static_mask:
+            raise ConfigError(
+                "static_mask=true does not go with --distribution_strategy=ipu, which reads plain and packed"
+                " records. Write them without --remask."
             )
-            return _fitted(self.config, batches) if self.config.fit_vocabulary else batches
-        words, seed = self.config.model.vocab_size, self.config.seed
-        if not schema_lib.is_packed(self.schema):
-            return synthetic.synthetic_dataset(self.schema, words, batch_size, seed)
-        average = synthetic_sequences_per_pack(self.config)
-        return synthetic.endless(synthetic.packed_rows(self.schema, words, average, seed), batch_size)
+        if config.do_train:
+            self._find("train", "input_files")
+        if config.do_eval:
+            self._find("eval", "eval_files" if config.eval_files else "input_files")
+        return sorted({path for files in self._files.values() for path in files})
 
+    def _find(self, split: str, flag: str) -> None:
+        config, depth = self._config, self._config.max_sequences_per_pack
+        sizes = config.max_seq_length, config.max_predictions_per_seq, words_of_records(config)
+        plain = schema_lib.pretraining_schema(*sizes)
+        if config.use_synthetic_data or config.synthetic_input:
+            length, slots, words = sizes
+            packed = depth and schema_lib.packed_schema(length, slots + depth - 1, depth, words)
+            self._files[split], self._schemas[split] = [], packed or plain
+            return
+        files = io_files.find_files(config[flag] or "", flag, in_folders="*.tfrecord")
+        schema = plain_batches.find_schema(files, plain, flag)
+        found = schema["cls_positions"].length if schema_lib.is_packed(schema) else None
+        if depth not in (None, found):
+            raise ConfigError(
+                f"max_sequences_per_pack={depth}, but rows of --{flag} hold up to {found or 1} sequences."
+                " Drop --max_sequences_per_pack."
+            )
+        self._files[split], self._schemas[split] = files, schema
 
-def _fitted(config: Config, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Puts [UNK] where a record has a word beyond the model's vocabulary."""
-    unknown = UNKNOWN_WORD
-    if config.vocab_file:
-        words = vocabulary_files.read(config.vocab_file).words
-        vocabulary_files.check_words(words, f"--vocab_file={config.vocab_file}")
-        unknown = words.index("[UNK]")
-    return batches.map(lambda batch: schema_lib.with_known_words(batch, config.model.vocab_size, unknown))
+    @functools.cached_property
+    def train_samples(self) -> int | None:
+        """Sequences of the training records where --count_records asks for them; else --num_steps_per_epoch
+        says what an epoch is."""
+        files = self._files.get("train")
+        if not (self._config.count_records and self._config.do_train and files):
+            return None
+        return round(plain_batches.num_rows(files) * (self.sequences_per_row or 1.0))
 
+    @property
+    def sequences_per_row(self) -> float | None:
+        """Returns what is expected where nobody says it: steps count the sequences that there are."""
+        schema = self._schemas.get("train", {})
+        return synthetic_sequences_per_pack(self._config) if schema_lib.is_packed(schema) else None
 
-def find(config: Config) -> Records:
-    """Finds what a configuration trains on.
+    def build_model(self) -> BertPretrainer:
+        return BertPretrainer(self._config.model, **encoder_options(self._config))
 
-    Raises:
-      ConfigError: for records that are missing, damaged or of another kind.
-    """
-    if config.static_mask:
-        raise ConfigError(
-            "static_mask=true does not go with --distribution_strategy=ipu, which reads plain and packed"
-            " records. Write them without --remask."
+    # --------------------------------------------------------------------------------------------------------
+    # Batches
+
+    def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
+        files = self._files["train"]
+        if not files:
+            return self.synthetic_dataset(replica_batch)
+        streams = num_streams(len(files), global_batch)
+        counts_path = os.path.join(self._config.model_dir, "record_counts.json")
+        return self._fitted(
+            plain_batches.training_dataset(
+                files, self._schemas["train"], replica_batch, order, streams, counts_path
+            )
         )
-    words, depth = words_of_records(config), config.max_sequences_per_pack
-    plain = schema_lib.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq, words)
-    if config.use_synthetic_data or config.generated_data or config.synthetic_input:
-        slots = config.max_predictions_per_seq + (depth or 1) - 1
-        packed = schema_lib.packed_schema(config.max_seq_length, slots, depth, words) if depth else plain
-        return Records(config, [], packed)
-    files = io_files.find_files(config.input_files or "", "input_files", in_folders="*.tfrecord")
-    schema = plain_batches.find_schema(files, plain, "input_files")
-    found = schema["cls_positions"].length if schema_lib.is_packed(schema) else None
-    if depth not in (None, found):
-        raise ConfigError(
-            f"max_sequences_per_pack={depth}, but rows of --input_files hold up to {found or 1} sequences."
-            " Drop --max_sequences_per_pack."
-        )
-    return Records(config, files, schema)
+
+    def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
+        files, count = self._files["eval"], self._config.num_eval_samples
+        if not files:
+            return self.synthetic_dataset(batch_size, for_evaluation=True).take(-(-count // batch_size))
+        return self._fitted(plain_batches.evaluation_dataset(files, self._schemas["eval"], batch_size, count))
+
+    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
+        schema = self._schemas["eval" if for_evaluation else "train"]
+        words, seed = self._config.model.vocab_size, self._config.seed
+        if not schema_lib.is_packed(schema):
+            return synthetic.synthetic_dataset(schema, words, batch_size, seed)
+        average = synthetic_sequences_per_pack(self._config)
+        return synthetic.endless(synthetic.packed_rows(schema, words, average, seed), batch_size)
+
+    def _fitted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Puts, with --fit_vocabulary, [UNK] where a record has a word beyond the model's vocabulary."""
+        config, unknown = self._config, UNKNOWN_WORD
+        if not config.fit_vocabulary:
+            return batches
+        if config.vocab_file:
+            words = vocabulary_files.read(config.vocab_file).words
+            vocabulary_files.check_words(words, f"--vocab_file={config.vocab_file}")
+            unknown = words.index("[UNK]")
+        return batches.map(lambda batch: schema_lib.with_known_words(batch, config.model.vocab_size, unknown))
+
+    def explain_read_error(self) -> str | None:
+        return None
+
+    def data_files(self) -> dict[str, list[str]]:
+        return {split: files for split, files in self._files.items() if files}
+
+    def data_digest(self) -> dict:
+        return {split: io_files.digest(files) for split, files in self.data_files().items()}
+
+    # --------------------------------------------------------------------------------------------------------
+    # Losses
+
+    def weights(self, batch: dict) -> dict[str, tf.Tensor]:
+        return objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
+
+    def terms(self, outputs: tuple, batch: dict) -> objectives.Terms:
+        return objectives.pretraining_terms(outputs, batch, self._config.loss_averaging_basis)
+
+    def evaluate(self, model, batch: dict) -> tuple[dict, dict]:
+        return self.terms(model(batch), batch), {}
+
+    def examples(self, outputs: dict) -> list[dict]:
+        return []
+
+    def constant_prediction(self) -> None:
+        return None

@@ -1,71 +1,70 @@
-"""A run on IPUs from a configuration to its end: calls of the devices, lines of metrics, checkpoints."""
+"""A run on IPUs from a configuration to its end: data, devices, state, loop, result."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import importlib
+import importlib.util
 import json
 import os
-import shlex
-import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, follows_graphcore_log
 from official.config.ipu_rules import computes
-from official.config.setting import LENGTH
-from official.io.writing import replace_file
-from official.modeling import objectives
-from official.optimization import schedules
-from official.optimization.train_state import TrainState
+from official.distribution.ipu import api
+from official.reporting import environment
 from official.reporting.metrics import MetricsWriter
-from official.training import own_folder
+from official.reporting.observer import Evaluation, Observer, Start
+from official.reporting.result import FILE_NAME, TrainResult, remove_result
+from official.training import earlier as earlier_lib
+from official.training import ending, kept_files, noted_data, own_folder
+from official.training.earlier import Earlier
 from official.training.interruption import Interruption
 from official.training.ipu import building, records
-from official.training.ipu.stages import NUM_SUMS
+from official.training.ipu.loop import PipelineLoop
 from official.training.ipu.weights import initialize
+from official.training.task import Task
 
-RESULT = "result.json"
-_EXIT_CODES = {"finished": 0, "failed": 3, "interrupted": 128}
-
-
-@dataclasses.dataclass
-class Run:
-    """A run while it goes on.
-
-    Attributes:
-      config: of the run.
-      state: what is trained; its numbers are on the devices.
-      manager: of its checkpoints.
-      metrics: where its lines go; None in a process that writes none.
-      call: runs steps, see `building.make_call`.
-      step, samples: done.
-      rates: (sequences, seconds) of each call.
-    """
-
-    config: Config
-    state: TrainState
-    manager: CheckpointManager
-    metrics: MetricsWriter | None
-    call: Callable[[], np.ndarray]
-    step: int
-    samples: int
-    rates: list = dataclasses.field(default_factory=list)
+_TASKS = "official.tasks"  # by name: the run is told its task, here by the configuration alone
+# What the SDK's own Python has not, and a task imports, some of it only once it scores.
+_PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
 
 
-class NonFiniteError(ArithmeticError):
-    """A loss or a weight is NaN or infinite."""
+class _Lines(Observer):
+    """Logs a line for each interval and each evaluation."""
+
+    def on_interval(self, step: int, values: dict) -> None:
+        told = "step %d: loss %.4f, %.1f sequences/s"
+        logging.info(told, step, values["loss"], values["sequences_per_sec"])
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        values = [f"{name} {value:.4f}" for name, value in evaluation.values.items() if name != "samples"]
+        logging.info("Evaluation at step %d: %s", evaluation.step, "  ".join(values))
+
+
+def make_task(config: Config) -> Task:
+    """Returns the task of a run. Raises ConfigError where this Python lacks what it imports."""
+    missing = [name for name in _PACKAGES.get(config.task, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"task={config.task} needs packages that this Python has not: {', '.join(missing)}. Install them:"
+            " pip install tokenizers scipy scikit-learn tqdm."
+        )
+    if config.task == "pretrain":
+        found: Any = records.RecordsTask(config)
+    else:
+        found = importlib.import_module(_TASKS).TASKS[config.task](config)
+    return found
 
 
 def run(config: Config, command: list[str]) -> int:
-    """Trains, and writes what a run leaves. Returns the exit code.
+    """Trains, evaluates and predicts, and writes what a run leaves. Returns the exit code.
 
     Args:
       config: the frozen configuration.
@@ -74,48 +73,115 @@ def run(config: Config, command: list[str]) -> int:
     Raises:
       ConfigError: for bad input, before anything is trained.
     """
+    started = time.time()
+    for name, flag in (("wandb", config.wandb), ("log_style=graphcore", follows_graphcore_log(config))):
+        if flag:
+            logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
     if not computes(config):
-        found = records.find(config)
-        config = _with_counted_records(config, found)
-        return _compile(config, building.take_devices(config), found)
-    with own_folder.set_aside(config, command) as config:
-        record = own_folder.read_record(config.model_dir)
-        record.check(config)
-        if record.is_over and not record.changes(config)[LENGTH]:
-            status = record.result["status"]
-            print(f"{status}: the run in {config.model_dir} is over, and nothing in its folder was changed")
-            return _EXIT_CODES.get(status, 0)
-        found = records.find(config)
-        config = _with_counted_records(config, found)
-        record.check_steps(config, config_lib.train_steps(config))
-        devices = building.take_devices(config)
+        return _compile(*_make_ready(config))
+    surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
+    surroundings["working_directory"] = os.getcwd()  # of paths in the settings
+    with own_folder.set_aside(config, command) as asked:
+        asked, over = earlier_lib.left_to_do(asked)
+        if over:
+            print(f"{over.status}: {over.reason}")
+            return over.exit_code
+        config, task, devices = _make_ready(asked)
     chief = devices.instances.is_chief
     folder = own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked)
-    with folder as check_folder, Interruption() as interruption, _explained():
-        state = building.make_state(config, devices)
+    with folder as check_folder, _explained():
+        earlier = Earlier(config.model_dir)
+        earlier.check(asked, config)
+        state = building.make_state(config, task, devices)
         manager = CheckpointManager(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
-        _restore(config, manager, state)
-        call = building.make_call(config, devices, state, found)
-        step, samples = state.step, state.samples_done
+        with contextlib.closing(manager):
+            to_keep = kept_files.missing(config.model_dir, task.companions)
+            weights, fresh = earlier_lib.restore(
+                config, manager, state, earlier, task, lambda path: initialize(state.model_variables(), path)
+            )
+            if state.step and config.do_train:
+                earlier.tell_changes(asked)
+            goes_on = chief and config.do_train and state.step > 0
+            data_changed = goes_on and noted_data.have_changed(config, task.data_files())
+            known = earlier if earlier.evaluates_like(config) else None
+            if chief:
+                kept_files.write_settings(asked, command)
+                kept_files.write(config.model_dir, to_keep)
+            loop = _make_loop(config, task, state, devices, manager, known)
+            loop.check_folder, loop.process_started = check_folder, started
+            result = _train(loop, devices, known)
+        result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
+        result.pipeline, result.data_changed = devices.pipeline.description(), data_changed
         if chief:
-            _save_settings(config, command)
-        metrics = MetricsWriter(config.model_dir, step) if chief else None
-        going = Run(config, state, manager, metrics, call, step, samples)
-        return _train(going, interruption, check_folder)
+            result.environment, result.data = surroundings, task.data_digest()
+            ending.write_result(config, result, earlier, weights, command)
+            path = os.path.join(config.model_dir, FILE_NAME)
+            print(f"{result.status}: {result.reason}. Result: {path}")
+    return result.exit_code
 
 
-def _with_counted_records(config: Config, found: records.Records) -> Config:
-    return config_lib.with_data(config, found.num_rows()) if config.count_records else config
+def _make_ready(config: Config) -> tuple[Config, Task, building.Devices]:
+    """Finds the data and takes the devices. Returns the configuration, with what follows from the data, and
+    both."""
+    api.load()  # where it is missing, that is said before data are read for minutes
+    building.set_numbers(config)
+    task = make_task(config)
+    task.find_data()
+    config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
+    return config, task, building.take_devices(config)
 
 
-def _compile(config: Config, devices: building.Devices, found: records.Records) -> int:
-    """Compiles the program of a call for IPUs that are not here."""
+def _make_loop(
+    config: Config,
+    task: Task,
+    state: building.PipelineState,
+    devices: building.Devices,
+    manager: CheckpointManager,
+    earlier: Earlier | None,
+) -> PipelineLoop:
+    """Returns the loop; `earlier` is None where what earlier processes have evaluated is another set."""
+    observers: list[Observer] = [_Lines()]
+    if devices.instances.is_chief and config.do_train:
+        observers.append(MetricsWriter(config.model_dir, state.step))
+    evaluated = earlier.evaluations(state.step) if earlier and config.do_train else {}
+    plan = devices.batches.with_rows_of(task.sequences_per_row)
+    return PipelineLoop(config, task, state, devices, plan, manager, observers, Interruption(), evaluated)
+
+
+def _train(loop: PipelineLoop, devices: building.Devices, earlier: Earlier | None) -> TrainResult:
+    """Runs the loop and what follows it."""
+    state, first_step, since = loop.state, loop.state.step, time.time()
+    if first_step < loop.last_step:
+        building.check_steps(loop.config, first_step)
+        if devices.instances.is_chief:
+            remove_result(loop.config.model_dir)  # it would be untrue from now on
+    if devices.instances.is_chief and loop.config.do_train and not first_step:
+        noted_data.note(loop.config.model_dir, loop.task.data_files())
+    tensors = tuple(state.model_variables())
+    start = Start(first_step, state.samples_done, loop.last_step, tensors, loop.process_started, False)
+    for observer in loop.observers:
+        observer.on_start(start)
+    with loop.interruption:
+        end = ending.run_loop(loop)
+        end, findings = ending.finish(loop, end)
+    result = ending.make_result(loop, end, findings, ending.baseline(loop, end, earlier))
+    result.wall_secs = time.time() - since
+    result.startup_secs = loop.outcome.startup_secs(loop.process_started, since)
+    if earlier:
+        earlier.complete(result, first_step)
+    return result
+
+
+def _compile(config: Config, task: Task, devices: building.Devices) -> int:
+    """Compiles the programs of a run for IPUs that are not here."""
     since = time.monotonic()
     with _explained():
-        state = building.make_state(config, devices)
-        building.make_call(config, devices, state, found)()
+        state = building.make_state(config, task, devices)
+        manager = CheckpointManager(config.model_dir or "", {}, 1, read_only=True)
+        plan = devices.batches.with_rows_of(task.sequences_per_row)
+        PipelineLoop(config, task, state, devices, plan, manager, [], Interruption(), {}).compile()
     kept = config.executable_cache_path
     where = f"; kept in {kept}" if kept else ""
     print(
@@ -142,133 +208,3 @@ def _explained() -> Any:
 
 def _first_line(error: tf.errors.OpError) -> str:
     return (error.message.strip().splitlines() or [type(error).__name__])[0][:150].rstrip(".")
-
-
-def _restore(config: Config, manager: CheckpointManager, state: TrainState) -> None:
-    """Sets the state: own newest checkpoint > --init_checkpoint > fresh."""
-    prefix = manager.restore_newest()
-    if prefix:
-        if state.loss_scale:
-            state.loss_scale.go_on(state.step)
-        logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
-    elif config.init_checkpoint:
-        initialize(state.model_variables(), config.init_checkpoint)
-    else:
-        logging.info("Fresh weights from seed %d", config.seed)
-
-
-def _save_settings(config: Config, command: list[str]) -> None:
-    replace_file(os.path.join(config.model_dir, "config.json"), config_lib.to_json(config))
-    line = " ".join(map(shlex.quote, command)) + "\n"
-    replace_file(os.path.join(config.model_dir, "command.txt"), line)
-
-
-def _train(run: Run, interruption: Interruption, check_folder: Callable[[], None]) -> int:
-    """Trains to the last step or a signal. Returns the exit code."""
-    since = time.time()
-    last = config_lib.train_steps(run.config)
-    try:
-        while run.step < last and interruption.signal is None:
-            _interval(run, last, interruption)
-            due = run.step % config_lib.checkpoint_every_steps(run.config) == 0
-            if due or run.step >= last or interruption.signal is not None:
-                check_folder()
-                _save(run)
-        status, reason = "finished", f"all {run.step} steps done"
-        if run.step < last and interruption.signal is not None:
-            name = signal.Signals(interruption.signal).name
-            status, reason = "interrupted", f"saved at step {run.step} on {name}"
-    except NonFiniteError as error:
-        status, reason = "failed", f"{error}; the newest checkpoint is from before it"
-    if run.metrics:
-        run.metrics.close()
-        values = {"status": status, "reason": reason, "wall_secs": time.time() - since}
-        _write_result(run, values, interruption.signal)
-        print(f"{status}: {reason}. Result: {os.path.join(run.config.model_dir, RESULT)}")
-    return _EXIT_CODES[status] + (interruption.signal or 0 if status == "interrupted" else 0)
-
-
-def _interval(run: Run, last: int, interruption: Interruption) -> None:
-    """Trains to the end of a line of the metrics, or to a signal, and writes the line."""
-    config, sums, secs = run.config, np.zeros(NUM_SUMS), 0.0
-    every = config_lib.steps_per_loop(config)
-    end = min(run.step - run.step % every + every, last)
-    samples = run.samples
-    while run.step < end and interruption.signal is None:
-        since = time.monotonic()
-        new = run.call()
-        took, sequences = time.monotonic() - since, _sequences(config, new)
-        bad = np.flatnonzero(~np.isfinite(new).all(axis=1))
-        if bad.size:
-            raise NonFiniteError(f"loss not finite at step {run.step + int(bad[0]) + 1}")
-        run.rates.append((sequences, took))
-        sums, secs = sums + new.sum(axis=0), secs + took
-        run.step, run.samples = run.step + len(new), run.samples + sequences
-    if run.samples > samples:
-        _write_line(run, sums, (run.samples - samples) / secs)
-
-
-def _sequences(config: Config, sums: np.ndarray) -> int:
-    """Returns the sequences of some steps. --synthetic_input leaves the batches empty, which say none."""
-    if config.synthetic_input:
-        return len(sums) * config.train_batch_size
-    return round(float(sums[:, -1].sum()))
-
-
-def _write_line(run: Run, sums: np.ndarray, sequences_per_sec: float) -> None:
-    values = {
-        "samples": run.samples,
-        **means(sums),
-        "learning_rate": float(run.state.schedule(run.step - 1)),
-        "loss_scale": run.state.loss_scale.told(run.step - 1) if run.state.loss_scale else 1.0,
-        "sequences_per_sec": sequences_per_sec,
-    }
-    logging.info("step %d: loss %.4f, %.1f sequences/s", run.step, values["loss"], sequences_per_sec)
-    if run.metrics:
-        run.metrics.write("train", run.step, values)
-
-
-def means(sums: np.ndarray) -> dict:
-    """Returns the means of the terms, and `loss`, the sum of those of the losses; `sums` as of
-    `stages.make_functions`."""
-    names = objectives.PRETRAINING_METRICS
-    totals, weights = sums[: len(names)], sums[len(names) : 2 * len(names)]
-    found = {
-        name: float(total / weight) if weight else 0.0 for name, total, weight in zip(names, totals, weights)
-    }
-    return {"loss": sum(found[name] for name in objectives.PRETRAINING_LOSSES), **found}
-
-
-def _save(run: Run) -> None:
-    """Saves the state, unless the last update has broken the weights."""
-    values = run.state.model_variables().values()
-    if not all(np.isfinite(variable.numpy()).all() for variable in values):
-        raise NonFiniteError(f"weights not finite after step {run.step}")
-    run.state.samples.assign(run.samples)
-    if run.metrics:
-        run.metrics.flush()
-    run.manager.save(run.step)
-
-
-def _write_result(run: Run, values: dict, number: int | None) -> None:
-    """Writes result.json; `number` is that of the signal that came, if one did."""
-    steady = run.rates[1:] or run.rates
-    secs, steps = sum(secs for _, secs in steady), run.manager.steps()
-    checkpoint = os.path.join(run.config.model_dir, f"ckpt-{steps[-1]}") if steps else None
-    result = {
-        **values,
-        "step": run.step,
-        "samples": run.samples,
-        "eval_accuracy": None,
-        "eval_loss": None,
-        "target": run.config.stop_threshold,
-        "target_metric": "mlm_accuracy",
-        "majority_accuracy": None,
-        "sequences_per_sec": sum(count for count, _ in steady) / secs if secs else None,
-        "checkpoint": checkpoint,
-        "signal": number,
-        "learning_rates": {str(step): rate for step, rate in schedules.corners(run.config).items()},
-        "config": json.loads(config_lib.to_json(run.config)),
-    }
-    path = os.path.join(run.config.model_dir, RESULT)
-    replace_file(path, json.dumps(result, indent=2, allow_nan=False) + "\n")

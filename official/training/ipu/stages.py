@@ -12,14 +12,22 @@ import tensorflow as tf
 
 from official.config import Config, ConfigError
 from official.distribution.pipelining.plan import PipelinePlan
-from official.modeling import blocks, objectives
+from official.modeling import blocks
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage
+from official.optimization.replica_step import stack_terms
+from official.training.task import Task
 
 # Beside the features of the rows, each micro batch of the training has these.
-SEED, FACTORS, SHARE = "dropout_seed", "loss_factors", "sequence_share"
-LOSS, SUMS = "loss", "sums"
-NUM_SUMS = 2 * len(objectives.PRETRAINING_METRICS) + 1
+SEED, FACTORS, COUNTS = "dropout_seed", "loss_factors", "step_counts"
+LOSS, SUMS, ROWS = "loss", "sums", "rows"
+NUM_COUNTS = 2  # of a step: its sequences, its tokens
+# The model's stages behind the encoder's blocks, of each task.
+_HEADS = {
+    "pretrain": ("pooler", "masked_lm", "next_sentence"),
+    "squad": ("span",),
+    "glue": ("pooler", "classifier"),
+}
 
 
 class Chain(NamedTuple):
@@ -54,44 +62,62 @@ def names_of(config: Config) -> list[str]:
     """Returns the names of the model's stages, before it is built."""
     prenorm = blocks.is_prenorm(blocks.find(config.model.block_type))
     layers = [f"layer_{index}" for index in range(config.model.num_hidden_layers)]
-    return ["embeddings", *layers, *["final_norm"] * prenorm, "pooler", "masked_lm", "next_sentence"]
+    return ["embeddings", *layers, *["final_norm"] * prenorm, *_HEADS[config.task]]
 
 
-def training_chain(config: Config, model: Any) -> Chain:
+def training_chain(config: Config, task: Task, model: Any) -> Chain:
     """Returns a model and what it is trained for.
 
-    The last stage gives `loss`, a scalar, and `sums` [NUM_SUMS]: the terms of the metrics, their weights, and
-    the micro batch's share of the step's sequences. All float32.
+    The last stage gives `loss`, a scalar, and `sums` [2 x metrics + NUM_COUNTS]: the terms of the metrics,
+    their weights, and the micro batch's share of what the step counts. All float32.
     """
 
     def run(weights, carried, features, seed):
-        outputs = model.outputs_of(carried)
-        terms = objectives.pretraining_terms(outputs, features, config.loss_averaging_basis)
-        factors = tf.unstack(features[FACTORS], num=len(objectives.PRETRAINING_LOSSES))
-        total = tf.add_n(
-            [terms[name][0] * factor for name, factor in zip(objectives.PRETRAINING_LOSSES, factors)]
-        )
-        numbers = [terms[name][part] for part in (0, 1) for name in objectives.PRETRAINING_METRICS]
-        return {LOSS: total, SUMS: tf.stack([*numbers, features[SHARE]])}
+        terms = task.terms(model.outputs_of(carried), features)
+        factors = tf.unstack(features[FACTORS], num=len(task.losses))
+        total = tf.add_n([terms[name][0] * factor for name, factor in zip(task.losses, factors)])
+        return {LOSS: total, SUMS: tf.concat([stack_terms(terms, task.metrics), features[COUNTS]], axis=0)}
 
     drops = config.model.hidden_dropout_prob > 0 or config.model.attention_probs_dropout_prob > 0
-    return Chain(model, Stage("objective", (), lambda: (), run, _LOGITS, (LOSS, SUMS)), drops)
+    return Chain(model, _last("objective", model, run, (LOSS, SUMS)), drops)
 
 
-def prediction_chain(model: Any) -> Chain:
-    """Returns a model and what it predicts: `predicted_ids` int32 [B, P], the likeliest tokens in place of
-    the masked ones, and `next_sentence_logits` float32 [B, 2], or [B, S, 2] of packed rows."""
+def evaluation_chain(task: Task, model: Any) -> Chain:
+    """Returns a model and what a task evaluates of it: `sums` float32 [2 x eval metrics + 1], see
+    `step.make_eval_step`, and the task's outputs with `rows`."""
 
     def run(weights, carried, features, seed):
+        terms, outputs = task.evaluate(lambda batch: model.outputs_of(carried), features)
+        sequences = tf.reduce_sum(features["example_weights"])
+        found = {SUMS: tf.concat([stack_terms(terms, task.eval_metrics), [sequences]], axis=0), **outputs}
+        return {**found, ROWS: features[ROWS]} if outputs else found
+
+    names = (*task.output_names, ROWS) if task.output_names else ()
+    return Chain(model, _last("evaluation", model, run, (SUMS, *names)))
+
+
+def prediction_chain(task: Task, model: Any) -> Chain:
+    """Returns a model and what it predicts: the task's outputs; of pre-training `predicted_ids` int32 [B, P],
+    the likeliest tokens in place of the masked ones, and `next_sentence_logits` float32 [B, 2], or [B, S, 2]
+    of packed rows."""
+
+    def run(weights, carried, features, seed):
+        if task.output_names:
+            return task.evaluate(lambda batch: model.outputs_of(carried), features)[1]
         logits_BPV, relation = model.outputs_of(carried)
         ids_BP = tf.argmax(logits_BPV, axis=-1, output_type=tf.int32)
         return {"predicted_ids": ids_BP, "next_sentence_logits": relation}
 
-    gives = ("predicted_ids", "next_sentence_logits")
-    return Chain(model, Stage("prediction", (), lambda: (), run, _LOGITS, gives))
+    gives = task.output_names or ("predicted_ids", "next_sentence_logits")
+    return Chain(model, _last("prediction", model, run, gives))
 
 
-_LOGITS = ("masked_lm_logits", "next_sentence_logits")
+def _last(name: str, model: Any, run: Callable, gives: tuple[str, ...]) -> Stage:
+    """Returns a stage without weights behind a model's own. It takes what they give and do not take."""
+    stages = model.stages()
+    taken = {taken for stage in stages for taken in stage.takes}
+    outputs = dict.fromkeys(given for stage in stages for given in stage.gives if given not in taken)
+    return Stage(name, (), lambda: (), run, tuple(outputs), gives)
 
 
 def make_parts(chain: Chain, plan: PipelinePlan, signature: dict[str, tf.TensorSpec]) -> list[Part]:

@@ -12,8 +12,9 @@ from official.io.errors import ConfigError, describe_names
 _ENCODER = ("bert/", "LayerNorm/")  # the latter is the norm behind prenorm blocks
 
 
-def initialize(variables: dict, path: str) -> None:
-    """Assigns the model's variables from a checkpoint; heads that it does not have stay fresh.
+def initialize(variables: dict, path: str) -> list[str]:
+    """Assigns the model's variables from a checkpoint. Returns the names of those that it does not have:
+    heads, which stay fresh.
 
     Args:
       variables: {name: variable} of the model.
@@ -46,3 +47,4 @@ def initialize(variables: dict, path: str) -> None:
     logging.info(
         "Initial weights: %d variables from %s; started fresh: %s", len(wanted), path, fresh or "none"
     )
+    return fresh
