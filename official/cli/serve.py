@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from official.cli import command_line, typed
+from official.io import extras
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:  # they load TensorFlow
@@ -137,13 +138,7 @@ def loading_of(flags: argparse.Namespace) -> "Loading":
 
 def main() -> int:
     flags = parse_flags()
-    try:
-        import prometheus_client  # noqa: F401
-        import tornado  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"the server needs {error.name}, which is not installed: pip install 'bert-tf2[serve]'."
-        ) from None
+    extras.check_installed("the server", "serve", "prometheus_client", "tornado")
     from official.serving.server import application
 
     place, limits, loading = place_of(flags), limits_of(flags), loading_of(flags)

@@ -20,6 +20,7 @@ from official.checkpoint.containers.protobuf_fields import Field
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.io import extras
 from official.io import files as io_files
 from official.io.errors import ConfigError, shortened
 
@@ -49,8 +50,8 @@ def _library() -> Any:
         import onnx
     except ImportError:
         raise ConfigError(
-            "PopART's .onnx files need the onnx package, which is not installed: pip install"
-            " 'bert-tf2[onnx]'."
+            "PopART's .onnx files need the onnx package, which is not installed:"
+            f" {extras.how_to_install('onnx')}."
         ) from None
     return onnx
 

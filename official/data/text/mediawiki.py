@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from xml.etree import ElementTree
 
 from official.data.text.read_counts import ReadCounts
+from official.io import extras
 from official.io.errors import ConfigError
 
 _PAGE_START, _PAGE_END = "<page>", "</page>"
@@ -91,7 +92,7 @@ def _cleaner() -> Callable[[str, str, str], str]:
         from wikiextractor import extract  # late: only dumps need it
     except ImportError:
         raise ConfigError(
-            "a MediaWiki dump needs the package wikiextractor. Run pip install 'bert-tf2[wikipedia]', or give"
+            f"a MediaWiki dump needs the package wikiextractor: {extras.how_to_install('wikipedia')}, or give"
             " the text that an extractor makes of the dump."
         ) from None
     ignored = [*extract._DEFAULT_IGNORED_TAG_PATTERNS, extract.ignoreTag("a")]  # links become their text

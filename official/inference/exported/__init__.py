@@ -15,6 +15,7 @@ import numpy as np
 from official.inference.exported import cache, conversion, padding
 from official.inference.exported.padding import Run
 from official.inference.source import Source
+from official.io import extras
 from official.io.errors import ConfigError
 
 _VERSION = 1  # of what is written; a change makes all files anew
@@ -33,7 +34,7 @@ def library(name: str, extra: str) -> Any:
     except ImportError as error:
         missing = (error.name or name).split(".")[0]
         raise ConfigError(
-            f"--backend={extra} needs the package {missing}: pip install 'bert-tf2[{extra}]'."
+            f"--backend={extra} needs the package {missing}: {extras.how_to_install(extra)}."
         ) from None
 
 
