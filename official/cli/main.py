@@ -8,8 +8,8 @@ import os
 import sys
 from typing import NoReturn
 
-from official.io import extras, signals
-from official.io.errors import ConfigError, report_error
+from official.io import signals
+from official.io.errors import ConfigError, describe_missing, report_error
 
 _HELP = ("--help", "-h", "help")
 
@@ -51,7 +51,7 @@ def _start(command) -> NoReturn:
             module.start()
         command_line.run(module.main)
     except ModuleNotFoundError as error:  # outside of the environment, or without an extra
-        message = extras.describe_missing(error)
+        message = describe_missing(error)
         if message is None:
             raise
         report_error(os.path.basename(sys.argv[0]), message)

@@ -13,8 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from official.cli import command_line, typed
-from official.io import extras
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:  # they load TensorFlow
     from official.serving.server.application import Place
@@ -138,7 +137,7 @@ def loading_of(flags: argparse.Namespace) -> "Loading":
 
 def main() -> int:
     flags = parse_flags()
-    extras.check_installed("the server", "serve", "prometheus_client", "tornado")
+    check_installed("the server", "serve", "prometheus_client", "tornado")
     from official.serving.server import application
 
     place, limits, loading = place_of(flags), limits_of(flags), loading_of(flags)

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from official.io import bars, extras, ray_cluster, speeds, workers
-from official.io.errors import ConfigError, counted
+from official.io import bars, ray_cluster, speeds, workers
+from official.io.errors import ConfigError, check_installed, counted
 
 if TYPE_CHECKING:
     from official.io.engines import Round
@@ -46,7 +46,7 @@ def opened(num_workers: int | None, address: str | None) -> Iterator[Ray]:
     Raises:
       ConfigError: where Ray is not installed.
     """
-    extras.check_installed("--engine=ray", "ray", "ray")
+    check_installed("--engine=ray", "ray", "ray")
     with contextlib.ExitStack() as stack:
         yield Ray(num_workers, address, stack)
 

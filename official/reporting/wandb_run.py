@@ -12,7 +12,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError
-from official.io import extras
+from official.io.errors import how_to_install
 from official.io.files import is_remote
 from official.io.writing import replace_file
 from official.reporting import graphcore_tags
@@ -132,7 +132,7 @@ def _import():
     except ImportError:
         raise ConfigError(
             "wandb is set but the wandb package is not installed:"
-            f" {extras.how_to_install('wandb')}, or drop --wandb."
+            f" {how_to_install('wandb')}, or drop --wandb."
         ) from None
 
 

@@ -9,8 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO
 
-from official.io import extras
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, how_to_install
 
 MAGIC_BYTES = 10  # of a file tell how it is compressed
 _PACKED_BYTES = 1 << 16  # are decompressed at once
@@ -60,7 +59,7 @@ def _new_zstd():
     except ImportError:
         raise ConfigError(
             "text that is compressed with zstd needs the package backports.zstd:"
-            f" {extras.how_to_install('zstd')}, or give the text decompressed."
+            f" {how_to_install('zstd')}, or give the text decompressed."
         ) from None
     return _Zstd(zstd)
 

@@ -15,8 +15,7 @@ import numpy as np
 from official.inference.exported import cache, conversion, padding
 from official.inference.exported.padding import Run
 from official.inference.source import Source
-from official.io import extras
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, how_to_install
 
 _VERSION = 1  # of what is written; a change makes all files anew
 _TOLERANCE = 1e-4  # of outputs around 1
@@ -34,7 +33,7 @@ def library(name: str, extra: str) -> Any:
     except ImportError as error:
         missing = (error.name or name).split(".")[0]
         raise ConfigError(
-            f"--backend={extra} needs the package {missing}: {extras.how_to_install(extra)}."
+            f"--backend={extra} needs the package {missing}: {how_to_install(extra)}."
         ) from None
 
 

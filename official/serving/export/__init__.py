@@ -10,8 +10,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from official.io import extras, writing
-from official.io.errors import ConfigError, suggest
+from official.io import writing
+from official.io.errors import ConfigError, check_installed, suggest
 from official.io.stores import is_remote
 
 if TYPE_CHECKING:  # it loads TensorFlow
@@ -68,7 +68,7 @@ def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # f
             f"--dtype={request.dtype[:100]}: --format={request.format} has {', '.join(dtypes)}."
         )
     if request.format == "onnx":
-        extras.check_installed("--format=onnx", "onnx", "onnx", "tf2onnx", "onnxruntime")
+        check_installed("--format=onnx", "onnx", "onnx", "tf2onnx", "onnxruntime")
     if request.calibration_file and (request.format, request.dtype) != ("onnx", "int8"):
         raise ConfigError("--calibration_file is for --format=onnx --dtype=int8. Drop it.")
     if is_remote(folder):
