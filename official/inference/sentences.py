@@ -73,6 +73,23 @@ def classes_of(source: Source) -> Classes:
     )
 
 
+def rows_of(a: Sequence[str | Sequence[str]], b: Sequence[str] | None = None) -> list[list[str]]:
+    """Returns a row of one or two texts for each of several sentences, or pairs of them. Raises ConfigError
+    for what is neither."""
+    if isinstance(a, str) or isinstance(b, str):
+        raise ConfigError(
+            "one text and several to classify: give two texts, or two lists of the same length."
+        )
+    if b is not None and len(a) != len(b):
+        raise ConfigError(f"{len(a)} and {len(b)} texts to classify, expected as many second texts as first.")
+    given = a if b is None else zip(a, b)
+    rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in given]
+    for number, row in enumerate(rows):
+        if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
+            raise ConfigError(f"row {number} to classify is {str(row)[:100]}, expected a text or two.")
+    return rows
+
+
 class Classifier:
     """Labels rows as the predictions of --task=glue do.
 
