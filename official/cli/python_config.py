@@ -36,9 +36,8 @@ def read(path: str, argument: str | None, changes: Mapping[str, Any]) -> dict[st
     shown = f"--config={path}"
     module = types.ModuleType(_MODULE)
     module.__file__ = path
-    before, folders = sys.modules.get(_MODULE), list(sys.path)
+    before = sys.modules.get(_MODULE)
     sys.modules[_MODULE] = module  # dataclasses look for theirs
-    sys.path.append(os.path.dirname(os.path.abspath(path)))  # for what lies beside it
     try:
         exec(compile(source, path, "exec"), module.__dict__)
         get_config = getattr(module, "get_config", None)
@@ -59,7 +58,6 @@ def read(path: str, argument: str | None, changes: Mapping[str, Any]) -> dict[st
     except BaseException as error:  # SystemExit, too: the file ends nothing
         raise ConfigError(f"{shown}{_place(error, path)}: {type(error).__name__}: {_text(error)}") from None
     finally:
-        sys.path[:] = folders
         del sys.modules[_MODULE]
         if before is not None:
             sys.modules[_MODULE] = before

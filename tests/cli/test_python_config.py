@@ -1,6 +1,7 @@
 """--config=FILE.py: a function that returns an ml_collections ConfigDict, and --config.NAME over it."""
 
 import os
+import sys
 
 import pytest
 
@@ -49,6 +50,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "empty.py").write_text("x = 1\n")
     (tmp_path / "needs.py").write_text("def get_config(size):\n    return size\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # as PYTHONPATH does
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
     return tmp_path
 
 
