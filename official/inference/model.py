@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -107,7 +107,9 @@ class Model:
     def classify(self, a: str, b: str | None = None) -> Label: ...
 
     @overload
-    def classify(self, a: Sequence[str | Sequence[str]], b: Sequence[str] | None = None) -> list[Label]: ...
+    def classify(
+        self, a: list[Any] | tuple[Any, ...], b: list[str] | tuple[str, ...] | None = None
+    ) -> list[Label]: ...
 
     def classify(self, a, b=None):
         """Returns the label, or the score, of a sentence or of a pair of them.
