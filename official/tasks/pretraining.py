@@ -84,9 +84,19 @@ class PretrainingTask:
         the report, and what is kept with the weights."""
         path = record_paths.find_vocabulary(files)
         if path is None:
+            if self._config.export_dir and not self._config.plan:
+                raise ConfigError(
+                    "export_dir needs the vocabulary: an export takes text, and none lies beside the records."
+                    " Give --vocab_file=PATH, or drop --export_dir."
+                )
             return
         size, words = self._config.model.vocab_size, len(vocabulary_files.read(path).words)
         if abs(size - words) >= VOCABULARY_ROUNDING:
+            if self._config.export_dir:
+                raise ConfigError(
+                    f"{path}, beside the records, has {words} words, the model's vocab_size is {size}. Give"
+                    " --vocab_file=PATH, or drop --export_dir."
+                )
             logging.warning(
                 "%s, beside the records, has %d words, the model's vocab_size is %d: it is not kept with the"
                 " weights. Give --vocab_file where they are to be asked or exported.",

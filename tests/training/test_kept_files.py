@@ -115,12 +115,12 @@ def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, re
     words = [*special, *(f"word{number}" for number in range(TINY["vocab_size"] - 5))]
     settings = dict(input_files=record_files(), num_steps_per_epoch=5)
     with pytest.raises(ConfigError, match="export_dir needs the vocabulary"):
-        make_config(**settings, export_dir=str(tmp_path / "export"))
+        TASKS["pretrain"](make_config(**settings, export_dir=str(tmp_path / "export"))).find_data()
     beside, other = tmp_path / "train" / "vocab.txt", tmp_path / "other.txt"
     beside.write_text("\n".join(words) + "\n")
     other.write_text("\n".join([*special, *reversed(words[5:])]) + "\n")
     (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
-    make_config(**settings, export_dir=str(tmp_path / "export"))
+    TASKS["pretrain"](make_config(**settings, export_dir=str(tmp_path / "export"))).find_data()
     runner.run(make_config(**settings), TASKS["pretrain"])
     assert (tmp_path / "run" / "vocab.txt").read_bytes() == beside.read_bytes()
     assert json.loads((tmp_path / "run" / "tokenizer_config.json").read_text())["do_lower_case"] is False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from official.config.backends import BACKENDS
 from official.config.table import Config
-from official.io import record_paths
 from official.io.errors import ConfigError
 
 
@@ -12,7 +11,8 @@ def check_export(config: Config) -> None:
     """Refuses an export of what has no text, of several runs, and of runs by a program of its own."""
     if not config.export_dir:
         return
-    if not (config.plan or config.vocab_file or _have_records_one(config)):
+    may_lie_beside_records = config.task == "pretrain" and config.input_files  # the task looks there
+    if not (config.plan or config.vocab_file or may_lie_beside_records):
         raise ConfigError(
             "export_dir needs the vocabulary: an export takes text. Give --vocab_file=PATH, or drop"
             " --export_dir."
@@ -27,11 +27,3 @@ def check_export(config: Config) -> None:
             f"export_dir is not for --distribution_strategy={config.distribution_strategy}. Drop it, and"
             " export the run with bert export."
         )
-
-
-def _have_records_one(config: Config) -> bool:
-    """Tells whether a vocabulary lies beside the records of a run."""
-    if config.task != "pretrain" or not config.input_files:
-        return False
-    files = record_paths.find_files(config.input_files, "input_files")
-    return record_paths.find_vocabulary(files) is not None
