@@ -82,6 +82,7 @@ setup(
             ],
         ),
         "absl-py>=2.0,<3",
+        "ml-collections>=1,<2",
         "pyyaml>=6,<7",
         "blingfire>=0.1.8,<0.2",
         "tokenizers>=0.13.3,<1",
@@ -96,7 +97,7 @@ setup(
     extras_require={
         "gpu": per_stack(tf215=["tensorflow[and-cuda]==2.15.1"], modern=["tensorflow[and-cuda]>=2.21,<2.22"]),
         "wandb": ["wandb>=0.28,<1"],
-        "onnx": ONNX,
+        "onnx": EXPORT,
         "onnxruntime": EXPORT,
         "openvino": [*EXPORT, "openvino>=2025.2,<2027"],
         "serve": ["tornado>=6.5,<7", "prometheus-client>=0.20,<1"],

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bin="${VENV:-.venv}/bin"
 if [[ ! -x "$bin/ruff" || ! -x "$bin/mypy" ]]; then
-  echo "check.sh: ruff and mypy are not in ${bin%/bin}. Run ./scripts/setup_env.sh." >&2
+  echo "check.sh: ruff and mypy are not in ${bin%/bin}. Run ./scripts/setup_env.sh --all." >&2
   exit 2
 fi
 case "${*:-}" in

@@ -24,7 +24,11 @@ mkdir -p "$2" || fail "OUT=$2 cannot be made."
 dump="$(realpath "$1")"
 out="$(realpath "$2")"
 
-"$root/scripts/setup_env.sh"
+if [[ -n "${VOCAB_FILE:-}" ]]; then
+  "$root/scripts/setup_env.sh"
+else
+  "$root/scripts/setup_env.sh" --all  # which brings the package of the vocabulary
+fi
 python="$root/.venv/bin/python"
 cd "$root"
 workers="${NUM_WORKERS:-$(nproc)}"

@@ -13,9 +13,20 @@ shift 2
 flags="$(recipe glue "$model" "")"
 folder="${GLUE_DIR:-data/glue}"
 python="$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3)"
+# has_files FLAGS...: whether the folder holds the files of this task that the run reads.
+has_files() {
+  local splits="train dev test"
+  [[ " $* " != *" --nodo_predict "* && " $* " != *" --do_predict=false "* ]] || splits="train dev"
+  "$python" -c 'import sys
+from official.data.glue import tasks
+name, folder, *splits = sys.argv[1:]
+task = tasks.find_task(name)
+for split in set(splits) & set(task.splits):
+    task.find_file(split, folder)' "$task" "$folder" $splits 2>/dev/null
+}
 if ! is_plan "$@"; then
   [[ -n "${INIT_CHECKPOINT:-}" ]] || fail "INIT_CHECKPOINT is not set. Give the checkpoint to start from: INIT_CHECKPOINT=PATH $0 $model $task"
-  [[ -d "$folder" ]] || "$python" scripts/download_glue_data.py --data_dir="$folder" --tasks="$task"
+  has_files "$@" || "$python" scripts/download_glue_data.py --data_dir="$folder" --tasks="$task"
 fi
 # shellcheck disable=SC2086  # flags without spaces
 exec "$python" train.py $flags --glue_task="$task" --data_dir="$folder" --model_dir="runs/glue_${model}_$task" \

@@ -3,7 +3,7 @@
 set -euo pipefail
 
 if [[ $# -gt 0 ]]; then
-  echo "quickstart.sh takes no arguments: it makes .venv, data/quickstart and runs/quickstart, in about three minutes. Received: $*" >&2
+  echo "quickstart.sh takes no arguments: it makes .venv, data/quickstart and runs/quickstart, in a few minutes. Received: $*" >&2
   exit 2
 fi
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

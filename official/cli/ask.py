@@ -4,7 +4,7 @@
   echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
 
 A question a line; the end of input ends it. Each answer comes with its probability among the answers of the
-n-best list.
+n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are answered.
 """
 
 import argparse
@@ -38,12 +38,16 @@ def read_context(path: str) -> str:
     return text
 
 
-def main() -> None:
+def main() -> int:
     flags = parse_flags()
     context = read_context(flags.context)
     model = typed.load(flags)
     model.prepare("answer")
-    for question in typed.lines("question> "):
-        for answer in model.answers(question, context)[: flags.answers]:
-            text = " ".join(answer.text.split()) or "(no answer)"
-            print(f"{text}  {answer.probability:.2f}", flush=True)
+
+    def answer(question: str) -> str:
+        found = model.answers(question, context)[: flags.answers]
+        return "\n".join(
+            f"{' '.join(each.text.split()) or '(no answer)'}  {each.probability:.2f}" for each in found
+        )
+
+    return typed.answer_each("question> ", answer)

@@ -47,7 +47,7 @@ def make_parser() -> command_line.Parser:
     add("--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.")
     parser.add_bool("with_optimizer", False, "Carry optimizer slots where both formats have them.")
     add("--report", help="Write the report of the conversion to this JSON file.")
-    verify = "Build the model from both checkpoints and compare its outputs on a random batch."
+    verify = "Build the model from both checkpoints and compare its outputs, of all heads, on a random batch."
     parser.add_bool("verify", False, verify)
     parser.add_bool("overwrite", False, "Replace an older result.")
     _add_options_of_formats(parser)

@@ -10,12 +10,10 @@ answered.
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from official.cli import command_line, typed
-from official.io import streams
-from official.io.errors import ConfigError, report_error
+from official.io.errors import ConfigError
 
 
 def make_parser() -> command_line.Parser:
@@ -35,28 +33,6 @@ def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
     command_line.check_counts(flags, "top_k")
     return flags
-
-
-def read_lines() -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of the lines of stdin that are not blank, with a prompt where it is a
-    terminal."""
-    number = 0
-    while sys.stdin and not streams.is_unread():
-        if sys.stdin.isatty():
-            print("text> ", end="", flush=True)
-        line = typed.check_length(sys.stdin.buffer.readline(typed.LONGEST_LINE))
-        if not line:
-            return
-        number += 1
-        if line.strip():
-            yield number, line.strip()
-
-
-def decode(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).") from None
 
 
 def shown(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool) -> str:
@@ -82,17 +58,20 @@ def main() -> int:
     flags = parse_flags()
     model = typed.load(flags)
     model.prepare("fill_mask")
-    number, wrong = 0, 0
-    for number, line in read_lines():
-        try:
-            text = decode(line)
-            print(shown(text, model.fill_mask(text, flags.top_k), flags.json), flush=True)
-        except ConfigError as error:
-            wrong += 1
-            report_error(command_line.program(), f"line {number}: {error}")
-            if flags.json:
-                values = {"text": line.decode(errors="replace"), "error": str(error)}
-                print(as_json_line(values), flush=True)
-    if not number:
+    asked = 0
+
+    def answer(text: str) -> str:
+        nonlocal asked
+        asked += 1
+        return shown(text, model.fill_mask(text, flags.top_k), flags.json)
+
+    def unusable(line: bytes, error: ConfigError | None) -> str | None:
+        nonlocal asked
+        asked += error is not None
+        values = {"text": line.decode(errors="replace"), "error": str(error)}
+        return as_json_line(values) if flags.json and error else None
+
+    code = typed.answer_each("text> ", answer, unusable)
+    if not asked:
         raise ConfigError("no text on stdin. Give lines with [MASK] in them.")
-    return 2 if wrong else 0
+    return code

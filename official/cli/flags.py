@@ -1,17 +1,19 @@
 """The command line: flags to configuration. Nothing below this module reads a flag."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
 
 from official import config as config_lib
-from official.cli import aliases, command_line, configs, foreign
+from official.cli import aliases, command_line, configs, foreign, python_config
 from official.config import ConfigError, own_place
 from official.io import files
 from official.io.errors import check_arguments
 from official.io.store_paths import expanded
 
+_FIELD, _SIZE = "config.", "model."  # of --config.NAME, and of the sizes among these names
 _PROGRAM = "train.py"  # absl wants a name; no message has it
 _BYTE_ORDER_MARK = "\ufeff"
 _DEFINE: dict[type, Any] = {
@@ -70,7 +72,8 @@ def parse(argv: list[str]) -> config_lib.Config:
 def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Reading:
     """Reads a command line.
 
-    Precedence: defaults < --config < flags; of flags and flagfiles, later ones win. Options of Graphcore's
+    Precedence: defaults < --config < flags; of flags and flagfiles, later ones win. --config.NAME=VALUE sets
+    a field of what --config names. Options of Graphcore's
     commands that are no flags of ours stand above --config and flagfiles, and below the flags of the command
     line itself.
 
@@ -84,14 +87,16 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     """
     check_arguments(argv)
     values = _define()
-    rest, options = _read_flags(argv, values)
+    rest, options, fields = _read_flags(argv, values)
     if values.help:
         raise HelpRequested(help_text())
     if rest:
         meant = f" (did you mean --flagfile={rest[0]}?)" if rest[0].endswith(".flags") else ""
         raise ConfigError(f"Unexpected argument {rest[0]!r}{meant}. Settings are given as --name=value.")
     source = foreign.find(values.config) if values.config else None
-    settings, family = _read_source(source) if source else ({}, None)
+    settings, family = _read_source(source, _changes(fields)) if source else ({}, None)
+    if fields and (family or not source):
+        _refuse_fields(fields, source)
     layers = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
     given, told = layers.layers, layers.told
     if environment is not None:
@@ -102,12 +107,17 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     return Reading(config_lib.build_config(given), told)
 
 
-def _read_flags(argv: list[str], values: flags.FlagValues) -> tuple[list[str], aliases.Options]:
-    """Sets the flags of a command line. Returns its words that belong to none, and options of theirs."""
+def _read_flags(
+    argv: list[str], values: flags.FlagValues
+) -> tuple[list[str], aliases.Options, dict[str, str]]:
+    """Sets the flags of a command line. Returns its words that belong to none, options of theirs, and {name:
+    text} of --config.NAME=TEXT."""
     try:
-        arguments = aliases.joined(_expanded(argv, values), _TRUTHS | {"help"}, aliases.LISTS)
+        truths = _TRUTHS | {f"{_FIELD}{name}" for name in _TRUTHS} | {"help"}
+        arguments = aliases.joined(_expanded(argv, values), truths, aliases.LISTS)
+        arguments, fields = _split_fields(arguments)
         arguments, options = aliases.split(arguments, foreign.options_of_theirs())
-        return values([_PROGRAM, *arguments])[1:], options
+        return values([_PROGRAM, *arguments])[1:], options, fields
     except flags.UnrecognizedFlagError as error:
         known = [*values, *foreign.options_of_theirs()]
         raise ConfigError(
@@ -117,6 +127,64 @@ def _read_flags(argv: list[str], values: flags.FlagValues) -> tuple[list[str], a
         raise ConfigError(f"A flagfile is not UTF-8 text ({error.reason} at byte {error.start}).") from None
     except flags.Error as error:
         raise ConfigError(_in_plain_words(error)) from None
+
+
+def _split_fields(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Takes --config.NAME=TEXT, and --config.NAME TEXT, out of normalised arguments. Returns the others, and
+    {name: text}; the last one of a name counts."""
+    left: list[str] = []
+    fields: dict[str, str] = {}
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            return [*left, word, *words], fields
+        name, equals, text = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not name.startswith(_FIELD):
+            left.append(word)
+            continue
+        name = name.removeprefix(_FIELD)
+        if not equals:
+            text = "true" if name in _TRUTHS else next(words, "--")
+            if text.startswith("--"):
+                raise ConfigError(f"Missing value for flag --{_FIELD}{name}.")
+        fields[name] = text
+    return left, fields
+
+
+def _changes(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Returns {name: value} of the fields of --config.NAME=TEXT, each read as the flag of its name is. Raises
+    ConfigError."""
+    found: dict[str, Any] = {}
+    for name, text in fields.items():
+        if name.startswith(_SIZE):
+            found[name] = _size(text)
+            continue
+        if name not in config_lib.FIELDS:
+            meant = config_lib.suggest(name, config_lib.FIELDS).replace("mean ", f"mean --{_FIELD}")
+            raise ConfigError(f"Unknown setting --{_FIELD}{name}{meant}.")
+        values = _define()
+        try:
+            values([_PROGRAM, f"--{name}={text}"])
+        except flags.Error as error:
+            raise ConfigError(_in_plain_words(error).replace("--", f"--{_FIELD}", 1)) from None
+        found |= _given(values)
+    return found
+
+
+def _size(text: str) -> Any:
+    """Returns a size of the model as JSON would have it: a number where it is one."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _refuse_fields(fields: Mapping[str, str], source: foreign.Source | None) -> None:
+    name, text = next(iter(fields.items()))
+    why = f"{source.path} is another program's" if source else "there is no --config"
+    raise ConfigError(
+        f"--{_FIELD}{name}={text} sets a field of a configuration of ours, and {why}. Give --{name}."
+    )
 
 
 _EXPECTED = {bool: "true or false", int: "an integer", float: "a number"}
@@ -150,8 +218,8 @@ def _define() -> flags.FlagValues:
     flags.DEFINE_string(
         "config",
         None,
-        "Settings underneath the flags: a JSON file of ours or Graphcore's, FILE.yml:NAME, or a name in "
-        "configs/.",
+        "Settings underneath the flags: a JSON file of ours or Graphcore's, FILE.yml:NAME, FILE.py:ARGUMENT, "
+        "or a name in configs/.",
         flag_values=values,
     )
     flags.DEFINE_bool("help", False, "Show every flag.", short_name="h", flag_values=values)
@@ -192,7 +260,12 @@ def _typed(arguments: list[str]) -> set[str]:
 def _given(values: flags.FlagValues) -> dict:
     """Returns {setting: value} of the flags that were given; what is under configs/ is found where it is
     shipped."""
-    given = {name: values[name].value for name in config_lib.FIELDS if values[name].present}
+    return _with_shipped_files(
+        {name: values[name].value for name in config_lib.FIELDS if values[name].present}
+    )
+
+
+def _with_shipped_files(given: dict) -> dict:
     return {
         name: configs.find(expanded(value)) if isinstance(value, str) else value
         for name, value in given.items()
@@ -206,13 +279,31 @@ def read_config(name: str) -> dict:
     return foreign.layers_of(source, values, family, [], {}).layers[0][1] if family else values
 
 
-def _read_source(source: foreign.Source) -> tuple[dict[str, Any], Any]:
-    """Returns what a file of --config says, and whose keys these are; None: ours."""
-    if not source.path.endswith(".flags"):
-        return foreign.read_theirs(source)
-    values = _define()
-    values([_PROGRAM, *_expanded([f"--flagfile={source.path}"], values)])
-    return _given(values), None
+def _read_source(
+    source: foreign.Source, changes: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], Any]:
+    """Returns what a file of --config says, with changes of its fields, and whose keys these are; None:
+    ours."""
+    changes = changes or {}
+    if source.path.endswith(python_config.ENDING):
+        return _with_shipped_files(python_config.read(source.path, source.entry, changes)), None
+    family = None
+    if source.path.endswith(".flags"):
+        values = _define()
+        values([_PROGRAM, *_expanded([f"--flagfile={source.path}"], values)])
+        settings = _given(values)
+    else:
+        settings, family = foreign.read_theirs(source)
+    if not family:
+        sizes = {name.removeprefix(_SIZE): value for name, value in changes.items() if name.startswith(_SIZE)}
+        if sizes and not isinstance(settings.get("model"), dict):
+            raise ConfigError(
+                f"--{_FIELD}{_SIZE}{next(iter(sizes))}: --config={source.path} has no sizes of a model. Give"
+                " --bert_config_file."
+            )
+        settings = settings | {name: value for name, value in changes.items() if not name.startswith(_SIZE)}
+        settings |= {"model": settings["model"] | sizes} if sizes else {}
+    return settings, family
 
 
 def help_text() -> str:
@@ -224,6 +315,8 @@ def help_text() -> str:
         "  --flagfile=FILE  read flags from a file; later flags win, and --name= unsets what may be unset",
         "  --config=FILE|NAME  settings underneath the flags: ours, or one of Graphcore's programs,",
         "      whose options are understood, too (docs/coming_from.md)",
+        "  --config=FILE.py[:ARGUMENT]  those of its get_config(ARGUMENT), an ml_collections.ConfigDict",
+        "  --config.NAME=VALUE  sets a field of it",
     ]
     for section in config_lib.SECTIONS:
         lines += ["", section.title]

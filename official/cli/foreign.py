@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from official import config as config_lib
-from official.cli import configs
+from official.cli import configs, python_config
 from official.cli.aliases import Options
 from official.config.backends import BACKENDS
 from official.config.foreign import older, rows, translation
@@ -21,6 +21,7 @@ from official.io.store_paths import expanded
 from official.io.yaml_files import read_yaml
 
 _YAML = (".yml", ".yaml")
+_WITH_ENTRY = re.compile(r"(.+?\.(?:yml|yaml|py)):(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{?(\w+)")
 _READ = (
     "input_files",
@@ -41,7 +42,8 @@ class Source:
 
     Attributes:
       path: of the file.
-      entry: of a YAML file with several configurations, the name of the one.
+      entry: of a YAML file with several configurations, the name of the one; of a Python file the argument
+        of its function.
       name: of the configuration, for the run's folder.
       told: a line that says what was taken; empty where that is plain.
     """
@@ -53,18 +55,25 @@ class Source:
 
 
 def find(given: str) -> Source:
-    """Returns the file that --config=FILE|NAME|FILE.yml:NAME means. Raises ConfigError for what there is
-    not."""
+    """Returns the file that --config=FILE|NAME|FILE.yml:NAME|FILE.py:ARGUMENT means. Raises ConfigError for
+    what there is not."""
     given = expanded(given)
     path, entry = configs.find(given), None
-    file, colon, after = given.rpartition(":")
-    if colon and file.endswith(_YAML) and os.path.isfile(file):
-        path, entry = file, after
+    found = _WITH_ENTRY.fullmatch(given)
+    if found and not os.path.exists(path) and os.path.isfile(configs.find(found[1])):
+        path, entry = configs.find(found[1]), found[2]
     is_shipped = given in configs.names() or configs.find_theirs(given)
     if os.path.isdir(path) and not is_shipped:
         raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
-    plain = _plain(entry or path)
-    if entry or os.path.isfile(path) or given.endswith((".json", *_YAML)) and not configs.find_theirs(given):
+    is_python = path.endswith(python_config.ENDING)
+    plain = _plain(path if is_python else entry or path)
+    if (
+        is_python
+        or entry
+        or os.path.isfile(path)
+        or given.endswith((".json", *_YAML))
+        and not configs.find_theirs(given)
+    ):
         return Source(path, entry, plain, "")
     path, candidates = configs.locate(given), configs.find_theirs(given)
     if given in configs.names():

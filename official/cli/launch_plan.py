@@ -134,7 +134,7 @@ def _family(words: list[str]) -> str:
         name, equals, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name == "config":
             source = foreign.find(value if equals else following)
-            if not source.path.endswith(".flags"):
+            if not source.path.endswith((".flags", ".py")):
                 family = foreign.read_theirs(source)[1]
                 return family.name if family else "tf2"
     return "tf2"

@@ -4,11 +4,12 @@ The programs of the repository (train.py, scripts/*.py, checkpoints_tools/*.py) 
 name of the command that it is. What they print names the program as it was typed.
 """
 
+import os
 import sys
 from typing import NoReturn
 
 from official.io import signals, streams
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, describe_missing, report_error
 
 _HELP = ("--help", "-h", "help")
 
@@ -20,6 +21,8 @@ def main() -> NoReturn:
     from official.cli import command_line, table
 
     arguments, sys.argv[:] = sys.argv[1:], ["bert"]
+    if arguments == ["--version"]:
+        command_line.run(lambda: print(_version()))
     if arguments and arguments[0] in _HELP:
         command_line.run(lambda: print(table.help_text()))
     if len(arguments) == 2 and arguments[0] in table.GROUPS and arguments[1] in _HELP:
@@ -42,9 +45,30 @@ def script(name: str) -> NoReturn:
 
 
 def _start(command) -> NoReturn:
-    from official.cli import command_line
+    try:
+        from official.cli import command_line
 
-    module = command.load()
-    if hasattr(module, "start"):  # it answers for its own errors and signals
-        module.start()
-    command_line.run(module.main)
+        module = command.load()
+        if hasattr(module, "start"):  # it answers for its own errors and signals
+            module.start()
+        command_line.run(module.main)
+    except ModuleNotFoundError as error:  # outside of the environment, or without an extra
+        message = describe_missing(error)
+        if message is None:
+            raise
+        report_error(os.path.basename(sys.argv[0]), message)
+        sys.exit(2)
+
+
+def _version() -> str:
+    """Returns the versions of this package, TensorFlow and Python; imports neither of the two."""
+    import importlib.metadata
+
+    found = {}
+    for package in ("bert-tf2", "tensorflow"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"bert {found['bert-tf2']} (TensorFlow {found['tensorflow']}, Python {python})"

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from official.cli import command_line, typed
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:  # they load TensorFlow
     from official.serving.server.application import Place
@@ -154,13 +154,7 @@ def loading_of(flags: argparse.Namespace) -> "Loading":
 
 def main() -> int:
     flags = parse_flags()
-    try:
-        import prometheus_client  # noqa: F401
-        import tornado  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"the server needs {error.name}, which is not installed: pip install 'bert-tf2[serve]'."
-        ) from None
+    check_installed("the server", "serve", "prometheus_client", "tornado")
     from official.serving.server import reading
 
     reading.start_ahead()  # it loads TensorFlow while this process does, too

@@ -1,13 +1,15 @@
 """What the commands share that ask a model about what is typed."""
 
 import argparse
+import io
+import itertools
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, AnyStr
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from official.cli import command_line
 from official.io import streams
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, report_error
 
 if TYPE_CHECKING:  # it loads TensorFlow
     from official.inference import Model, backends
@@ -65,30 +67,63 @@ def load(flags: argparse.Namespace) -> "Model":
     return Model(found, settings, flags.calibration_file)
 
 
-def check_length(line: AnyStr) -> AnyStr:
-    """Returns a line that was read up to `LONGEST_LINE`. Raises ConfigError where it is longer: those of a
-    device never end."""
-    if len(line) == LONGEST_LINE:
-        raise ConfigError(f"a line of the input has {LONGEST_LINE:,} characters or more. Give a text a line.")
-    return line
-
-
-def lines(prompt: str) -> Iterator[str]:
-    """Yields the lines of stdin that are not empty, with a prompt where it is a terminal, as long as somebody
-    reads the answers. Raises ConfigError for what is no text."""
-    while not streams.is_unread():
-        if sys.stdin.isatty():
+def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
+    """Yields number and bytes of each line of stdin, without the spaces around it, as long as somebody reads
+    the answers; of a terminal, which shows a prompt, those that are not blank. Raises ConfigError for a line
+    that does not end: those of a device never do."""
+    if sys.stdin is None:  # closed
+        return
+    is_terminal = sys.stdin.isatty()
+    stream = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+    for number in itertools.count(1):
+        if streams.is_unread():
+            return
+        if is_terminal:
             print(prompt, end="", flush=True)
-        try:
-            line = check_length(sys.stdin.readline(LONGEST_LINE))
-            line.encode()  # in some locales Python lets through what is no UTF-8
-        except UnicodeError as error:
-            reason = getattr(error, "reason", error)
+        line = stream.readline(LONGEST_LINE)
+        if len(line) == LONGEST_LINE:
             raise ConfigError(
-                f"the input is not UTF-8 text ({reason}). Type it on a terminal of UTF-8, or convert the"
-                " file."
-            ) from None
+                f"a line of the input has {LONGEST_LINE:,} characters or more. Give a text a line."
+            )
         if not line:
             return
-        if line.strip():
-            yield line.strip()
+        if line.strip() or not is_terminal:
+            yield number, line.strip()
+
+
+def answer_each(
+    prompt: str,
+    answer: Callable[[str], str],
+    unusable: Callable[[bytes, ConfigError | None], str | None] = lambda line, error: None,
+) -> int:
+    """Prints what is answered to each line of stdin. A line that cannot be used is named on stderr, and the
+    others are answered.
+
+    Args:
+      prompt: of a terminal.
+      answer: text -> what is printed.
+      unusable: (line, error; None for a blank line) -> what is printed in place of an answer; None: nothing.
+
+    Returns:
+      The exit code: 2 where a line could not be used.
+    """
+    code = 0
+    for number, line in lines(prompt):
+        error = None
+        try:
+            printed = answer(_decoded(line)) if line else unusable(line, None)
+        except ConfigError as found:
+            error, code = found, 2
+            printed = unusable(line, error)
+        if error:
+            report_error(command_line.program(), f"line {number}: {error}")
+        if printed is not None:
+            print(printed, flush=True)
+    return code
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).") from None

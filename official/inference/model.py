@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -103,9 +104,24 @@ class Model:
         """Returns the answer to each (question, context); windows of all of them are batched by length."""
         return [found[0] for found in self._reader(asked)]
 
-    def classify(self, a: str, b: str | None = None) -> Label:
-        """Returns the label of a sentence, or of a pair of them, or its score."""
-        return self._classifier([[a] if b is None else [a, b]])[0]
+    @overload
+    def classify(self, a: str, b: str | None = None) -> Label: ...
+
+    @overload
+    def classify(
+        self, a: list[Any] | tuple[Any, ...], b: list[str] | tuple[str, ...] | None = None
+    ) -> list[Label]: ...
+
+    def classify(self, a, b=None):
+        """Returns the label, or the score, of a sentence or of a pair of them.
+
+        Args:
+          a: a sentence; or several, whose labels are a list: sentences, or pairs of them.
+          b: the second sentence, or those of several.
+        """
+        if isinstance(a, str) and (b is None or isinstance(b, str)):
+            return self._classifier([[a] if b is None else [a, b]])[0]
+        return self._classifier(sentences.rows_of(a, b))
 
     def classify_all(self, rows: Sequence[Sequence[str]]) -> list[Label]:
         """Returns the label of each row of one or two texts; rows are batched by length."""

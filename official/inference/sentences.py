@@ -1,7 +1,7 @@
 """The label, or the score, of a sentence or of a pair of them."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -71,6 +71,23 @@ def classes_of(source: Source) -> Classes:
         labels or tuple(f"LABEL_{number}" for number in range(outputs)),
         source.length(),
     )
+
+
+def rows_of(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str]]:
+    """Returns a row of one or two texts for each of several sentences, or pairs of them. Raises ConfigError
+    for what is neither."""
+    if isinstance(a, str) or isinstance(b, str):
+        raise ConfigError(
+            "one text and several to classify: give two texts, or two lists of the same length."
+        )
+    if b is not None and len(a) != len(b):
+        raise ConfigError(f"{len(a)} and {len(b)} texts to classify, expected as many second texts as first.")
+    given: Iterable[Any] = a if b is None else zip(a, b)
+    rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in given]
+    for number, row in enumerate(rows):
+        if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
+            raise ConfigError(f"row {number} to classify is {str(row)[:100]}, expected a text or two.")
+    return rows
 
 
 class Classifier:

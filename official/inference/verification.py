@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official.checkpoint import companions, registry
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.tensors import Tensors
 from official.checkpoint.options import Options
@@ -137,8 +138,8 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
 
 
 def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:
-    """Returns what the model computes from weights; heads that only one end has stay as the seed makes
-    them."""
+    """Returns what the model computes from weights; of pre-training's heads those that only one end has stay
+    as the seed makes them, and of fine-tuning's heads those that both have count."""
     tf.keras.utils.set_random_seed(1)
     model = BertPretrainer(config)
     for variable in model.trainable_variables:
@@ -149,12 +150,18 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
     sequence, pooled = model.encoder(
         *(_random_batch(config)[name] for name in ("input_ids", "input_mask", "segment_ids"))
     )
-    return {
+    outputs = {
         "sequence": sequence.numpy(),
         "pooled": pooled.numpy(),
         "masked_lm": logits.numpy(),
         "next_sentence": relation.numpy(),
     }
+    heads = {"squad": (canonical.SQUAD_HEAD, "sequence"), "classifier": (canonical.CLASSIFIER_HEAD, "pooled")}
+    for name, (parts, takes) in heads.items():
+        if shared.issuperset(parts):
+            weights_OH, bias_O = (tensors[part].read().astype(np.float32) for part in parts)
+            outputs[name] = outputs[takes] @ weights_OH.T + bias_O
+    return outputs
 
 
 def _random_batch(config: BertConfig) -> dict[str, np.ndarray]:

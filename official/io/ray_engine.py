@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import importlib.util
 import itertools
 import logging as python_logging
 import math
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from official.io import bars, ray_cluster, signals, speeds, workers
-from official.io.errors import ConfigError, counted
+from official.io.errors import ConfigError, check_installed, counted
 
 if TYPE_CHECKING:
     from official.io.engines import Round
@@ -47,8 +46,7 @@ def opened(num_workers: int | None, address: str | None) -> Iterator[Ray]:
     Raises:
       ConfigError: where Ray is not installed.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError("--engine=ray needs Ray: pip install 'bert-tf2[ray]'.")
+    check_installed("--engine=ray", "ray", "ray")
     with contextlib.ExitStack() as stack:
         yield Ray(num_workers, address, stack)
 

@@ -1,22 +1,27 @@
-"""Finds files of records, by names, globs, folders, or a manifest that names them."""
+"""Finds files of records, by names, globs, folders, or a manifest that names them; and the vocabulary that
+lies beside them.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from official.io import files as io_files
-from official.io import json_files
+from official.io import json_files, vocabulary_files, writing
 from official.io.errors import ConfigError
 from official.io.finished_jobs import MANIFEST
 from official.io.stores import is_remote
+
+_NO_RECORDS = (MANIFEST, vocabulary_files.VOCABULARY)  # of what a job writes beside them
 
 
 def find_files(patterns: str, flag: str = "") -> list[str]:
     """Returns the files that comma-separated names, globs or folders of records stand for; see
     `files.find_files`.
 
-    The manifest that lies among records of our own is left out; given by its name, with a flag, it stands for
-    the files that it names, and nobody lists its folder.
+    The manifest and the vocabulary that lie among records of our own are left out. A manifest that is given
+    by its name, with a flag, stands for the files that it names, and nobody lists its folder.
     """
     parts = [part.strip() for part in patterns.split(",")]
     manifests = [part for part in parts if flag and os.path.basename(part) == MANIFEST]
@@ -25,10 +30,11 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
     if others or not found:
         found += io_files.find_files(",".join(others) if found else patterns, flag, in_folders="*.tfrecord")
     found = sorted(set(found))
-    records = [path for path in found if os.path.basename(path) != MANIFEST]
+    records = [path for path in found if os.path.basename(path) not in _NO_RECORDS]
     if not records:
         raise ConfigError(
-            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only {MANIFEST}. Give"
+            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only"
+            f" {', '.join(sorted(set(map(os.path.basename, found))))}. Give"
             " TFRecord files."
         )
     for path in records:
@@ -42,3 +48,42 @@ def _named_in(manifest: str, flag: str) -> list[str]:
     """Returns the files that a manifest names. Raises ConfigError where it is none, or names none."""
     counts = json_files.expect(json_files.read_json(manifest, flag), "files", dict, manifest, {})
     return [os.path.join(os.path.dirname(manifest), name) for name in counts]
+
+
+def find_vocabulary(records: Iterable[str]) -> str | None:
+    """Returns the vocabulary that lies beside files of records; None where none does. Raises ConfigError
+    where several folders have different ones."""
+    folders = sorted({os.path.dirname(path) for path in records})
+    paths = [os.path.join(folder, vocabulary_files.VOCABULARY) for folder in folders]
+    found = [path for path in paths if io_files.is_file(path)]
+    for other in found[1:]:
+        if vocabulary_files.read(other).words != vocabulary_files.read(found[0]).words:
+            raise ConfigError(
+                f"{found[0]} and {other}, which lie beside the records, are different vocabularies. Give"
+                " records of one vocabulary, or say with --vocab_file which it is."
+            )
+    return found[0] if found else None
+
+
+def check_vocabulary(folder: str, vocabulary: str | None, overwrite: bool) -> None:
+    """Raises ConfigError where another vocabulary lies where that of records is to be put. See
+    `put_vocabulary`."""
+    target = os.path.join(folder, vocabulary_files.VOCABULARY)
+    if vocabulary is None or overwrite or not io_files.is_file(target):
+        return
+    if vocabulary_files.read(target).words != vocabulary_files.read(vocabulary).words:
+        raise ConfigError(
+            f"{target} is there, and is not the vocabulary of the records, {vocabulary}, which is kept beside"
+            " them. Give another folder, or --overwrite."
+        )
+
+
+def put_vocabulary(folder: str, vocabulary: str | None) -> None:
+    """Puts a vocabulary beside records, as vocab.txt.
+
+    Args:
+      vocabulary: path of it, as of --vocab_file; None: there is none.
+    """
+    if vocabulary is not None:
+        content = vocabulary_files.read(vocabulary).content
+        writing.replace_file(os.path.join(folder, vocabulary_files.VOCABULARY), content)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from official.io import readable, store_paths
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, how_to_install
 
 _BUFFER_BYTES = 1 << 20
 _OF_TENSORFLOW = ("ram",)  # no other process, and no other library, sees what is there
@@ -89,7 +89,7 @@ def _store_of(scheme: str) -> Store:
     if importlib.util.find_spec("tensorflow") and scheme in tensorflow_store.schemes():
         return tensorflow_store.TensorFlowStore()
     extra = _EXTRAS.get(scheme, "storage")
-    raise ConfigError(f"{scheme}:// cannot be reached. For it: pip install 'bert-tf2[{extra}]'.")
+    raise ConfigError(f"{scheme}:// cannot be reached. For it: {how_to_install(extra)}.")
 
 
 def tensorflow_reads(path: str) -> bool:

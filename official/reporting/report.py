@@ -57,7 +57,9 @@ def write_report(
     """
     settings = json.loads(config_json) if isinstance(config_json, str) else dict(config_json)
     metrics = read_metrics(model_dir)
-    judged = verdict.judge(metrics, result)
+    command = _command_line(os.path.join(model_dir, "command.txt"))
+    is_program = command.partition(" ")[0].endswith(".py")
+    judged = verdict.judge(metrics, result, f"python {command}" if is_program else command)
     charts = page.charts(run_charts.run_charts(metrics, result))
     sections = [
         page.cards(_numbers(result)),
@@ -260,10 +262,16 @@ def _flat(values: dict, prefix: str = "") -> dict:
 
 
 def _command(path: str) -> str:
+    line = _command_line(path)
+    return f"<pre>{html.escape(line)}</pre>" if line else ""
+
+
+def _command_line(path: str) -> str:
+    """Returns a saved command line; empty where there is none."""
     if not tf.io.gfile.exists(path):
         return ""
     with tf.io.gfile.GFile(path) as file:
-        return f"<pre>{html.escape(file.read().strip())}</pre>"
+        return file.read().strip()
 
 
 def _parameters(rows: Sequence[ParameterRow]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, Any
 
 from official.reporting.curves import Points, Trend, curve, divergence, over_fitting, trend
 from official.reporting.names import format_number, metric_name
@@ -35,21 +36,23 @@ class Verdict:
     tone: str
 
 
-def judge(metrics: list[dict], result: TrainResult) -> Verdict:
+def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdict:
     """Judges a run.
 
     Args:
       metrics: lines of metrics.jsonl.
       result: the `TrainResult`.
+      command: the command line of the run; empty where it is not known.
     """
+    same = f": {command}" if command else "."
     losses = curve(metrics, "train", "loss")
     trained = result.config.get("do_train", True)
     if result.peer_lost:
-        return _lost_peer(result)
+        return _lost_peer(result, same)
     if result.status == "failed":
-        return _failed(losses, result)
+        return _failed(losses, result, same)
     if result.status == "interrupted":
-        return _interrupted(losses, result)
+        return _interrupted(losses, result, same)
     lost = divergence(losses) if trained else None
     if lost is not None and result.status != "success":
         return _diverged(losses, lost, result)
@@ -68,7 +71,8 @@ def _with_low_f1(found: Verdict, result: TrainResult) -> Verdict:
     if result.target_metric != "f1" or score is None or score >= _GOOD_F1 or found.tone != "good":
         return found
     trained = result.config.get("do_train", True)
-    advice = "Train for more steps, or try another --learning_rate." if trained else ""
+    more = _again(result, num_train_epochs=2 * (result.config.get("num_train_epochs") or 1))
+    advice = f"Train for more steps, or with another --learning_rate: {more}" if trained else ""
     sentence = f"{found.sentence} An F1 below {_GOOD_F1} is low."
     return dataclasses.replace(found, sentence=sentence, advice=found.advice or advice, tone="fair")
 
@@ -94,20 +98,21 @@ def _constant(result: TrainResult) -> tuple[str, float] | None:
     return None if result.baseline_score is None else (constant_name(result), result.baseline_score)
 
 
-def _lost_peer(result: TrainResult) -> Verdict:
+def _lost_peer(result: TrainResult, same: str) -> Verdict:
     where = f"from {_base(result.checkpoint)}" if result.checkpoint else "from the start"
-    advice = f"Start all processes again with the same command: they go on {where}."
+    advice = f"Start all processes again with the same command, they go on {where}{same}"
     return Verdict(f"A process was lost at step {result.step:,}", _sentence(result.reason), advice, "bad")
 
 
-def _failed(losses: Points, result: TrainResult) -> Verdict:
+def _failed(losses: Points, result: TrainResult, same: str) -> Verdict:
     found = re.search(r"step (\d+)", result.reason)
     step = int(found[1]) if found else result.step
     where = f" Go on from {_base(result.checkpoint)}" if result.checkpoint else " Start again"
     return Verdict(
         f"Diverged at step {step:,}",
         _sentence(result.reason) + _lowest(losses),
-        f"Lower --learning_rate, lengthen --warmup_steps or set --clip_norm.{where} with the same command.",
+        "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm."
+        f"{where} with the same command{same}",
         "bad",
     )
 
@@ -120,7 +125,8 @@ def _diverged(losses: Points, step: int, result: TrainResult) -> Verdict:
         + _lowest(losses)
         + " "
         + _score_sentence(result),
-        "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm, and start in a new --model_dir.",
+        "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm, and start in a new --model_dir:"
+        f" {_again(result, learning_rate=_third_of_rate(result))}",
         "bad",
     )
 
@@ -130,14 +136,14 @@ def _lowest(losses: Points) -> str:
     return " The lowest training loss was {:.3g} at step {:,}.".format(*min(points)) if points else ""
 
 
-def _interrupted(losses: Points, result: TrainResult) -> Verdict:
+def _interrupted(losses: Points, result: TrainResult, same: str) -> Verdict:
     planned, change = planned_steps(result.config), trend(losses)
     of = f" of {planned:,}" if planned else ""
     saved = f" The state is in {_base(result.checkpoint)}." if result.checkpoint else ""
     return Verdict(
         f"Interrupted at step {result.step:,}{of}",
         _sentence(result.reason) + saved + (f" {change.describe()}" if change else ""),
-        "Run the same command again: it goes on where it stopped.",
+        f"Run the same command again, it goes on where it stopped{same}",
         "fair",
     )
 
@@ -151,10 +157,12 @@ def _no_better(
         f"{metric_name(result.target_metric)} is {_number(score)} on the evaluation set; "
         f"always predicting {name} scores {_number(value)}." + (f" {change.describe()}" if change else "")
     )
-    advice = "Try another --learning_rate first, up and down by a factor of 3."
+    rate = _again(result, learning_rate=_third_of_rate(result))
+    advice = f"Try another --learning_rate first, up and down by a factor of 3: {rate}"
     if change and change.falls:
-        advice = "It may only need more steps: raise --num_train_epochs."
-    advice += " Then check the labels and the vocabulary of the data."
+        more = _again(result, num_train_epochs=2 * (result.config.get("num_train_epochs") or 1))
+        advice = f"It may only need more steps: raise --num_train_epochs: {more}"
+    advice += " \u2013 Then check the labels and the vocabulary of the data."
     return Verdict(headline, sentence, advice if result.config.get("do_train", True) else "", "bad")
 
 
@@ -177,8 +185,11 @@ def _ended(metrics: list[dict], losses: Points, result: TrainResult) -> Verdict:
         parts.append(worse)
         if result.status == "finished" and rising is not None:
             headline, tone = f"Over-fitted after step {rising:,}", "fair"
-        kept = " The weights of the best evaluation were kept." if "best_step" in result.scores else ""
-        advice = advice or f"Train for fewer steps or on more data; a lower --learning_rate helps, too.{kept}"
+        kept = " \u2013 The weights of the best evaluation were kept." if "best_step" in result.scores else ""
+        lower = _again(result, learning_rate=_third_of_rate(result))
+        advice = advice or (
+            f"Train for fewer steps or on more data; a lower --learning_rate helps, too: {lower}{kept}"
+        )
     elif change:
         parts.append(change.describe())
         if result.status == "finished" and change.falls:
@@ -209,24 +220,63 @@ def _over_fitted(metrics: list[dict], losses: Points, result: TrainResult) -> tu
 
 
 def _advice_of_success(result: TrainResult) -> str:
-    return (
-        f"Fine-tune it: --init_checkpoint={result.checkpoint}"
-        if result.checkpoint and result.config.get("task") == "pretrain"
-        else ""
-    )
+    config = result.config
+    if not result.checkpoint or config.get("task") != "pretrain":
+        return ""
+    folder = config.get("model_dir") or "run"
+    sizes = config.get("bert_config_file")
+    positions = (config.get("model") or {}).get("max_position_embeddings") or 128
+    flags = {
+        "config": "glue_base",
+        "glue_task": "sst2",
+        "data_dir": "data/glue",
+        **({"bert_config_file": sizes} if sizes else {}),
+        "vocab_file": f"{folder}/vocab.txt",
+        "init_checkpoint": result.checkpoint,
+        "max_seq_length": min(positions, 128),
+        "dtype": config.get("dtype") or "fp32",
+        "num_gpus": config.get("num_gpus"),
+        "model_dir": f"{folder}_sst2",
+    }
+    load = "bert data glue --data_dir=data/glue --tasks=sst2"
+    return f"Fine-tune it: {load} && {_command(flags)} --do_eval"
 
 
 def _advice_of_trend(change: Trend, result: TrainResult) -> str:
     epochs = result.config.get("num_train_epochs")
     if change.falls:
         longer = f"--num_train_epochs={2 * epochs:g}" if epochs else "more --num_train_epochs"
-        new = "in a new --model_dir, so that the learning rate decays over all of them."
-        return f"More steps would help: train with {longer} {new}"
+        new = "in a new --model_dir, so that the learning rate decays over all of them"
+        more = _again(result, num_train_epochs=2 * (epochs or 1))
+        return f"More steps would help: train with {longer} {new}: {more}"
     if result.status == "aborted":
         return (
-            "More steps of the same will hardly do: try another --learning_rate, a larger model or more data."
+            "More steps of the same will hardly do: try another --learning_rate, a larger model or more data:"
+            f" {_again(result, learning_rate=_third_of_rate(result))}"
         )
     return ""
+
+
+def _again(result: TrainResult, **changed: Any) -> str:
+    """Returns the command that trains with the settings of this run, but for some, in a new folder."""
+    config = result.config
+    folder = config.get("model_dir") or "run"
+    if "num_train_epochs" in changed and config.get("stop_steps"):
+        changed["stop_steps"] = 2 * config["stop_steps"]
+    if config.get("export_dir"):
+        changed["export_dir"] = ""
+    return _command({"config": f"{folder}/config.json", **changed, "model_dir": f"{folder}_2"})
+
+
+def _command(flags: dict[str, Any]) -> str:
+    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in flags.items()}
+    words = (f"--{name}={value}" for name, value in shown.items() if value is not None)
+    return shlex.join(["bert", "train", *words])
+
+
+def _third_of_rate(result: TrainResult) -> float | None:
+    rate = result.config.get("learning_rate")
+    return rate / 3 if rate else None
 
 
 def score_of(result: TrainResult) -> tuple[float | None, int]:
@@ -288,7 +338,8 @@ def judge_repeats(result: TrainResult, count: int) -> Verdict:
             return Verdict(
                 f"Hardly better than always predicting {constant[0]}",
                 sentence,
-                "Try another --learning_rate, or more epochs.",
+                f"Try another --learning_rate, or more epochs: "
+                f"{_again(result, learning_rate=_third_of_rate(result))}",
                 "bad",
             )
     return Verdict(

@@ -12,6 +12,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError
+from official.io.errors import how_to_install
 from official.io.files import is_remote
 from official.io.writing import replace_file
 from official.reporting import graphcore_tags
@@ -130,8 +131,8 @@ def _import():
         return importlib.import_module("wandb")
     except ImportError:
         raise ConfigError(
-            "wandb is set but the wandb package is not installed: pip install 'bert-tf2[wandb]', or drop"
-            " --wandb."
+            "wandb is set but the wandb package is not installed:"
+            f" {how_to_install('wandb')}, or drop --wandb."
         ) from None
 
 

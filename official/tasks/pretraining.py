@@ -10,6 +10,7 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options
+from official.config.derived import VOCABULARY_ROUNDING
 from official.data import pipeline, synthetic
 from official.data.generated import files as generated
 from official.data.pretraining import inspection
@@ -19,7 +20,7 @@ from official.data.records.on_the_fly import Packer
 from official.data.records.streams import num_streams
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
-from official.io import vocabulary_files
+from official.io import record_paths, vocabulary_files
 from official.modeling import objectives
 from official.modeling.pretrainer import BertPretrainer
 from official.tasks import examples as examples_lib
@@ -75,7 +76,39 @@ class PretrainingTask:
         files = sorted({*self._train.files, *self._eval.files})
         if self._config.vocab_file:
             self.companions = self._kept_vocabulary(files)
+        else:
+            self._take_vocabulary(files)
         return files
+
+    def _take_vocabulary(self, files: list[str]) -> None:
+        """Takes the vocabulary that lies beside the records, where one does that fits the model: the words of
+        the report, and what is kept with the weights."""
+        path = record_paths.find_vocabulary(files)
+        if path is None:
+            if self._config.export_dir and not self._config.plan:
+                raise ConfigError(
+                    "export_dir needs the vocabulary: an export takes text, and none lies beside the records."
+                    " Give --vocab_file=PATH, or drop --export_dir."
+                )
+            return
+        size, words = self._config.model.vocab_size, len(vocabulary_files.read(path).words)
+        if abs(size - words) >= VOCABULARY_ROUNDING:
+            if self._config.export_dir:
+                raise ConfigError(
+                    f"{path}, beside the records, has {words} words, the model's vocab_size is {size}. Give"
+                    " --vocab_file=PATH, or drop --export_dir."
+                )
+            logging.warning(
+                "%s, beside the records, has %d words, the model's vocab_size is %d: it is not kept with the"
+                " weights. Give --vocab_file where they are to be asked or exported.",
+                path,
+                words,
+                size,
+            )
+            return
+        self._config = config_lib.replaced(self._config, vocab_file=path)
+        told = record_formats.lower_case_of(path)
+        self.companions = vocabulary_files.companions(path, told, self._config.model.max_position_embeddings)
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
         """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no
@@ -84,6 +117,15 @@ class PretrainingTask:
         if told is None and files:
             told = record_formats.lower_case_of(files[0])
         vocab_file = known(config.vocab_file)
+        beside = record_paths.find_vocabulary(files[:1])
+        if beside is not None:
+            # Of a model with a few words fewer or more (--fit_vocabulary) one begins as the other does.
+            pairs = zip(vocabulary_files.read(vocab_file).words, vocabulary_files.read(beside).words)
+            if any(ours != theirs for ours, theirs in pairs):
+                raise ConfigError(
+                    f"vocab_file={vocab_file} is not the vocabulary of the records, {beside}. Drop"
+                    " --vocab_file, which takes that one, or give other --input_files."
+                )
         vocabulary = load_for_text(vocab_file, told, config.init_checkpoint)
         return vocabulary_files.companions(
             vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings

@@ -541,6 +541,23 @@ def test_verification_finds_a_result_whose_config_is_wrong(key, wrong, tmp_path)
     json.dumps(result)
 
 
+def test_verification_compares_the_heads_of_fine_tuning(tmp_path):
+    for name, head in (("squad", canonical.SQUAD_HEAD), ("classifier", canonical.CLASSIFIER_HEAD)):
+        tensors = random_checkpoint(head)
+        start = write(tensors, "google", tmp_path / name / "a")
+        report = convert(start, "keras", str(tmp_path / name / "b"), OPTIONS)
+        result = verification.verify(report["source"], report["target"], OPTIONS)
+        assert result["passed"] and result["differences"][name] <= result["tolerance"], (name, result)
+        tensors[head[0]] = tensors_lib.of_array(
+            tensors[head[0]].read()[::-1].copy(), head[0]
+        )  # swapped outputs
+        other = {"path": write(tensors, "keras", tmp_path / name / "c"), "format": "keras"}
+        result = verification.verify(report["source"], other, OPTIONS)
+        wrong = [output for output, found in result["differences"].items() if found > result["tolerance"]]
+        assert not result["passed"] and wrong == [name], (name, result)
+        assert name in verification.describe(result)
+
+
 def test_companions_of_another_model_are_refused_before_anything_is_written(tmp_path):
     start = write(random_checkpoint(), "google", tmp_path / "a")
     put(tmp_path / "a", num_attention_heads=4)

@@ -66,6 +66,42 @@ def test_wrong_command_lines_end_in_one_line(monkeypatch, capsys, arguments, mes
     assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(message)
 
 
+def test_the_version(monkeypatch, capsys):
+    code, out, err = typed(monkeypatch, capsys, "--version")
+    assert (code or 0, err) == (0, "")
+    assert re.fullmatch(r"bert \S+ \(TensorFlow [\d.]+, Python [\d.]+\)\n", out)
+
+
+def test_a_package_that_is_missing_ends_in_one_line(tmp_path):
+    """Without any package, as in a Python outside of the environment; and without those of an extra."""
+    cases = [
+        (["-S", ROOT / "train.py", "--plan"], r"train\.py: the package absl is not installed in .*setup_env"),
+        (["-S", ROOT / "scripts" / "classify.py", "--checkpoint=x"], r"classify\.py: .*setup_env"),
+        (
+            ["-m", "official.cli", "export", "--checkpoint=x", "--export_dir=x", "--format=onnx"],
+            r"bert export: .*package onnx, .*pip install '\.\[onnx\]' in the source folder\.\n",
+        ),
+        (
+            ["-m", "official.cli", "serve", "--export_dir=x"],
+            r"bert serve: .*package tornado, .*pip install '\.\[serve\]' in the source folder\.\n",
+        ),
+    ]
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules |= dict.fromkeys(('onnx', 'tornado'))\n"
+    )
+    for arguments, message in cases:
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, ""), (arguments, done.stderr)
+        assert done.stderr.count("\n") == 1 and re.match(message, done.stderr), (arguments, done.stderr)
+
+
 def test_bert_shows_all_commands(monkeypatch, capsys):
     code, out, _ = typed(monkeypatch, capsys, "--help")
     assert not code and all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in completion.first_words())

@@ -1,7 +1,9 @@
 """fine_tune_squad.sh and fine_tune_glue.sh: any model of configs/models, by its name."""
 
 import os
+import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -96,3 +98,41 @@ def test_a_plan_needs_neither_data_nor_weights(arguments, tmp_path):
     )
     assert done.returncode == 0 and f"task             {task}" in done.stdout, done.stderr
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "there,flags,downloads",
+    [
+        (["SST-2/train.tsv", "SST-2/dev.tsv", "SST-2/test.tsv"], [], False),
+        (["SST-2/train.tsv", "SST-2/dev.tsv"], [], True),
+        (["SST-2/train.tsv", "SST-2/dev.tsv"], ["--nodo_predict"], False),
+        (["RTE/train.tsv", "RTE/dev.tsv", "RTE/test.tsv"], [], True),
+        ([], [], True),
+    ],
+)
+def test_glue_is_loaded_where_files_of_the_task_are_missing(there, flags, downloads, tmp_path):
+    """With a stand-in for Python that says which program it is to run."""
+    for name in ("scripts/fine_tune_glue.sh", "scripts/fine_tune_recipe.sh", "configs/glue_base.flags"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho "$1"\n')
+    python.chmod(0o755)
+    for name in there:
+        (tmp_path / "glue" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "glue" / name).touch()
+    done = subprocess.run(
+        [tmp_path / "scripts" / "fine_tune_glue.sh", "base", "sst2", *flags],
+        env={
+            **os.environ,
+            "INIT_CHECKPOINT": "x",
+            "GLUE_DIR": str(tmp_path / "glue"),
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = ["scripts/download_glue_data.py"] * downloads + ["train.py"]
+    assert done.stdout.split() == expected, done.stderr

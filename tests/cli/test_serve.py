@@ -73,5 +73,5 @@ def test_methods_are_those_that_there_are(monkeypatch):
 def test_without_its_packages_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bert serve", "--export_dir=x"])
     monkeypatch.setitem(sys.modules, "tornado", None)
-    with pytest.raises(ConfigError, match=r"pip install 'bert-tf2\[serve\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[serve\]' in the source folder"):
         serve.main()

@@ -32,7 +32,7 @@ def kept(caches, monkeypatch):
 
 def need(backend: str) -> None:
     for name in ("onnx", "tf2onnx", backend):
-        pytest.importorskip(name, reason=f"{name} is not installed (pip install 'bert-tf2[{backend}]')")
+        pytest.importorskip(name, reason=f"{name} is not installed (pip install '.[{backend}]')")
 
 
 def ragged(head: str, lengths=(40, 1, 17, 16, 60, 3), seed: int = 0) -> Rows:
@@ -136,7 +136,7 @@ def test_a_package_that_is_missing_is_named_in_one_line(backend, package, monkey
     with pytest.raises(ConfigError) as error:
         backends.build(None, "answer", backends.Settings(backend))
     assert str(error.value) == (
-        f"--backend={backend} needs the package {name}: pip install 'bert-tf2[{backend}]'."
+        f"--backend={backend} needs the package {name}: pip install '.[{backend}]' in the source folder."
     )
 
 

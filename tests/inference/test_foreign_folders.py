@@ -2,8 +2,10 @@
 they say.
 """
 
+import io
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -105,6 +107,49 @@ def test_each_label_of_several_has_a_probability_of_its_own(tmp_path, monkeypatc
     convert(str(tmp_path / "google" / "m"), "huggingface", str(tmp_path / "again"))
     values = json.loads((tmp_path / "again" / "config.json").read_text())
     assert values["problem_type"] == "multi_label_classification" and values["id2label"] == names
+
+
+def test_each_line_has_an_answer_and_a_line_that_has_none_is_named(tmp_path, monkeypatch, capsys):
+    path = write(tmp_path / "m", id2label={"0": "bad", "1": "fair", "2": "good"})
+    scores = inference.load(path).classify("the dog").scores
+    ranked = sorted(scores.items(), key=lambda item: -item[1])
+    text = b"the dog\n\nthe\tdog\tcat\ncaf\xe9\n  the dog \r\n"
+    answers = {
+        "": "{0[0]}  {0[1]:.2f}".format(*ranked),
+        "--all_probabilities": "  ".join(f"{name} {score:.4f}" for name, score in ranked),
+    }
+    for flag, answer in answers.items():
+        words = ["bert classify", f"--checkpoint={path}", *filter(None, [flag])]
+        monkeypatch.setattr(sys, "argv", words)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
+        code = classify_command.main()
+        out, err = capsys.readouterr()
+        assert out.split("\n") == [answer, "", "", "", answer, ""], flag
+        assert code == 2 and [line[:24] for line in err.splitlines()] == [
+            "bert classify: line 3: 3",
+            "bert classify: line 4: n",
+        ], err
+
+
+def test_several_texts_have_a_list_of_labels(tmp_path):
+    model = inference.load(write(tmp_path / "m"))
+    texts = ["the dog", "a cat is good", "the dog"]
+    one = [model.classify(text) for text in texts]
+    pairs = [model.classify(text, "a dog") for text in texts]
+    for found, expected in (
+        (model.classify(texts), one),
+        (model.classify(tuple(texts)), one),
+        (model.classify(texts, ["a dog"] * 3), pairs),
+        (model.classify([(text, "a dog") for text in texts]), pairs),
+    ):
+        assert [label.label for label in found] == [label.label for label in expected]
+        assert [label.score for label in found] == pytest.approx(
+            [label.score for label in expected], abs=1e-6
+        )
+    assert model.classify([]) == []
+    for wrong in ((texts, "a dog"), ("a dog", texts), (texts, texts[:2]), ([1],), ([["a", "b", "c"]],)):
+        with pytest.raises(ConfigError, match="to classify"):
+            model.classify(*wrong)
 
 
 def test_a_regression_shows_each_of_its_outputs(tmp_path):

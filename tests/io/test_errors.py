@@ -101,8 +101,10 @@ def test_bars_go_before_the_error():
 @pytest.mark.parametrize(
     "errors_of_stdin", ["strict", "surrogateescape"]
 )  # the latter in the locales C and POSIX
-def test_typed_text_that_is_no_text(monkeypatch, errors_of_stdin):
-    stream = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\n"), "utf-8", errors_of_stdin)
+def test_typed_text_that_is_no_text(monkeypatch, capsys, errors_of_stdin):
+    stream = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\nlast\n"), "utf-8", errors_of_stdin)
     monkeypatch.setattr(sys, "stdin", stream)
-    with pytest.raises(ConfigError, match="the input is not UTF-8 text"):
-        list(typed.lines("> "))
+    monkeypatch.setattr(sys, "argv", ["bert ask"])
+    assert typed.answer_each("> ", str.upper) == 2
+    out, err = capsys.readouterr()
+    assert out == "FINE\nLAST\n" and err.startswith("bert ask: line 2: not UTF-8 text")

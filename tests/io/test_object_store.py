@@ -11,8 +11,8 @@ from official.io import files, store_lock, store_paths, stores, writing
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
-pytest.importorskip("s3fs", reason="pip install 'bert-tf2[s3]'")
-pytest.importorskip("moto.server", reason="pip install 'bert-tf2[dev]'")
+pytest.importorskip("s3fs", reason="pip install '.[s3]'")
+pytest.importorskip("moto.server", reason="pip install '.[dev]'")
 
 
 @pytest.fixture(scope="module", name="bucket")
@@ -88,7 +88,7 @@ def test_a_second_job_is_refused_and_a_dead_one_is_not_waited_for(bucket, monkey
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_records_are_made_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp_path, engine):
     if engine == "ray":
-        pytest.importorskip("ray", reason="pip install 'bert-tf2[ray]'")
+        pytest.importorskip("ray", reason="pip install '.[ray]'")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(60))]
     documents = [
         "\n".join(" ".join(f"w{(row * row + each + line) % 60}" for each in range(9)) for line in range(5))

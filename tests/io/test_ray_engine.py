@@ -13,7 +13,7 @@ from official.io import engines
 from tests.conftest import ROOT
 from tests.io.test_workers import is_alive, wait_for
 
-pytest.importorskip("ray", reason="pip install 'bert-tf2[ray]'")
+pytest.importorskip("ray", reason="pip install '.[ray]'")
 pytestmark = pytest.mark.slow  # a cluster takes seconds to start
 
 JOB = """

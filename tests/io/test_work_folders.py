@@ -69,7 +69,7 @@ def test_one_that_is_taken_for_left_before_it_is_locked_is_made_again(tmp_path, 
 
 
 def test_files_for_a_store_are_made_in_such_a_folder(tmp_path, monkeypatch):
-    pytest.importorskip("fsspec", reason="pip install 'bert-tf2[storage]'")
+    pytest.importorskip("fsspec", reason="pip install '.[storage]'")
     monkeypatch.setattr(work_folders.tempfile, "tempdir", str(tmp_path))
     with writing.replacing("memory://made/file") as temporary:
         assert os.path.dirname(os.path.dirname(temporary)) == str(tmp_path)

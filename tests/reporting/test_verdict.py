@@ -1,10 +1,14 @@
 """The judgement of a run, from curves made up to show one thing each."""
 
+import json
 import re
+import shlex
 
 import numpy as np
 import pytest
 
+from official import config as config_lib
+from official.cli import flags as cli_flags
 from official.reporting import curves, verdict
 from official.reporting.result import TrainResult
 
@@ -316,3 +320,32 @@ def test_repeats_are_compared_with_a_constant_too():
     )
     result.baseline_score = 0.68
     assert verdict.judge_repeats(result, 3).headline == "Hardly better than always predicting \u201c1\u201d"
+
+
+def test_the_next_step_is_a_complete_command(tmp_path, monkeypatch):
+    """It is read as it stands, from where the run was started."""
+    monkeypatch.chdir(tmp_path)
+    shipped = ["--config=quickstart", "--input_files=x", "--vocab_file=", "--init_checkpoint="]
+    config = cli_flags.parse([*shipped, "--eval_files=x", "--model_dir=my run"])
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "config.json").write_text(config_lib.to_json(config))
+    settings = json.loads(config_lib.to_json(config))
+    flat = [2.0] * 100
+    for values, status, accuracy in (
+        (falling(0.05), "finished", 0.4),
+        (falling(), "success", 0.4),
+        (falling(), "aborted", 0.4),
+        (flat, "finished", 0.06),
+        (falling()[:50] + [9.0] * 50, "finished", 0.4),
+    ):
+        result = make_result(status, target=0.39, eval_accuracy=accuracy)
+        result.config = settings
+        advice = judge(values, result).advice
+        found = re.search(r"bert train .*?(?= \u2013|$)", advice)
+        assert found, (status, advice)
+        words = shlex.split(found[0])[2:]
+        told = cli_flags.parse([*words, "--plan"])
+        assert told.model_dir not in (None, "my run"), advice
+    interrupted = make_result("interrupted", reason="saved")
+    again = "bert train --config=quickstart"
+    assert verdict.judge([], interrupted, again).advice.endswith(f": {again}")

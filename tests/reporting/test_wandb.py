@@ -247,6 +247,6 @@ def test_the_package_may_be_missing(monkeypatch, make_config):
         wandb_lib.WandbRun(make_config(wandb=True))
     assert (
         str(error.value)
-        == "wandb is set but the wandb package is not installed: pip install 'bert-tf2[wandb]', or drop"
-        " --wandb."
+        == "wandb is set but the wandb package is not installed: pip install '.[wandb]' in the source folder,"
+        " or drop --wandb."
     )

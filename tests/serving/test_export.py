@@ -273,7 +273,7 @@ def test_texts_that_a_signature_refuses(tmp_path):
 @pytest.mark.parametrize("head", ["answer", "classify", "fill_mask"])
 def test_onnx_in_onnx_runtime(head, dtype, tmp_path):
     for name in ("onnx", "tf2onnx", "onnxruntime"):
-        pytest.importorskip(name, reason=f"{name} is not installed (pip install 'bert-tf2[onnxruntime]')")
+        pytest.importorskip(name, reason=f"{name} is not installed (pip install '.[onnxruntime]')")
     (tmp_path / "texts").write_text("".join(f"{text}\n" for text in TEXTS[:1] * 4))
     questions = [{"id": str(n), "question": q, "answers": []} for n, (q, _) in enumerate(ASKED)]
     paragraphs = {"paragraphs": [{"context": ASKED[0][1], "qas": questions}], "title": ""}

@@ -108,3 +108,35 @@ def test_pre_training_keeps_the_vocabulary_of_its_records(make_config, record_fi
     runner.run(make_config(**settings), TASKS["pretrain"])
     assert (tmp_path / "run" / "vocab.txt").read_text() == "\n".join(words) + "\n"
     assert json.loads((tmp_path / "run" / "tokenizer_config.json").read_text())["do_lower_case"] is False
+
+
+def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, record_files, tmp_path, caplog):
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, *(f"word{number}" for number in range(TINY["vocab_size"] - 5))]
+    settings = dict(input_files=record_files(), num_steps_per_epoch=5)
+    with pytest.raises(ConfigError, match="export_dir needs the vocabulary"):
+        TASKS["pretrain"](make_config(**settings, export_dir=str(tmp_path / "export"))).find_data()
+    beside, other = tmp_path / "train" / "vocab.txt", tmp_path / "other.txt"
+    beside.write_text("\n".join(words) + "\n")
+    other.write_text("\n".join([*special, *reversed(words[5:])]) + "\n")
+    (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
+    TASKS["pretrain"](make_config(**settings, export_dir=str(tmp_path / "export"))).find_data()
+    runner.run(make_config(**settings), TASKS["pretrain"])
+    assert (tmp_path / "run" / "vocab.txt").read_bytes() == beside.read_bytes()
+    assert json.loads((tmp_path / "run" / "tokenizer_config.json").read_text())["do_lower_case"] is False
+    model = inference.load(str(tmp_path / "run"))
+    assert model.fill_mask("word1 [MASK]", top_k=1)[0][0][0] in words
+
+    with pytest.raises(
+        ConfigError, match="other.txt is not the vocabulary of the records, .*train/vocab.txt"
+    ):
+        TASKS["pretrain"](make_config(**settings, vocab_file=str(other))).find_data()
+    more = record_files(name="more")
+    (tmp_path / "more" / "vocab.txt").write_bytes(other.read_bytes())
+    both = {**settings, "input_files": f"{settings['input_files']},{more}"}
+    with pytest.raises(ConfigError, match="are different vocabularies"):
+        TASKS["pretrain"](make_config(**both)).find_data()
+    beside.write_text("\n".join([*words, *(f"more{number}" for number in range(128))]) + "\n")
+    task = TASKS["pretrain"](make_config(**settings))
+    task.find_data()
+    assert not task.companions and "has 178 words, the model's vocab_size is 50" in caplog.text

@@ -21,7 +21,7 @@ from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.io import files as io_files
-from official.io.errors import ConfigError, shortened
+from official.io.errors import ConfigError, how_to_install, shortened
 
 LAST = ".onnx"
 IS_FOLDER = False
@@ -49,8 +49,7 @@ def _library() -> Any:
         import onnx
     except ImportError:
         raise ConfigError(
-            "PopART's .onnx files need the onnx package, which is not installed: pip install"
-            " 'bert-tf2[onnx]'."
+            f"PopART's .onnx files need the onnx package, which is not installed: {how_to_install('onnx')}."
         ) from None
     return onnx
 

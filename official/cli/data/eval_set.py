@@ -12,6 +12,7 @@ import os
 
 from official.cli import command_line
 from official.io import files as io_files
+from official.io import record_paths
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
@@ -129,6 +130,9 @@ def main() -> None:
             f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another"
             " name."
         )
+    folder = os.path.dirname(flags.output_file)
+    vocabulary = record_paths.find_vocabulary(files)
+    record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
     states = io_files.states(files)
     record_format = record_files.detect_format(files)
     counts = count_examples(files, record_format)
@@ -141,6 +145,7 @@ def main() -> None:
     picked = picked_examples(files, record_format, counts, picked_positions(examples, flags.num_samples))
     records = joined(_progress(picked, "copying"), record_format)
     write_records(flags.output_file, unchanged(records, states))
+    record_paths.put_vocabulary(folder, vocabulary)
     print(
         f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(files):,}"
         f" file{'s' * (len(files) > 1)}."

@@ -11,7 +11,8 @@ def check_export(config: Config) -> None:
     """Refuses an export of what has no text, of several runs, and of runs by a program of its own."""
     if not config.export_dir:
         return
-    if not config.vocab_file:
+    may_lie_beside_records = config.task == "pretrain" and config.input_files  # the task looks there
+    if not (config.plan or config.vocab_file or may_lie_beside_records):
         raise ConfigError(
             "export_dir needs the vocabulary: an export takes text. Give --vocab_file=PATH, or drop"
             " --export_dir."

@@ -22,8 +22,7 @@ class Messages:
     )
     wandb: bool = setting(
         False,
-        "Send metrics to Weights & Biases, too (pip install 'bert-tf2[wandb]'; WANDB_MODE=offline keeps "
-        "them here).",
+        "Send metrics to Weights & Biases, too (pip install '.[wandb]'; WANDB_MODE=offline keeps them here).",
     )
     wandb_project: str | None = setting(
         None, "With --wandb: project. Unset: bert-tf2, with --log_style=graphcore tf-bert."

@@ -25,7 +25,7 @@ from official.data.packing.parts import Part
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.records import record_files, shard_folder
 from official.data.regrouping import Grouping
-from official.io import engines, files, finished_jobs, json_files, unfinished
+from official.io import engines, files, finished_jobs, json_files, record_paths, unfinished
 from official.io.engines import Round
 from official.io.errors import ConfigError
 
@@ -78,6 +78,8 @@ def pack_records(job: Job) -> dict:
     identity = {"version": _VERSION, **job.flags(), "records": _versions(paths)}
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
+        vocabulary = record_paths.find_vocabulary(paths)
+        record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
         with (
             finished_jobs.unfinished_folder(
                 job.output_dir, identity | {"blocks": rounds.BLOCKS_VERSION}, job.overwrite
@@ -87,6 +89,7 @@ def pack_records(job: Job) -> dict:
             shard_folder.remove_earlier(job.output_dir)
             grouping = Grouping(folder, 0, 0, unfinished.digest(identity), ".sequences")
             made = _make(job, engine, grouping, states)
+            record_paths.put_vocabulary(job.output_dir, vocabulary)
             manifest = finished_jobs.write_manifest(job.output_dir, identity, made)
     return manifest
 

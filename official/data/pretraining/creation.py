@@ -37,7 +37,7 @@ from official.data.records.encoding import encoders
 from official.data.regrouping import Grouping
 from official.data.text import document_sample, held_out, read_counts, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
-from official.io import engines, files, finished_jobs, unfinished
+from official.io import engines, files, finished_jobs, record_paths, unfinished
 from official.io.engines import Engine, Round
 
 _VERSION = 7  # of what the same flags make of the same text
@@ -68,6 +68,7 @@ def create_pretraining_data(job: Job) -> dict:
     manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
+    record_paths.check_vocabulary(job.output_dir, job.vocab_file, job.overwrite)
     task_bytes = task_bytes_of(num_bytes)
     tasks = [
         (number, splits)
@@ -86,6 +87,7 @@ def create_pretraining_data(job: Job) -> dict:
         run = _runner(engine, num_bytes)
         is_alone = not engines.has_others(job, num_bytes)
         manifest = _make(job, run, grouping, sources, tasks, words, is_alone)
+        record_paths.put_vocabulary(job.output_dir, job.vocab_file)
         return finished_jobs.write_manifest(job.output_dir, identity, manifest)
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO
 
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, how_to_install
 
 MAGIC_BYTES = 10  # of a file tell how it is compressed
 _PACKED_BYTES = 1 << 16  # are decompressed at once
@@ -58,8 +58,8 @@ def _new_zstd():
         from backports import zstd  # late: what Python 3.14 has itself
     except ImportError:
         raise ConfigError(
-            "text that is compressed with zstd needs the package backports.zstd. Run pip install"
-            " 'bert-tf2[zstd]', or give the text decompressed."
+            "text that is compressed with zstd needs the package backports.zstd:"
+            f" {how_to_install('zstd')}, or give the text decompressed."
         ) from None
     return _Zstd(zstd)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from xml.etree import ElementTree
 
 from official.data.text.read_counts import ReadCounts
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, how_to_install
 
 _PAGE_START, _PAGE_END = "<page>", "</page>"
 _MOST_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
@@ -91,7 +91,7 @@ def _cleaner() -> Callable[[str, str, str], str]:
         from wikiextractor import extract  # late: only dumps need it
     except ImportError:
         raise ConfigError(
-            "a MediaWiki dump needs the package wikiextractor. Run pip install 'bert-tf2[wikipedia]', or give"
+            f"a MediaWiki dump needs the package wikiextractor: {how_to_install('wikipedia')}, or give"
             " the text that an extractor makes of the dump."
         ) from None
     ignored = [*extract._DEFAULT_IGNORED_TAG_PATTERNS, extract.ignoreTag("a")]  # links become their text

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, how_to_install
 
 _ROWS = 256  # are taken in at once
 
@@ -84,7 +84,7 @@ def _reading(file: BinaryIO, path: str) -> Iterator:
         from pyarrow import parquet
     except ImportError:
         raise ConfigError(
-            f"{path} is a Parquet file, which needs the package pyarrow. Run pip install 'bert-tf2[parquet]'."
+            f"{path} is a Parquet file, which needs the package pyarrow: {how_to_install('parquet')}."
         ) from None
     try:
         yield parquet.ParquetFile(file, page_checksum_verification=True)

@@ -17,7 +17,7 @@ from official.checkpoint.errors import DamagedError
 from official.inference.exported import cache, conversion, padding
 from official.inference.exported.padding import Run
 from official.inference.source import Source
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, how_to_install
 
 _VERSION = 1  # of what is written; a change makes all files anew
 _TOLERANCE = 1e-4  # of outputs around 1
@@ -35,7 +35,7 @@ def library(name: str, extra: str) -> Any:
     except ImportError as error:
         missing = (error.name or name).split(".")[0]
         raise ConfigError(
-            f"--backend={extra} needs the package {missing}: pip install 'bert-tf2[{extra}]'."
+            f"--backend={extra} needs the package {missing}: {how_to_install(extra)}."
         ) from None
 
 

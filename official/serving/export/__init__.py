@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from official.io import writing
-from official.io.errors import ConfigError, suggest
+from official.io.errors import ConfigError, check_installed, suggest
 from official.io.stores import is_remote
 
 if TYPE_CHECKING:  # it loads TensorFlow
@@ -67,6 +67,8 @@ def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # f
         raise ConfigError(
             f"--dtype={request.dtype[:100]}: --format={request.format} has {', '.join(dtypes)}."
         )
+    if request.format == "onnx":
+        check_installed("--format=onnx", "onnx", "onnx", "tf2onnx", "onnxruntime")
     if request.calibration_file and (request.format, request.dtype) != ("onnx", "int8"):
         raise ConfigError("--calibration_file is for --format=onnx --dtype=int8. Drop it.")
     if is_remote(folder):

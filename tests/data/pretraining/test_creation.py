@@ -16,13 +16,16 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from official.cli.data import eval_set
 from official.data import regrouping
+from official.data.packing import creation as packing
 from official.data.pretraining import blocks, creation, layout, pairs, shard_round, text_round
 from official.data.pretraining import regrouping as of_documents
 from official.data.records import record_formats, schema
 from official.data.records.encoding import example_file
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
+from official.io import record_paths
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -97,6 +100,11 @@ def contents(folder) -> dict[str, str]:
     }
 
 
+def made(folder) -> set[str]:
+    """Returns the digests of what depends on the job, all but the vocabulary."""
+    return {digest for name, digest in contents(folder).items() if name != "vocab.txt"}
+
+
 # ------------------------------------------------------------------------------------------------------------
 # Files
 
@@ -110,6 +118,7 @@ def test_records_match_the_schema_and_the_manifest(text_file, vocab_file, tmp_pa
         "manifest.json",
         *(f"part-{shard:05d}-of-00003.tfrecord" for shard in range(3)),
         "samples.json",
+        "vocab.txt",
     ]
     features, kind = schema.pretraining_schema(LONG, MOST, len(WORDS)), changes.get("record_format", "plain")
     lengths, counts = np.zeros(LONG + 1, int), {}
@@ -191,7 +200,38 @@ def test_an_earlier_run_is_replaced_only_when_asked_for(text_file, vocab_file, t
         "part-00000-of-00002.tfrecord",
         "part-00001-of-00002.tfrecord",
         "samples.json",
+        "vocab.txt",
     ]
+
+
+def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
+    text_file, vocab_file, tmp_path, monkeypatch
+):
+    """By what packs them and what picks some of them. A vocabulary of somebody's own is not replaced."""
+    folders = [tmp_path / name for name in ("out", "packed", "picked")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "vocab.txt").write_text("\n".join([*WORDS[:5], *reversed(WORDS[5:])]) + "\n")
+
+    def make(**changes):
+        creation.create_pretraining_data(make_job(text_file, vocab_file, folders[0], **changes))
+
+    def pack(**changes):
+        packing.pack_records(packing.Job(str(folders[0]), str(folders[1]), num_shards=1, **changes))
+
+    def pick(overwrite=False):
+        words = [f"--input_files={folders[0]}", f"--output_file={folders[2]}/x.tfrecord", "--num_samples=9"]
+        monkeypatch.setattr(sys, "argv", ["eval-set", *words, *["--overwrite"] * overwrite])
+        eval_set.main()
+
+    for folder, job in zip(folders, (make, pack, pick)):
+        with pytest.raises(ConfigError, match="vocab.txt is there, and is not the vocabulary of the records"):
+            job()
+        assert [path.name for path in folder.iterdir()] == ["vocab.txt"], folder
+        job(overwrite=True)
+        with open(vocab_file, "rb") as file:
+            assert (folder / "vocab.txt").read_bytes() == file.read(), folder
+    assert record_paths.find_files(f"{folders[1]}/*.t*") == [f"{folders[1]}/part-00000-of-00001.tfrecord"]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -309,7 +349,7 @@ def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_
             make_job(tmp_path / "text*.txt", vocab_file, tmp_path / name, **changes)
         )
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert not set(contents(tmp_path / "one").values()) & set(contents(tmp_path / "seed").values())
+    assert not made(tmp_path / "one") & made(tmp_path / "seed")
 
 
 def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(text_file, vocab_file, tmp_path):
@@ -321,7 +361,7 @@ def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(tex
     ):
         change()
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", overwrite=True))
-        found = set(contents(tmp_path / "out").values())
+        found = made(tmp_path / "out")
         assert not found & seen
         seen |= found
 

@@ -67,7 +67,7 @@ def test_two_processes_make_the_same(inputs, expected):
 
 
 def test_two_nodes_of_ray_make_the_same_when_one_is_killed(inputs, expected, monkeypatch):
-    pytest.importorskip("ray", reason="pip install 'bert-tf2[ray]'")
+    pytest.importorskip("ray", reason="pip install '.[ray]'")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with two_nodes() as (address, raylet):
         job = _start(inputs, "ray", "--engine=ray", f"--ray_address={address}")

@@ -102,7 +102,7 @@ def test_preparation_and_vocabularies_take_the_field(tmp_path):
 
 
 def zstd_of():
-    return pytest.importorskip("backports.zstd", reason="pip install 'bert-tf2[zstd]'")
+    return pytest.importorskip("backports.zstd", reason="pip install '.[zstd]'")
 
 
 def test_zstd_is_read_like_other_compressed_files(tmp_path):
@@ -143,7 +143,7 @@ def test_zstd_with_a_long_window_is_read(tmp_path):
 def test_zstd_without_its_package_says_what_to_install(tmp_path, monkeypatch):
     for name in ("backports", "backports.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=r"pip install 'bert-tf2\[zstd\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[zstd\]'"):
         read(write(tmp_path / "a.zst", b"\x28\xb5\x2f\xfd rest"), "text")
 
 
@@ -152,9 +152,7 @@ def test_zstd_without_its_package_says_what_to_install(tmp_path, monkeypatch):
 
 
 def write_parquet(path, columns: dict, rows_of_group: int = 7, **options) -> str:
-    pyarrow = pytest.importorskip(
-        "pyarrow", reason="pyarrow is not installed (pip install 'bert-tf2[parquet]')"
-    )
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install '.[parquet]')")
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table(columns), str(path), row_group_size=rows_of_group, **options)
@@ -217,7 +215,7 @@ def test_parquet_of_a_store_is_read_alike(tmp_path):
 
 def test_parquet_without_its_package_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"a is a Parquet file, .*pip install 'bert-tf2\[parquet\]'"):
+    with pytest.raises(ConfigError, match=r"a is a Parquet file, .*pip install '\.\[parquet\]'"):
         read(write(tmp_path / "a", b"PAR1 and more"), "text")
 
 

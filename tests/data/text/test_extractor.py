@@ -91,7 +91,7 @@ def test_other_files_keep_their_entities(tmp_path):
 
 @pytest.mark.skipif(
     importlib.util.find_spec("wikiextractor") is None,
-    reason="wikiextractor is not installed (pip install 'bert-tf2[wikipedia]')",
+    reason="wikiextractor is not installed (pip install '.[wikipedia]')",
 )
 def test_the_tool_s_own_output(tmp_path):
     dump = tmp_path / "dump.xml"

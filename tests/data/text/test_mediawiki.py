@@ -19,7 +19,7 @@ from tests.data.text.test_documents import read, write
 
 needs_extractor = pytest.mark.skipif(
     importlib.util.find_spec("wikiextractor") is None,
-    reason="wikiextractor is not installed (pip install 'bert-tf2[wikipedia]')",
+    reason="wikiextractor is not installed (pip install '.[wikipedia]')",
 )
 
 
@@ -132,5 +132,5 @@ def test_the_index_beside_a_dump_holds_no_text(tmp_path):
 def test_a_dump_without_the_extractor_says_what_to_install(tmp_path, monkeypatch):
     mediawiki._cleaner.cache_clear()
     monkeypatch.setitem(sys.modules, "wikiextractor", None)
-    with pytest.raises(ConfigError, match=r"a MediaWiki dump needs .* pip install 'bert-tf2\[wikipedia\]'"):
+    with pytest.raises(ConfigError, match=r"a MediaWiki dump needs .* pip install '\.\[wikipedia\]'"):
         read(write(tmp_path / "dump", make_dump(1)))

@@ -199,7 +199,7 @@ def write_dump(path) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("wikiextractor") is None,
-    reason="wikiextractor is not installed (pip install 'bert-tf2[wikipedia]')",
+    reason="wikiextractor is not installed (pip install '.[wikipedia]')",
 )
 def test_a_dump_becomes_records_and_nothing_is_done_twice(tmp_path):
     dump = write_dump(tmp_path / "enwiki-test-pages-articles.xml.bz2")
