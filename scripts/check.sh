@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lint, format and types: ruff and mypy with the settings of pyproject.toml, in the versions of setup.py. ./scripts/check.sh --fix mends
-# what ruff can.
+# Lint, format and types: ruff and mypy with the settings of pyproject.toml, in the versions of setup.py; then the size of the code base,
+# which may not rise unseen (scripts/ratchet.py). ./scripts/check.sh --fix mends what ruff can.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,4 +17,5 @@ esac
 "$bin/ruff" check --quiet ${lint[@]+"${lint[@]}"} .
 "$bin/ruff" format --quiet ${format[@]+"${format[@]}"} .
 "$bin/mypy" --no-error-summary --python-executable "$bin/python"
+"$bin/python" scripts/ratchet.py
 echo "Lint, format and types are clean."

@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 
 from official.cli import command_line, typed
+from official.io import streams
 from official.io.errors import ConfigError
 
 

@@ -119,6 +119,9 @@ def _read_flags(
         arguments, options = aliases.split(arguments, foreign.options_of_theirs())
         return values([_PROGRAM, *arguments])[1:], options, fields
     except flags.UnrecognizedFlagError as error:
+        if error.flagname in config_lib.REMOVED:
+            _, now = config_lib.REMOVED[error.flagname]
+            raise ConfigError(f"--{error.flagname} is of earlier versions. Now {now}.") from None
         known = [*values, *foreign.options_of_theirs()]
         raise ConfigError(
             f"Unknown flag --{error.flagname}{config_lib.suggest(error.flagname, known)}."

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from official.cli import outputs
 from official.config.settings.pipeline import SCHEDULES
 from official.distribution.pipelining.plan import PipelinePlan
-from official.distribution.pipelining.timeline import BACKWARD, FORWARD, make_timeline
-from official.distribution.pipelining.work import Work
+from official.distribution.pipelining.schedules import Work, in_flight, make_timeline, usual_secs
 from official.planning.pipeline_text import device_label
 from official.reporting import plots
 from official.reporting.schedule_picture import Bar, Schedule, plot_schedules
@@ -43,20 +42,14 @@ def write_picture(path: str, plan: dict) -> None:
 
 
 def write_all(path: str) -> None:
-    """Draws all schedules of 4 stages and 8 micro batches below each other; the stages of `virtual` are
-    halves."""
-    panels = [schedule_of(_example(4, 4, name), "device") for name in ("gpipe", "1f1b")]
-    halves = schedule_of(
-        _example(8, 4, "virtual"), "device", lambda work: (BACKWARD if work.backward else FORWARD) / 2
-    )
-    panels.append(dataclasses.replace(halves, note=f"{halves.note}; 8 half stages"))
-    panels += [schedule_of(_example(4, 4, name), "IPU") for name in SCHEDULES["ipu"]]
+    """Draws all schedules of 4 stages and 8 micro batches below each other."""
+    stages = tuple((f"layer_{stage}",) for stage in range(4))
+    panels = [
+        schedule_of(PipelinePlan(stages, tuple(range(4)), name, 8), label)
+        for label, names in (("device", ("gpipe", "1f1b")), ("IPU", SCHEDULES["ipu"]))
+        for name in names
+    ]
     outputs.write_file(path, plots.render(plot_schedules(panels, until=41), outputs.picture_format(path)))
-
-
-def _example(num_stages: int, num_devices: int, schedule: str) -> PipelinePlan:
-    stages = tuple((f"layer_{stage}",) for stage in range(num_stages))
-    return PipelinePlan(stages, tuple(stage % num_devices for stage in range(num_stages)), schedule, 8)
 
 
 def _shown(num_stages: int, micro_batches: int) -> int:
@@ -64,17 +57,17 @@ def _shown(num_stages: int, micro_batches: int) -> int:
 
 
 def schedule_of(
-    plan: PipelinePlan, label: str, secs: Callable[[Work], float] | None = None, trains: bool = True
+    plan: PipelinePlan, label: str, secs: Callable[[Work], float] = usual_secs, trains: bool = True
 ) -> Schedule:
     """Returns a plan's schedule with its bubble.
 
     Args:
       plan: the plan.
       label: of a device.
-      secs: work -> how long it takes; None: 1 forward, 2 backward.
+      secs: work -> how long it takes.
       trains: False for forward passes alone.
     """
-    timeline = make_timeline(plan, secs, trains) if secs else make_timeline(plan, trains=trains)
+    timeline = make_timeline(plan, secs, trains)
     first = [plan.devices.index(device) for device in range(plan.num_devices)]
     bars = tuple(
         Bar(device, start, end, work.micro_batch, work.backward, work.stage != first[device])
@@ -82,7 +75,7 @@ def schedule_of(
         for work, start, end in works
     )
     rows = tuple(f"{label} {device}" for device in range(plan.num_devices))
-    most = max(timeline.in_flight)
+    most = max(in_flight(plan, trains))
     note = f"devices wait {timeline.bubble:.1%}, a stage keeps up to {most} micro batch{'es' * (most > 1)}"
     return Schedule(plan.schedule, note, rows, bars)
 

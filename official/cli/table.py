@@ -64,10 +64,6 @@ _ROWS = (
         "benchmark packing", "official.cli.benchmark.packing", "rows that are packed, or without padding"
     ),
     Command("benchmark optimizer", "official.cli.benchmark.optimizer", "the update, beside bare memory"),
-    Command(
-        "benchmark machine", "official.cli.benchmark.machine", "what this machine reaches, for predictions"
-    ),
-    Command("benchmark predictions", "official.cli.benchmark.predictions", "steps, beside what is predicted"),
     Command("benchmark scaling", "official.cli.benchmark.scaling", "two processes, beside what is predicted"),
     Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
     Command("benchmark data-scale", "official.cli.benchmark.data_scale", "making records of ever more text"),
@@ -85,7 +81,6 @@ _ROWS = (
     Command("benchmark exports", "official.cli.benchmark.exports", "size and accuracy of exports"),
     Command("benchmark memory", "official.cli.benchmark.memory", "the memory of a step, beside the plan's"),
     Command("benchmark profile", "official.cli.benchmark.profile", "where the time of a step goes"),
-    Command("benchmark bounds", "official.cli.benchmark.bounds", "the training step, beside its bounds"),
     Command("completion", "official.cli.completion", "print completions for bash, zsh or fish"),
 )
 COMMANDS = {command.name: command for command in _ROWS}

@@ -113,7 +113,10 @@ def _planned(config: Config, plan: Any, make_task: Callable) -> str:
 
     if config.plan_picture:
         outputs.check_picture_file(config.plan_picture, "plan_picture", overwrite=True)
-    text = plan.run(config, make_task, plan_pictures.write_picture)
+    measure = None
+    if config.measure:
+        measure = importlib.import_module("official.training.step_benchmark").measure_steps
+    text = plan.run(config, make_task, plan_pictures.write_picture, measure)
     _write_config(config)
     return text
 

@@ -1,4 +1,4 @@
-"""What the commands share that ask a model about what is typed."""
+"""Prompt and answers of the commands that ask a model about typed text."""
 
 import argparse
 import io

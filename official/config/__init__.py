@@ -35,7 +35,7 @@ from official.config.eval_rules import with_eval_rule
 from official.config.made_up import with_made_up_data
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
 from official.config.setting import Field, Section
-from official.config.table import FIELDS, SECTIONS, Config, replaced
+from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced
 from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
 
@@ -45,6 +45,7 @@ __all__ = [
     "ConfigError",
     "FIELDS",
     "Field",
+    "REMOVED",
     "SECTIONS",
     "Section",
     "UNKNOWN_WORD",
@@ -94,6 +95,10 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 if not isinstance(value, dict):
                     raise ConfigError(f"{source}: model={value!r}, expected the keys of a bert_config.json.")
                 values["model"] = bert_config_from_dict(value, f"{source}: model")
+            elif name in REMOVED:
+                default, now = REMOVED[name]
+                if value not in (None, default):
+                    raise ConfigError(f"{source}: {name}={value} is of earlier versions. Now {now}.")
             elif name not in FIELDS:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:

@@ -42,6 +42,11 @@ _FILES = (
 )
 SECTIONS = tuple(file.SECTION for file in _FILES)
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
+# Settings of earlier versions, whose defaults saved files hold: {name: (default, what there is now)}.
+REMOVED: dict[str, tuple[Any, str]] = {
+    "machine_file": (None, "bert plan --measure runs three steps"),
+    "plan_all_reduce": (None, "--plan_hosts is of a ring"),
+}
 
 
 @dataclasses.dataclass(frozen=True)

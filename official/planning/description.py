@@ -1,7 +1,6 @@
 """A plan as a page of text."""
 
 from official.planning.pipeline_text import allocation_lines, pipeline_lines, size
-from official.planning.scaling_text import scaling_sections
 
 
 def describe(plan: dict) -> str:
@@ -17,7 +16,7 @@ def describe(plan: dict) -> str:
         sections["Pipeline of a replica"] = pipeline_lines(plan["pipeline"], plan["strategy"])
         sections["Device Allocation"] = allocation_lines(plan["pipeline"], plan["strategy"])
     if plan["scaling"]:
-        sections |= scaling_sections(plan["scaling"])
+        sections |= _scaling_sections(plan["scaling"])
     width = max(len(name) for lines in sections.values() for name, _ in lines)
     return "\n\n".join(
         "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in lines)])
@@ -136,10 +135,11 @@ def _device_lines(plan: dict) -> list[tuple[str, str]]:
 def _work_lines(plan: dict) -> list[tuple[str, str]]:
     unit = "batch" if plan["train_steps"] == 0 else "step"
     lines = [(f"of a {unit}", f"{plan['flops_per_step'] / 1e12:,.3f} TFLOP in matrix products, all replicas")]
-    lines += _predicted_lines(plan, unit)
+    lines += _measured_lines(plan)
     expected_ = plan["expected"]
     if not expected_:
-        return lines
+        how = "--measure runs three steps here, --plan_tflops=N computes it"
+        return lines if plan["measured"] else [*lines, ("time", f"not known: {how}")]
     speed = f"{expected_['sequences_per_sec']:,.1f} sequences/s at {expected_['tflops']:g} TFLOP/s a replica"
     if not plan["train_steps"]:
         return lines + [(unit, f"{expected_['step_secs']:.4g} s"), ("speed", speed)]
@@ -151,29 +151,26 @@ def _work_lines(plan: dict) -> list[tuple[str, str]]:
             + (f"{all_reduce:.4g} s" if all_reduce is not None else "left out (no --plan_gbps)"),
         ),
         ("speed", speed),
-        (
-            "run",
-            (
-                f"{_duration(expected_['total_secs'])}: training {_duration(expected_['train_secs'])}, "
-                f"evaluations {_duration(expected_['eval_secs'])}"
-            ),
-        ),
+        ("run", _run(expected_)),
     ]
 
 
-def _predicted_lines(plan: dict, unit: str) -> list[tuple[str, str]]:
-    """Returns what a measured machine is predicted to take, or how to get that."""
-    predicted = plan["predicted"]
-    if not predicted:
-        how = "measure this machine once, bert benchmark machine, or give --plan_tflops"
-        return [] if plan["expected"] else [("time", f"not predicted: {how}")]
-    parts = ", ".join(f"{name} {secs:.3g} s" for name, secs in predicted["parts"].items() if secs >= 5e-4)
-    speed = f"{predicted['sequences_per_sec']:,.4g} sequences/s on {predicted['machine']}"
-    lines = [(f"predicted {unit}", f"{predicted['step_secs']:.4g} s: {parts}"), ("predicted speed", speed)]
-    if plan["train_steps"]:
-        training = plan["train_steps"] * predicted["step_secs"]
-        lines.append(("predicted run", f"{_duration(training)} of training"))
-    return lines
+def _measured_lines(plan: dict) -> list[tuple[str, str]]:
+    """Returns the time of the run by the steps that --measure has run."""
+    measured = plan["measured"]
+    if not measured:
+        return []
+    speed = f"{measured['sequences_per_sec']:,.4g} sequences/s"
+    lines = [
+        ("measured step", f"{measured['step_secs']:.4g} s, the median of {measured['steps']}"),
+        ("measured speed", f"{speed}, generated data in rows of full length"),
+    ]
+    return [*lines, ("measured run", _run(measured))] if plan["train_steps"] else lines
+
+
+def _run(times: dict) -> str:
+    parts = [_duration(times[name]) for name in ("total_secs", "train_secs", "eval_secs")]
+    return f"{parts[0]}: training {parts[1]}, evaluations {parts[2]}"
 
 
 def _duration(secs: float) -> str:
@@ -181,3 +178,67 @@ def _duration(secs: float) -> str:
         if secs >= 2 * length:
             return f"{secs / length:.1f} {unit}"
     return f"{secs:.1f} s"
+
+
+def _scaling_sections(scaling: dict) -> dict[str, list[tuple[str, str]]]:
+    """Returns {title: lines} of a plan's `scaling`, a line (hosts, step) each."""
+    return {
+        f"Hosts, each with its {scaling['replicas_per_host']:,} replicas and their batch": [
+            ("assumed", _assumed(scaling)),
+            *((_hosts(row), _step(row["same_share"])) for row in scaling["hosts"]),
+        ],
+        "Hosts that share the batch of the run": _shared(scaling),
+    }
+
+
+def _shared(scaling: dict) -> list[tuple[str, str]]:
+    """Returns a line for each number of hosts that can share the batch, and one for all that cannot."""
+    steps = [(row, row["same_batch"]) for row in scaling["hosts"]]
+    lines = [
+        (
+            _hosts(row),
+            f"{_step(step)}; {step['num_accumulation_steps']:,} x {step['micro_batch_size']:,} rows a"
+            " replica",
+        )
+        for row, step in steps
+        if step
+    ]
+    uneven = [row["hosts"] for row, step in steps if not step]
+    if uneven:
+        can = scaling["sharing"]
+        lines.append(("not evenly", f"{_numbers(uneven)} hosts. These can share it: {_numbers(can)}"))
+    return lines
+
+
+def _numbers(counts: list[int]) -> str:
+    """Returns rising numbers, the middle of many left out."""
+    shown = [f"{count:,}" for count in counts]
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:9], "...", *shown[-2:]])
+
+
+def _assumed(scaling: dict) -> str:
+    parts = [
+        "the step as measured" if scaling["source"] == "measure" else "the step by --plan_tflops",
+        f"{scaling['gbps']:g} GB/s a host",
+        f"{scaling['local_gbps']:g} GB/s inside one",
+        f"{scaling['latency_usecs']:g} us a message",
+        f"overlap {scaling['overlap']:.0%}",
+    ]
+    if scaling["rows_per_sec"]:
+        parts.append(f"{scaling['rows_per_sec']:g} rows/s a host read")
+    return ", ".join(parts)
+
+
+def _hosts(row: dict) -> str:
+    return f"{row['hosts']:,} host{'s' * (row['hosts'] > 1)}"
+
+
+def _step(step: dict) -> str:
+    """Returns a step: its time, what of it is all-reduce, sequences a second, efficiency."""
+    waited = step["all_reduce_secs"] - step["hidden_secs"]
+    waits = f"all-reduce {waited:.3g} s" if step["all_reduce_secs"] else "no all-reduce"
+    if step["input_secs"] >= step["step_secs"]:
+        waits += ", waits for its input"
+    rate = step["sequences_per_sec"]
+    speed = f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
+    return f"{step['step_secs']:.4g} s, {waits}, {speed} sequences/s, {step['efficiency']:.1%}"

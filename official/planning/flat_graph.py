@@ -2,11 +2,9 @@
 
 import collections
 import dataclasses
+import math
 
 import tensorflow as tf
-
-from official.planning import kernels
-from official.planning.kernels import Work
 
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
@@ -16,6 +14,7 @@ _READERS = {
     *_CALLS,
     *_LOOPS,
 }  # of variables; anything else that takes one may change it
+_BATCHED_PRODUCTS = {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 
 
 @dataclasses.dataclass
@@ -26,7 +25,7 @@ class Node:
       type: TensorFlow's name of the operation.
       inputs, outputs: numbers of tensors.
       after: numbers of nodes that come first for another reason than their outputs.
-      work: what one run asks of the machine.
+      flops: multiplications and additions of one run, where it is a matrix product.
       runs: times it runs in a step.
     """
 
@@ -34,13 +33,8 @@ class Node:
     inputs: list[int]
     outputs: list[int]
     after: list[int] = dataclasses.field(default_factory=list)
-    work: Work = kernels.NOTHING
+    flops: int = 0
     runs: int = 1
-
-    @property
-    def flops(self) -> int:
-        """Returns the multiplications and additions of one run, where it is a matrix product."""
-        return self.work.product.flops if self.work.product else 0
 
 
 class FlatGraph:
@@ -54,7 +48,6 @@ class FlatGraph:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.tensors: list[tuple[tf.DType, int]] = []
-        self._scalars: dict[int, float] = {}  # number of a tensor -> its value, where that is known
         # Number of a resource -> nodes that come before the next change of it.
         self._users: dict[int, list[int]] = collections.defaultdict(list)
 
@@ -101,23 +94,9 @@ class FlatGraph:
             body = function_of(graph, operation, "body").graph
             return self._add_body(body, inputs, runs * int(trips), after)
         outputs = [self._add_tensor(tensor) for tensor in operation.outputs]
-        self._note_scalar(operation, inputs, outputs)
-        work = work_of(graph, operation)
-        if operation.type == "Pow" and self._scalars.get(inputs[1]) == 2:
-            work = kernels.squared(work)
-        self.nodes.append(Node(_kind(graph, operation), inputs, outputs, after, work, runs))
+        node = Node(_kind(graph, operation), inputs, outputs, after, flops_of(operation), runs)
+        self.nodes.append(node)
         return outputs
-
-    def _note_scalar(self, operation, inputs: list[int], outputs: list[int]) -> None:
-        """Keeps the value of a constant, and of what exponents are made of them, through calls."""
-        known = [self._scalars[number] for number in inputs if number in self._scalars]
-        if operation.type == "Const" and operation.outputs[0].shape.rank == 0:
-            if operation.outputs[0].dtype.is_floating:
-                self._scalars[outputs[0]] = float(tf.get_static_value(operation.outputs[0]))
-        elif operation.type in ("Identity", "Cast") and known:
-            self._scalars[outputs[0]] = known[0]
-        elif operation.type == "Sub" and len(known) == 2:  # as in the gradient of a power
-            self._scalars[outputs[0]] = known[0] - known[1]
 
     def _add_body(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
         """Adds a function with its arguments in place and returns its results."""
@@ -143,8 +122,6 @@ class FlatGraph:
             self.tensors.append(self.tensors[number])
             outputs.append(len(self.tensors) - 1)
             self.nodes.append(Node("Identity", [number], outputs[-1:], [end]))
-            if number in self._scalars:
-                self._scalars[outputs[-1]] = self._scalars[number]
         return outputs
 
     def _add_tensor(self, tensor) -> int:
@@ -213,8 +190,27 @@ def _kind(graph, operation) -> str:
     return operation.type
 
 
-def work_of(graph, operation) -> Work:
-    """Returns what an operation asks of the machine."""
-    if is_compiled(operation):
-        return kernels.compiled_work(operation, function_of(graph, operation, "f").graph)
-    return kernels.work_of(operation)
+def flops_of(operation) -> int:
+    """Returns the multiplications and additions of a matrix product; 0 of any other operation."""
+    if operation.type == "Einsum":
+        return _flops_of_einsum(operation)
+    if operation.type != "MatMul" and operation.type not in _BATCHED_PRODUCTS:
+        return 0
+    is_transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+    inner = operation.inputs[0].shape[-2 if is_transposed else -1]
+    return 2 * math.prod(operation.outputs[0].shape) * inner
+
+
+def _flops_of_einsum(operation) -> int:
+    """Returns the FLOPs of an einsum of two factors: a loop for each letter that both have or the result
+    keeps."""
+    terms, _, result = operation.get_attr("equation").decode().partition("->")
+    factors = terms.split(",")
+    if len(factors) != 2:
+        return 0
+    sizes = {
+        letter: size
+        for term, tensor in zip(factors, operation.inputs)
+        for letter, size in zip(term, tensor.shape)
+    }
+    return 2 * math.prod(sizes[letter] for letter in {*result, *set(factors[0]).intersection(factors[1])})

@@ -26,7 +26,6 @@ from official.optimization.train_state import build_state
 from official.planning.flat_graph import FlatGraph
 from official.planning.memory import execution_order, peak_bytes
 from official.planning.native_update import StandIn
-from official.planning.timeline import Timed, timeline
 
 
 class PlannedTask(replica_step.Objective, Protocol):
@@ -56,7 +55,6 @@ class Cost:
       slot_bytes: bytes of the optimizer's slots.
       flops: multiplications and additions of all matrix products, forward and backward, all micro batches.
       peak_bytes: most bytes that live at once beside variables: gradients and activations.
-      timeline: the operations, for `speed.predict_step`.
       gradient_bytes: bytes of the variables' gradients.
       copy_bytes: bytes of the weights' copies in the type that is computed in.
     """
@@ -67,7 +65,6 @@ class Cost:
     slot_bytes: int
     flops: int
     peak_bytes: int
-    timeline: tuple[Timed, ...] = ()
     gradient_bytes: int = 0
     copy_bytes: int = 0
 
@@ -101,11 +98,10 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         flat = FlatGraph()
         numbers: dict[str, int] = {}  # of tensors, by name
         flat.add(graph, graph.get_operations(), numbers)
-        update = len(flat.nodes)
         _add_update(flat, numbers, state, gradients, factor, norm)
     variables = state.model.trainable_variables
     slots = kinds.slot_variables(state.optimizer, config.optimizer_type, variables).values()
-    cost = _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]], update)
+    cost = _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]])
     return dataclasses.replace(cost, gradient_bytes=_bytes(gradients), copy_bytes=_bytes(copies.values()))
 
 
@@ -183,20 +179,15 @@ def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
         return build_model()
 
 
-def _cost(
-    variables: list, slots: Iterable, flat: FlatGraph, kept: list[int], update: int | None = None
-) -> Cost:
-    """Returns the cost of a graph whose tensors `kept` live to its end; `update` is the optimizer's first
-    node."""
-    order = execution_order(flat, kept)
+def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) -> Cost:
+    """Returns the cost of a graph whose tensors `kept` live to its end."""
     return Cost(
         len(variables),
         sum(variable.shape.num_elements() for variable in variables),
         _bytes(variables),
         _bytes(slots),
         flat.flops(),
-        peak_bytes(flat, order, kept),
-        timeline(flat, order, update),
+        peak_bytes(flat, execution_order(flat, kept), kept),
     )
 
 

@@ -39,6 +39,13 @@ def is_taken(config: Config, device: str) -> bool:
     return True
 
 
+def device_of(config: Config) -> str:
+    """Returns GPU or CPU: what a run of this process's devices computes on."""
+    if config.num_virtual_devices or config.num_gpus == 0:
+        return "CPU"
+    return "GPU" if config.num_gpus or tf.config.list_physical_devices("GPU") else "CPU"
+
+
 class StandIn:
     """What stands for the module of `library.operations` in a graph that is read and never run."""
 

@@ -12,8 +12,7 @@ from official.distribution.batch_plan import BatchPlan
 from official.distribution.pipelining import rules
 from official.distribution.pipelining.allocation import allocation
 from official.distribution.pipelining.plan import PipelinePlan, make_plan
-from official.distribution.pipelining.timeline import Timeline, make_timeline
-from official.distribution.pipelining.work import Work
+from official.distribution.pipelining.schedules import Work, in_flight, make_timeline
 from official.planning.graph_cost import PlannedTask
 from official.planning.stage_cost import StageCost, stage_costs
 
@@ -43,18 +42,18 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
     rows = batches.micro_batch_size if config.do_train else batches.replica_eval_batch_size
     costs = stage_costs(task, rows, config.do_train)
     plan = make_plan(config, list(costs))
-    timelines = _timelines(plan, costs, config)
+    bubbles, kept = _bubbles(plan, costs, config), in_flight(plan, config.do_train)
     offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.optimizer_state_offchip
     held = [
-        _held(plan, device, costs, timelines[plan.schedule], slots if config.do_train else 0)
+        _held(plan, device, costs, kept, slots if config.do_train else 0)
         for device in range(plan.num_devices)
     ]
     return {
         **dataclasses.asdict(plan),
         "notation": plan.notation,
-        "bubble": timelines[plan.schedule].bubble,
-        "bubbles": {name: timeline.bubble for name, timeline in timelines.items()},
-        "in_flight": timelines[plan.schedule].in_flight,
+        "bubble": bubbles[plan.schedule],
+        "bubbles": bubbles,
+        "in_flight": kept,
         "bytes_per_device": [_on_chip(each, config.do_train, offloads) for each in held],
         "offloaded_bytes": [each["optimizer_slots"] if offloads else 0 for each in held],
         "stage_flops": [
@@ -65,17 +64,18 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
     }
 
 
-def _timelines(plan: PipelinePlan, costs: dict[str, StageCost], config: Config) -> dict[str, Timeline]:
-    """Returns a step of the plan in each schedule that its devices and micro batches allow, its own first."""
+def _bubbles(plan: PipelinePlan, costs: dict[str, StageCost], config: Config) -> dict[str, float]:
+    """Returns the bubble of each schedule that the devices and micro batches of a plan allow, its own
+    first."""
     found = {}
     for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
         try:
-            rules.check_devices(plan.devices, len(plan.devices), schedule)
+            rules.check_devices(plan.devices, len(plan.devices))
             rules.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
         except ConfigError:
             continue
         other = dataclasses.replace(plan, schedule=schedule)
-        found[schedule] = make_timeline(other, _secs(plan, costs), config.do_train)
+        found[schedule] = make_timeline(other, _secs(plan, costs), config.do_train).bubble
     return found
 
 
@@ -89,7 +89,7 @@ def _secs(plan: PipelinePlan, costs: dict[str, StageCost]) -> Callable[[Work], f
 
 
 def _held(
-    plan: PipelinePlan, device: int, costs: dict[str, StageCost], timeline: Timeline, slots: float
+    plan: PipelinePlan, device: int, costs: dict[str, StageCost], in_flight: list[int], slots: float
 ) -> dict[str, int]:
     """Returns the bytes that a device holds at most. A table that stages on two devices share is on both, its
     slots are with the first."""
@@ -102,9 +102,7 @@ def _held(
         for part in plan.stages[stage]
         for name in costs[part].variables
     }
-    kept = sum(
-        timeline.in_flight[stage] * costs[name].kept_bytes for stage in stages for name in plan.stages[stage]
-    )
+    kept = sum(in_flight[stage] * costs[name].kept_bytes for stage in stages for name in plan.stages[stage])
     return {
         "parameters": sum(variables.values()),
         "optimizer_slots": round(

@@ -14,18 +14,24 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import capacity, graph_cost, host_files, native_update, prediction
+from official.planning import capacity, graph_cost, host_files, native_update
 from official.planning.batches import planned_batches
 from official.planning.description import describe
 from official.planning.pipeline_plan import describe_pipeline
-from official.planning.scaling_plan import gbps_of, scaling_of
-from official.planning.timing import expected_times
+from official.planning.scaling import gbps_of, scaling_of
+from official.planning.timing import expected_times, measured_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
+Measure = Callable[[Config, MakeTask], list[float]]
 _MANY_SAMPLES = 10**9  # stand for a set whose size only its files say: any warm-up fits in
 
 
-def run(config: Config, make_task: MakeTask, draw: Callable[[str, dict], None] | None = None) -> str:
+def run(
+    config: Config,
+    make_task: MakeTask,
+    draw: Callable[[str, dict], None] | None = None,
+    measure: Measure | None = None,
+) -> str:
     """Makes the plan, writes it to --plan_file and draws it to --plan_picture where these are set, and
     returns it as text. Writes nothing else.
 
@@ -33,11 +39,12 @@ def run(config: Config, make_task: MakeTask, draw: Callable[[str, dict], None] |
       config: the frozen configuration.
       make_task: config -> task.
       draw: (path, plan) -> writes the picture.
+      measure: see `make_plan`.
 
     Raises:
       ConfigError: for what a run would refuse, and where the file cannot be written.
     """
-    plan = make_plan(config, make_task)
+    plan = make_plan(config, make_task, measure)
     if config.plan_file:
         with naming_output(config.plan_file, "plan_file"):
             replace_file(config.plan_file, json.dumps(plan, indent=2) + "\n")
@@ -46,12 +53,13 @@ def run(config: Config, make_task: MakeTask, draw: Callable[[str, dict], None] |
     return describe(plan)
 
 
-def make_plan(config: Config, make_task: MakeTask) -> dict:
+def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = None) -> dict:
     """Returns the plan of a run, ready for JSON.
 
     Args:
       config: the frozen configuration.
       make_task: config -> task.
+      measure: (configuration, task's maker) -> seconds of real steps, for --measure.
 
     Returns:
       Sizes in rows, steps and bytes; {step: value} has the step as text. A row is a sequence, unless rows are
@@ -60,9 +68,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
       exactly, activations from the graph (see `graph_cost`). `all_reduce_bytes` is what a replica adds to the
       all-reduce. Activations are all else at that moment: what the backward pass or the update
       still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
-      --plan_tflops, `predicted` (see `prediction.of_run`) without the file of a machine, `scaling` (see
-      `scaling_plan.scaling_of`) without --plan_hosts. `train_steps` is
-      None where only the training data, which are not read, say how many. A
+      --plan_tflops, `measured` without --measure, `scaling` (see `scaling.scaling_of`) without
+      --plan_hosts. `train_steps` is None where only the training data, which are not read, say how many. A
       run that trains not at all has no steps, gradients and slots; a batch of its evaluation or prediction
       stands for a step.
 
@@ -75,6 +82,8 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
     # The longest batches there can be.
     config = config_lib.replaced(config, length_buckets="never")
     batches, layout = planned_batches(config)
+    # Before all graphs: logical devices and threads are set before TensorFlow's first operation.
+    secs = measure(_with_packed_rows(config), make_task) if config.measure and measure else None
     task = make_task(_with_packed_rows(_in_calls(config)))
     if task.sequences_per_row is not None:
         batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
@@ -97,38 +106,11 @@ def make_plan(config: Config, make_task: MakeTask) -> dict:
         **_records(config, batches, is_known),
     }
     plan["files"] = host_files.planned_files(config, layout)
-    plan["predicted"] = prediction.of_run(config, batches, cost)
     tflops, gbps = config.plan_tflops, gbps_of(config, plan)
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
+    plan["measured"] = measured_times(plan, secs) if secs else None
     plan["scaling"] = scaling_of(config, plan)
     return plan
-
-
-def predict(config: Config, make_task: MakeTask, batches: batch_plan.BatchPlan) -> dict | None:
-    """Returns the `predicted` of a run's plan, see `prediction.of_run`; None without the file of a machine.
-
-    Args:
-      config: the complete configuration.
-      make_task: config -> task.
-      batches: the batches of the run.
-
-    Raises:
-      ConfigError: where that file cannot be read.
-    """
-    if not prediction.is_possible(config):
-        return None
-    config = config_lib.replaced(config, length_buckets="never")
-    task = make_task(_with_packed_rows(_in_calls(config)))
-    return prediction.of_run(config, batches, _cost(config, task, batches))
-
-
-def predict_update(config: Config, make_task: MakeTask) -> float | None:
-    """Returns the predicted seconds of the optimizer's update alone; None without the file of a machine.
-    Raises ConfigError as `predict` does."""
-    if not prediction.is_possible(config):
-        return None
-    batches, _ = planned_batches(config)
-    return prediction.of_update(config, _cost(config, make_task(_in_calls(config)), batches))
 
 
 def _cost(config: Config, task: graph_cost.PlannedTask, batches: batch_plan.BatchPlan) -> graph_cost.Cost:
@@ -144,7 +126,7 @@ def _in_calls(config: Config) -> Config:
     tells what each of them keeps; its update_kernel is the one that the run takes."""
     whole_step = BACKENDS[config.distribution_strategy].whole_step
     strategy = "one_device" if whole_step else config.distribution_strategy
-    kernel = "native" if native_update.is_taken(config, prediction.device_of(config)) else "tensorflow"
+    kernel = "native" if native_update.is_taken(config, native_update.device_of(config)) else "tensorflow"
     reduced = "float32" if whole_step else config.allreduce_dtype
     return config_lib.replaced(
         config,
@@ -247,7 +229,7 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
             "optimizer_slots": cost.slot_bytes,
             "activations": cost.peak_bytes - cost.gradient_bytes,
         },
-        "all_reduce_bytes": prediction.sent_bytes(config, cost),
+        "all_reduce_bytes": _sent_bytes(config, cost),
         "total_bytes": cost.total_bytes,
         "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
         # In the host's memory, while a checkpoint is written.
@@ -255,12 +237,17 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
     }
 
 
+def _sent_bytes(config: Config, cost: graph_cost.Cost) -> int:
+    """Returns the bytes of the gradients that a replica adds to the all-reduce; 0 without training."""
+    return cost.parameters * tf.as_dtype(config.allreduce_dtype).size if config.do_train else 0
+
+
 def _copies_state(config: Config) -> bool:
     """Tells whether a checkpoint is written from a copy: beside the training, or of another device's
     memory."""
     setting = config_lib.FIELDS["async_checkpoints"]
     is_beside = config.async_checkpoints and config.distribution_strategy in setting.backends
-    return config.do_train and (is_beside or prediction.device_of(config) != "CPU")
+    return config.do_train and (is_beside or native_update.device_of(config) != "CPU")
 
 
 def _records(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dict:

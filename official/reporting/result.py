@@ -24,6 +24,7 @@ PEER_LOST = 4
 # Fields that have another name in the file, on which other programs rely.
 _NAMES_IN_FILE = {"baseline_score": "majority_accuracy", "baseline_prediction": "majority_prediction"}
 _TYPES = {"None": type(None), **{kind.__name__: kind for kind in (bool, dict, float, int, list, str)}}
+_FORMER = ("predicted_sequences_per_sec",)  # numbers of earlier versions that are no scores
 
 
 @dataclasses.dataclass
@@ -46,7 +47,6 @@ class TrainResult:
         set; `majority_accuracy` in the file.
       baseline_prediction: what that is: a token, a label; `majority_prediction` in the file.
       sequences_per_sec: training throughput without evaluations and compilation.
-      predicted_sequences_per_sec: what the plan expected of it; None where the machine was not measured.
       wall_secs: seconds from the start to the end of this process's training.
       startup_secs: seconds from the start of this process until it trains at its speed: until its first step
         is done, less one step. That is imports, model, checkpoint, data and compilation; without training,
@@ -95,7 +95,6 @@ class TrainResult:
     baseline_score: float | None = None
     baseline_prediction: str | None = None
     sequences_per_sec: float | None = None
-    predicted_sequences_per_sec: float | None = None
     wall_secs: float | None = None
     startup_secs: float | None = None
     first_step_secs: float | None = None
@@ -154,7 +153,7 @@ def from_dict(values: dict) -> TrainResult:
     scores = {
         name: value
         for name, value in values.items()
-        if name not in names and isinstance(value, (int, float, type(None)))
+        if name not in {*names, *_FORMER} and isinstance(value, (int, float, type(None)))
     }
     return TrainResult(**fields, scores=scores)
 

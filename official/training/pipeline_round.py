@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from official.config import Config
 from official.distribution.pipelining.plan import PipelinePlan
-from official.distribution.pipelining.timeline import before
-from official.distribution.pipelining.work import Work
+from official.distribution.pipelining.schedules import Work, before
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
 from official.optimization import gradients as gradients_lib

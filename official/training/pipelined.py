@@ -7,7 +7,6 @@ device; so the devices work side by side, in the schedule's order, and keep no m
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from absl import logging
 from official.config import Config
 from official.distribution.backends.pipeline import PipelineStrategy, as_pipeline
 from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining import schedules, timeline
+from official.distribution.pipelining import schedules
 from official.distribution.pipelining.plan import PipelinePlan
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Tensors
@@ -58,7 +57,7 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
 
 def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
     """Logs what is where, and how long devices wait for each other if all stages take the same time."""
-    bubble = timeline.make_timeline(plan).bubble
+    bubble = schedules.make_timeline(plan).bubble
     where = ", ".join(
         f"{stage} on {'+'.join(strategy.names_of(device))}"
         for stage, device in zip(plan.notation.split(" / "), plan.devices)
@@ -99,7 +98,7 @@ def make_accumulate(
     if pipeline is None or pipeline.plan is None:
         return None
     plan, size = pipeline.plan, pipeline.plan.round_size
-    orders = schedules.orders(dataclasses.replace(plan, micro_batches=size))
+    orders = schedules.orders_of(len(plan.stages), plan.devices, plan.schedule, size)
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
         parts = pipeline_round.make_parts(model, plan)

@@ -23,7 +23,6 @@ from official.training import (
     own_folder,
     page_cache,
     pipelined,
-    prediction,
     starting,
 )
 from official.training.finish import Findings
@@ -60,7 +59,6 @@ def run(
         ready = starting.make_ready(config, make_task)
         own, devices, task = ready.config, ready.devices, ready.task
         starting.check_init_checkpoint(own)
-        prediction.check(own)
     with (
         _writing(own, devices) as check_folder,
         listeners.listening(own, devices.is_chief) as observers,
@@ -78,9 +76,6 @@ def run(
         # Of the process that writes it: the others have looked at no files but their own.
         result.environment, result.data = surroundings, task.data_digest() if devices.is_chief else {}
         result.data_changed = beginning.data_changed
-        if result.status not in ("interrupted", "failed"):
-            speed = result.sequences_per_sec
-            result.predicted_sequences_per_sec = prediction.tell(own, make_task, devices, speed)
         if devices.is_chief:
             _write_result(own, result, beginning, command)
         for observer in observers:

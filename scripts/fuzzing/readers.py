@@ -229,7 +229,6 @@ BENCHMARKS = [
         ("rounds", "eval_batch_size", "calibration_batches", "timed_batches", "dtypes"),
         runs=False,
     ),
-    Command("measure_machine", "scripts/measure_machine.py", (), (), (), ("dtypes",), runs=False),
     Command(
         "benchmark",
         "scripts/benchmark.py",

@@ -284,7 +284,7 @@ def test_a_program_that_fails_is_named_with_its_last_line(system, tmp_path):
 
 def rows_of(rates, share=0.5):
     values = {"spread": 0.1, "tokens_per_sec": 9.0, "largest_difference": 0.0, "same_answers": 1.0}
-    values |= {"share_of_products": share, "predicted_sequences_per_sec": None}
+    values |= {"share_of_products": share}
     case = {"dtype": "fp32", "max_seq_length": 128, "batch": 1}
     timing = {"latency_ms": latency.latency_ms([0.1])}
     return [

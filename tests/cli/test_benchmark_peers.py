@@ -78,7 +78,6 @@ def test_a_case_that_fails_takes_no_measured_one_along(tmp_path, monkeypatch, ca
         return [{**case, "spread": 0.1, "start_secs": 3.0, "secs": [1.0], "losses": [2.0]}]
 
     monkeypatch.setattr(benchmark_peers, "measure_case", measure)
-    monkeypatch.setattr(benchmark_peers, "_predicted", lambda *_: benchmark_peers.inputs.predicted(None))
     flags = ["--peers=ours", "--dtypes=fp32", "--shapes=16x4,16x8", f"--output={tmp_path}/out"]
     monkeypatch.setattr("sys.argv", ["bert benchmark peers", *flags])
     with pytest.raises(ConfigError, match="fake was killed"):

@@ -8,7 +8,7 @@ from official.cli import configs, flags
 from official.config.foreign import pipeline
 from official.distribution.pipelining.allocation import allocation
 from official.distribution.pipelining.plan import make_plan
-from official.distribution.pipelining.timeline import make_timeline
+from official.distribution.pipelining.schedules import make_timeline
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 

@@ -74,9 +74,8 @@ def test_bubbles_are_of_every_schedule_that_the_stages_allow(planned):
     pipeline = plan["pipeline"]
     assert pipeline["schedule"] == "1f1b" and list(pipeline["bubbles"]) == ["1f1b", "gpipe"]
     assert 0 < pipeline["bubble"] == pipeline["bubbles"]["1f1b"] < 1
-    _, virtual = planned("4", pipeline_schedule="virtual")
-    assert virtual["num_replicas"] == 4 and virtual["pipeline"]["devices"] == (0, 1, 0, 1)
-    assert "virtual" in virtual["pipeline"]["bubbles"]
+    _, shared = planned("4", device_mapping="0,1,0,1")
+    assert shared["num_replicas"] == 4 and list(shared["pipeline"]["bubbles"]) == ["1f1b", "gpipe"]
 
 
 def test_the_text_says_it(planned):

@@ -371,7 +371,6 @@ def test_result_file(tmp_path):
         "majority_accuracy",
         "majority_prediction",
         "sequences_per_sec",
-        "predicted_sequences_per_sec",
         "wall_secs",
         "startup_secs",
         "first_step_secs",

@@ -23,7 +23,6 @@ from official.training.loop import Loop
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import COLOURS, synthetic_tasks
-from tests.planning.test_machine import file_of, whole
 
 
 def run(config):
@@ -108,8 +107,7 @@ def test_squad_is_compared_with_no_answer_where_that_scores_better(squad, tmp_pa
 
 
 def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):
-    together = run(squad(do_predict=True, machine_file=file_of(whole(), tmp_path / "machine.json")))
-    assert together.predicted_sequences_per_sec > 0
+    together = run(squad(do_predict=True))
     predictions = (tmp_path / "run" / "predictions.json").read_bytes()
     run(squad(model_dir="apart", do_eval=False))
     evaluated = run(squad(model_dir="apart", do_train=False))

@@ -10,7 +10,6 @@ programs on the machine disturb less.
 """
 
 import argparse
-import functools
 import statistics
 import sys
 import time
@@ -31,7 +30,6 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--rows", type=int, default=4, help="Rows of a batch.")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     inputs.add_timing_flags(parser, rounds=12)
-    inputs.add_machine_flag(parser)
     outputs.add_flags(parser)
     return parser
 
@@ -100,39 +98,12 @@ def make_works(model: dict, dtype: str, by_sequence: bool) -> dict[str, Any]:
     return {"attention": run_attention, "encoder": run_encoder}
 
 
-def predict(flags: argparse.Namespace, model: dict, dtype: str, length: int) -> dict[str, float]:
-    """Returns {what is timed: seconds by row} that the machine's file predicts; none without the file. How
-    many sequences of a length there are, which attention by sequence takes, is not in the graph."""
-    from types import SimpleNamespace
-
-    import tensorflow as tf
-
-    from official.planning import graph_cost, machine, speed
-
-    found = machine.find(flags.machine_file)
-    if found is None:
-        return {}
-
-    def build():
-        return SimpleNamespace(works=make_works(model, dtype, by_sequence=False), trainable_variables=[])
-
-    def run(part: str, built: SimpleNamespace):
-        places = [tf.compat.v1.placeholder(tf.int32, shape) for shape in ([flags.rows, length], [2])]
-        return built.works[part](*places)
-
-    return {
-        part: speed.predict_step(graph_cost.forward_cost(build, functools.partial(run, part)), found).secs
-        for part in ("attention", "encoder")
-    }
-
-
 def measure(flags: argparse.Namespace, batches: list) -> list[dict]:
     """Returns a row for each dtype and part: median seconds of both cases, and of the rounds' ratios."""
     import tensorflow as tf
 
     model, rows = inputs.read_model(flags.bert_config_file), []
     for dtype in flags.dtypes:
-        predicted = predict(flags, model, dtype, batches[0].shape[1])
         works = {name: make_works(model, dtype, by_sequence) for name, by_sequence in CASES.items()}
         for part in ("attention", "encoder"):
             clocks: dict[str, list] = {name: [] for name in CASES}
@@ -144,7 +115,6 @@ def measure(flags: argparse.Namespace, batches: list) -> list[dict]:
                     clocks[name].append((time.perf_counter() - began[0], time.process_time() - began[1]))
             timed = {name: values[len(batches) :] for name, values in clocks.items()}
             rows.append({"name": f"{dtype}, {part}", **ratios(timed)})
-            rows[-1]["predicted_secs_by_row"] = predicted.get(part)
             print(describe(rows[-1]), file=sys.stderr)
     return rows
 
@@ -161,11 +131,9 @@ def ratios(clocks: dict[str, list[tuple[float, float]]]) -> dict:
 
 
 def describe(row: dict) -> str:
-    predicted = row.get("predicted_secs_by_row")
-    told = "" if predicted is None else f", predicted {predicted:.3f} s by row"
     return (
         f"{row['name']:<18}{row['secs_by_row']:>9.3f} s by row{row['secs_by_sequence']:>9.3f} s by sequence"
-        f"{row['secs_ratio']:>7.2f}{row['cpu_secs_ratio']:>7.2f} of the processor{told}"
+        f"{row['secs_ratio']:>7.2f}{row['cpu_secs_ratio']:>7.2f} of the processor"
     )
 
 

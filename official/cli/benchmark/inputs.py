@@ -4,7 +4,7 @@ it is timed."""
 import argparse
 
 from official.cli import configs
-from official.config import Config, read_json
+from official.config import read_json
 from official.io.errors import ConfigError
 
 
@@ -33,40 +33,6 @@ def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:
         default=default,
         help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
     )
-
-
-def add_machine_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --machine_file."""
-    text = "What this machine reaches (bert benchmark machine); unset: the file in the user's cache."
-    parser.add_argument("--machine_file", default=None, help=text)
-
-
-def predicted(prediction: dict | None) -> dict:
-    """Returns what a benchmark says of a plan's `predicted`: seconds and sequences a second, None without the
-    file of a machine."""
-    found = prediction or {}
-    return {
-        "predicted_step_secs": found.get("step_secs"),
-        "predicted_sequences_per_sec": found.get("sequences_per_sec"),
-    }
-
-
-def predicted_step(config: Config) -> dict:
-    """Returns what the machine's file predicts of a pre-training step, as `predicted` has it. Raises
-    ConfigError where the file cannot be read."""
-    from official.planning import plan
-    from official.tasks import TASKS
-
-    return predicted(plan.make_plan(config, TASKS["pretrain"])["predicted"])
-
-
-def over_measured(row: dict) -> str:
-    """Returns a row's predicted sequences a second, and by how much they are above the measured ones; 8 and 8
-    columns."""
-    predicted = row["predicted_sequences_per_sec"]
-    if predicted is None:
-        return f"{'-':>10}{'':>8}"
-    return f"{predicted:>10.3f}{predicted / row['sequences_per_sec'] - 1:>+8.0%}"
 
 
 def read_model(path: str) -> dict:

@@ -54,7 +54,6 @@ def make_parser() -> command_line.Parser:
         help="Type of the gradients and of what is computed with.",
     )
     inputs.add_gpus_flag(parser)
-    inputs.add_machine_flag(parser)
     inputs.add_timing_flags(parser, rounds=9)
     outputs.add_flags(parser)
     return parser
@@ -158,27 +157,9 @@ def update(optimizer, strategy, compiled: bool, variables, gradients):
     return lambda: apply()[0].numpy()
 
 
-def predicted(flags: argparse.Namespace) -> dict[str, float]:
-    """Returns {case: seconds} that the machine's file predicts of updates by the native operation and by
-    TensorFlow's, which take float32 gradients; none without the file."""
-    from official.planning import plan
-    from official.tasks import TASKS
-    from official.training import step_benchmark
-
-    found: dict[str, float] = {}
-    for kind in _KINDS:
-        for way, dtype in zip(_WAYS, (flags.dtype, "fp32")):
-            settings = {"num_gpus": flags.num_gpus, "machine_file": flags.machine_file, **way.settings}
-            model = inputs.read_model(flags.bert_config_file)
-            own = step_benchmark.step_config(model, 16, 1, dtype, {**settings, "optimizer_type": kind})
-            secs = plan.predict_update(own, TASKS["pretrain"])
-            found |= {} if secs is None else {kind + way.name: secs}
-    return found
-
-
-def rows(timings: dict, parameters: int, expected: dict[str, float] | None = None) -> list[dict]:
-    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, the time over the bound, and
-    the predicted seconds, of those that are `expected`."""
+def rows(timings: dict, parameters: int) -> list[dict]:
+    """Returns a row a case: seconds, GB/s of the bytes that cannot be avoided, and the time over the
+    bound."""
     sizes = {name: BYTES[name.split(",")[0]] * parameters for name in timings}
     bandwidth = max(timings[name].rate(sizes[name]) for name in timings if name.split(",")[0] in _ONCE)
     found = []
@@ -192,7 +173,6 @@ def rows(timings: dict, parameters: int, expected: dict[str, float] | None = Non
                 "spread": timing.spread,
                 "gb_per_sec": timing.rate(moved) / 1e9,
                 "over_bound": timing.median * bandwidth / moved,
-                "predicted_secs": (expected or {}).get(name),
                 "secs": timing.secs,
             }
         )
@@ -201,12 +181,11 @@ def rows(timings: dict, parameters: int, expected: dict[str, float] | None = Non
 
 def describe(table: list[dict]) -> str:
     """Returns a line a case."""
-    lines = [f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}{'predicted ms':>14}"]
+    lines = [f"{'case':<32}{'ms':>9}{'+-':>7}{'GB/s':>8}{'over the bound':>16}"]
     for row in table:
         lines.append(
             f"{row['name']:<32}{row['median_secs'] * 1e3:>9.1f}{row['spread']:>7.1%}"
             f"{row['gb_per_sec']:>8.1f}{row['over_bound']:>16.2f}"
-            + (f"{'-':>14}" if row["predicted_secs"] is None else f"{row['predicted_secs'] * 1e3:>14.1f}")
         )
     return "\n".join(lines)
 
@@ -234,7 +213,7 @@ def main() -> None:
         timings = measurement.measure_in_turns(
             cases, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
         )
-    table = rows(timings, parameters, predicted(flags))
+    table = rows(timings, parameters)
     print(describe(table))
     record = {"dtype": flags.dtype, "rounds": flags.rounds, "parameters": parameters, "cases": table}
     outputs.write_results(flags.output, record, lambda: draw(table, parameters))

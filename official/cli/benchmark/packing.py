@@ -36,7 +36,6 @@ def make_parser() -> command_line.Parser:
     )
     parser.add_argument("--dtypes", default="fp32", help="Comma-separated: fp32, bf16, fp16.")
     inputs.add_gpus_flag(parser)
-    inputs.add_machine_flag(parser)
     inputs.add_timing_flags(parser, rounds=7, steps=1)
     outputs.add_flags(parser)
     return parser
@@ -60,7 +59,6 @@ def make_configs(flags: argparse.Namespace, folder: str) -> dict[str, Config]:
         "input_files": flags.input_files,
         "max_predictions_per_seq": flags.max_predictions_per_seq,
         "num_gpus": flags.num_gpus,
-        "machine_file": flags.machine_file,
         "model_dir": folder,
     }
     kinds = {
@@ -97,11 +95,7 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
         )
     sequences, tokens, rows = count(configs[f"{flags.dtypes[0]}, packed"])
     in_row = {"plain": 1.0, "unpadded": 1.0, "packed": sequences / rows}
-    cases = [
-        {**_case(flags, dtype, kind, timings, in_row[kind]), **_predicted(configs, dtype, kind, in_row[kind])}
-        for dtype in flags.dtypes
-        for kind in _KINDS
-    ]
+    cases = [_case(flags, dtype, kind, timings, in_row[kind]) for dtype in flags.dtypes for kind in _KINDS]
     bound = flags.max_seq_length * sequences / tokens
     return {
         "cases": cases,
@@ -114,15 +108,6 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
         "sequences_per_row": in_row["packed"],
         "packing_efficiency": tokens / rows / flags.max_seq_length,
     }
-
-
-def _predicted(configs: dict[str, Config], dtype: str, kind: str, in_row: float) -> dict:
-    """Returns what the machine's file predicts of a case. A row costs what it costs, however many sequences
-    it holds; what steps without padding cost follows from their tokens, which nothing predicts."""
-    config = configs[f"{dtype}, {kind}"]
-    found = inputs.predicted(None) if config.unpad else inputs.predicted_step(config)
-    secs = found["predicted_step_secs"]
-    return {**found, "predicted_sequences_per_sec": secs and config.train_batch_size * in_row / secs}
 
 
 def count(config: Config) -> tuple[int, int, int]:
@@ -166,11 +151,10 @@ def _gain(cases: list[dict], dtype: str, kind: str, bound: float) -> dict:
 
 
 def table(measured: dict) -> str:
-    lines = [f"{'case':<16}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'predicted':>10}{'off':>8}"]
+    lines = [f"{'case':<16}{'s/step':>9}{'seq/s':>9}{'+-':>7}"]
     for row in measured["cases"]:
         lines.append(
             f"{row['name']:<16}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
-            f"{inputs.over_measured(row)}"
         )
     lines.append(
         f"{measured['sequences_per_row']:.3f} sequences a row, {measured['packing_efficiency']:.2%} of its"

@@ -73,7 +73,6 @@ def make_parser() -> command_line.Parser:
         "--rounds", type=int, default=5, help="How many times every system is timed in every case."
     )
     parser.add_argument("--steps", type=int, default=2, help="Steps of one timing.")
-    inputs.add_machine_flag(parser)
     outputs.add_flags(parser)
     return parser
 
@@ -167,17 +166,6 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
     ]
 
 
-def _predicted(flags: argparse.Namespace, model: dict, row: dict) -> dict:
-    """Returns what the machine's file predicts of our own step; None of the others'."""
-    from official.training import step_benchmark
-
-    if row["peer"] != "ours":
-        return inputs.predicted(None)
-    ours = {"optimizer_type": "adamw", "num_gpus": 0, "machine_file": flags.machine_file}
-    shape = row["max_seq_length"], row["train_batch_size"], row["dtype"]
-    return inputs.predicted_step(step_benchmark.step_config(model, *shape, ours))
-
-
 def compare(rows: list[dict]) -> list[str]:
     """Returns a line a case: this project over the fastest of the others."""
     lines = []
@@ -192,15 +180,12 @@ def compare(rows: list[dict]) -> list[str]:
 
 def table(rows: list[dict]) -> str:
     """Returns a line a row."""
-    lines = [
-        f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'losses':>16}"
-        f"{'predicted':>10}{'off':>8}"
-    ]
+    lines = [f"{'case':<18}{'system':<30}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'start s':>9}{'losses':>16}"]
     for row in rows:
         lines.append(
             f"{row['case']:<18}{PEERS[row['peer']].title:<30}{row['step_secs']:>9.3f}"
             f"{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}"
-            f"{row['start_secs']:>9.1f}{_ends(row['losses']):>16}{inputs.over_measured(row)}"
+            f"{row['start_secs']:>9.1f}{_ends(row['losses']):>16}"
         )
     return "\n".join(lines)
 
@@ -235,8 +220,7 @@ def main() -> None:
     try:
         for dtype in flags.dtypes:
             for length, batch in flags.shapes:
-                found = measure_case(flags, model, dtype, length, batch)
-                rows += ({**row, **_predicted(flags, model, row)} for row in found)
+                rows += measure_case(flags, model, dtype, length, batch)
     finally:  # a system that does not fit into memory takes no measured case along
         if rows:
             _report(flags, rows)

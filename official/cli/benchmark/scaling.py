@@ -1,13 +1,11 @@
-"""Measures how a training step scales from one process to two, beside what the model of plans predicts; or
-lays that model beside published runs.
+"""Measures how a training step scales from one process to two, beside what the arithmetic of plans says.
 
   bert benchmark scaling --output=results/scaling_cpu
-  bert benchmark scaling --published --output=results/scaling_published
 
 Every process computes on a core of its own with one thread, and talks to the other over loopback. For each
 number of micro batches take turns: one process alone, two beside each other that do not talk, two that sum
 their gradients. Predicted from the first, or the second, and from a bare all-reduce; nothing is fitted to the
-steps of the third. On published runs the model is fitted to one and predicts the others.
+steps of the third.
 """
 
 import argparse
@@ -37,9 +35,6 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--accumulations", default="1,2,4,8", help="Comma-separated: micro batches of a step."
     )
-    parser.add_argument(
-        "--published", action="store_true", help="Lay the model beside published runs; measure nothing."
-    )
     inputs.add_timing_flags(parser, rounds=7, steps=1)
     outputs.add_flags(parser)
     return parser
@@ -57,8 +52,8 @@ def parse_flags() -> argparse.Namespace:
     if not all(number.isascii() and number.isdigit() and 0 < int(number) <= 10**4 for number in numbers):
         raise ConfigError(f"--accumulations={flags.accumulations}, expected numbers from 1, such as 1,2,4,8.")
     flags.accumulations = sorted(set(map(int, numbers)))
-    if not flags.published and len(_cores()) < 2:
-        raise ConfigError("this machine has one core, two processes would share it. Give --published.")
+    if len(_cores()) < 2:
+        raise ConfigError("this machine has one core, which two processes would share. Use one with more.")
     return flags
 
 
@@ -149,13 +144,8 @@ def measure(flags: argparse.Namespace) -> tuple[dict[str, dict[str, list[float]]
 
 def main() -> None:
     flags = parse_flags()
-    from official.cli.benchmark import scaling_prediction, scaling_published
+    from official.cli.benchmark import scaling_prediction
 
-    if flags.published:
-        record = scaling_published.compare()
-        print(scaling_published.table(record))
-        outputs.write_results(flags.output, record, lambda: scaling_published.draw(record))
-        return
     record = {
         "model": outputs.stem(flags.bert_config_file),
         "dtype": flags.dtype,

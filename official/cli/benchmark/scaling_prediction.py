@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 from official.planning import scaling
-from official.planning.all_reduce import RING, Network
-from official.planning.scaling import Batch, Work
+from official.planning.scaling import Batch, Network, Work
 from official.reporting import palette, plots
 from official.reporting.measurement import Timing
 from official.reporting.scaling_picture import Curve, Panel, plot_scaling
@@ -63,7 +62,7 @@ def network_of(gradient_bytes: int, sum_secs: float, small_secs: float) -> Netwo
     """Returns what two processes send over, from a bare all-reduce of the gradients and one of a number: a
     ring of two sends all bytes once, in two rounds."""
     bytes_per_sec, latency_secs = gradient_bytes / max(sum_secs - small_secs, 1e-9), small_secs / 2
-    return Network(1, bytes_per_sec, bytes_per_sec, latency_secs, latency_secs, RING)
+    return Network(1, bytes_per_sec, bytes_per_sec, latency_secs, latency_secs)
 
 
 def work_of(timings: Timings, rows: int, gradient_bytes: int) -> Work:
@@ -82,7 +81,7 @@ def case(
     the other two. Efficiency is the time of one process alone over that of the joined ones."""
     own = {group: each[count] for group, each in timings.items()}
     told = {
-        f"predicted_from_{group}_secs": scaling.step_time(work, network, 2, Batch(count, rows)).secs
+        f"predicted_from_{group}_secs": scaling.step_time(work, network, 2, Batch(count, rows))["step_secs"]
         for group, work in works.items()
     }
     joined = own[JOINED].median
@@ -98,7 +97,7 @@ def case(
 
 def curve(count: int, rows: int, work: Work, network: Network) -> dict:
     """Returns the predicted efficiency of many such processes, each with its own link."""
-    secs = [scaling.step_time(work, network, hosts, Batch(count, rows)).secs for hosts in _HOSTS]
+    secs = [scaling.step_time(work, network, hosts, Batch(count, rows))["step_secs"] for hosts in _HOSTS]
     return {
         "num_accumulation_steps": count,
         "efficiency": {str(hosts): secs[0] / each for hosts, each in zip(_HOSTS, secs)},

@@ -41,7 +41,6 @@ def make_parser() -> command_line.Parser:
         "--enable_xla", action="store_true", help="Compile forward and backward pass with XLA."
     )
     inputs.add_gpus_flag(parser)
-    inputs.add_machine_flag(parser)
     inputs.add_timing_flags(parser, rounds=7, steps=1)
     outputs.add_flags(parser)
     return parser
@@ -62,7 +61,7 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
     from official.training import step_benchmark
 
     paths = flags.bert_config_file.split(",")
-    names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus", "machine_file")
+    names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus")
     settings = {name: getattr(flags, name) for name in names}
 
     def name(path: str, case: str, blocks: str) -> str:
@@ -126,21 +125,17 @@ def case(config: Config, timing, steps: int, plan: dict, peaks: dict) -> dict:
         "spread": timing.spread,
         "gflops": gflops,
         "share_of_products": gflops / peaks[config.dtype],
-        **inputs.predicted(plan["predicted"]),
         "secs": timing.secs,
     }
 
 
 def table(measured: dict) -> str:
     width = max(32, *(len(row["name"]) + 2 for row in measured["cases"]))
-    lines = [
-        f"{'case':<{width}}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"
-        f"{'predicted':>10}{'off':>8}"
-    ]
+    lines = [f"{'case':<{width}}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
     for row in measured["cases"]:
         lines.append(
             f"{row['name']:<{width}}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
-            f"{row['share_of_products']:>13.1%}{inputs.over_measured(row)}"
+            f"{row['share_of_products']:>13.1%}"
         )
     for dtype, product in measured["products"].items():
         lines.append(

@@ -7,7 +7,7 @@ import dataclasses
 from official.config.setting import Section, setting
 
 PIPELINED = ("pipeline", "ipu")
-SCHEDULES = {"pipeline": ("1f1b", "gpipe", "virtual"), "ipu": ("grouped", "interleaved", "sequential")}
+SCHEDULES = {"pipeline": ("1f1b", "gpipe"), "ipu": ("grouped", "interleaved", "sequential")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Pipeline:
     device_mapping: str | None = setting(
         None,
         "Device of each stage, from 0 within a replica: 0,1,2,3,0. Unset: one a stage; on IPUs the heads are "
-        "with the embeddings; virtual: half as many as stages, in turn.",
+        "with the embeddings.",
         backends=PIPELINED,
     )
     pipeline_schedule: str | None = setting(
         None,
-        "What a device does next: 1f1b, gpipe or virtual; on IPUs grouped, interleaved or sequential. Unset: "
-        "the first of them.",
+        "What a device does next: 1f1b or gpipe; on IPUs grouped, interleaved or sequential. Unset: the "
+        "first of them.",
         choices=tuple(name for names in SCHEDULES.values() for name in names),
         backends=PIPELINED,
     )

@@ -17,6 +17,11 @@ class Plan:
         "Print what the run would be (sizes, memory, steps, evaluations, time) and stop. Needs no data "
         "and no devices.",
     )
+    measure: bool = setting(
+        False,
+        "With --plan: also run three steps on generated data, on the devices of the run, for its hours and "
+        "its sequences a second. Saves nothing.",
+    )
     plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
     plan_config_file: str | None = setting(
         None,
@@ -41,8 +46,8 @@ class Plan:
     plan_hosts: str | None = setting(
         None,
         "With --plan: also predict a step on other numbers of hosts, each like the one that is planned: "
-        "1..4096 is 1, 2, 4 and so on; also 1,3,6. Needs --plan_gbps, and the time of a step: --plan_tflops "
-        "or the file of the machine.",
+        "1..4096 is 1, 2, 4 and so on; also 1,3,6. Needs --plan_gbps, and the time of a step: --measure or "
+        "--plan_tflops.",
     )
     plan_local_gbps: float | None = setting(
         None,
@@ -55,12 +60,6 @@ class Plan:
         "is an assumption.",
         minimum=0,
     )
-    plan_all_reduce: str | None = setting(
-        None,
-        "With --plan_hosts: how gradients are summed: a ring, two trees, or rings inside and between hosts. "
-        "Unset: the fastest of them.",
-        choices=("ring", "tree", "hierarchical"),
-    )
     plan_overlap: float | None = setting(
         None,
         "With --plan_hosts: share of the last micro batch's backward pass behind which the all-reduce hides. "
@@ -71,18 +70,13 @@ class Plan:
     plan_update_secs: float | None = setting(
         None,
         "With --plan_hosts: seconds that a step costs beside its micro batches and the all-reduce, such as "
-        "the optimizer. Unset: as the machine's file has it, else 0.",
+        "the optimizer. Unset: 0.",
         minimum=0,
     )
     plan_rows_per_sec: float | None = setting(
         None,
         "With --plan_hosts: rows that the input of a host makes a second. Unset: as many as are wanted.",
         minimum=0,
-    )
-    machine_file: str | None = setting(
-        None,
-        "What this machine reaches, measured with bert benchmark machine, for predicted times. Unset: the "
-        "file in the user's cache, where there is one.",
     )
     plan_device: str | None = setting(
         None,

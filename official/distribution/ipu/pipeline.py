@@ -24,7 +24,7 @@ _RECOMPUTATION = {
 
 
 class Queues(NamedTuple):
-    """What a pipeline reads from the host, and what it gives back.
+    """Inputs of a pipeline from the host, and its outputs.
 
     Attributes:
       infeed: elements are tuples of tensors, the arguments of the first stage: one a micro batch and replica.

@@ -26,7 +26,7 @@ class PipelinePlan:
     Attributes:
       stages: names of the model's stages in each stage of the pipeline, in the model's order.
       devices: of each stage of the pipeline, within a replica, from 0.
-      schedule: gpipe, 1f1b, virtual, grouped, interleaved or sequential.
+      schedule: gpipe, 1f1b, grouped, interleaved or sequential.
       micro_batches: of a step of one replica.
     """
 
@@ -101,7 +101,7 @@ def make_plan(
     if isinstance(told, int):
         rules.check_count(count, model_stages)
     devices = given or rules.usual_devices(count, schedule, model_stages)
-    rules.check_devices(devices, count, schedule)
+    rules.check_devices(devices, count)
     if isinstance(told, int):
         stages = balance.balanced(model_stages, costs or stage_costs(config, model_stages), devices)
     else:

@@ -23,21 +23,9 @@ def check_count(count: int, model_stages: Sequence[str]) -> None:
 def usual_devices(count: int, schedule: str, model_stages: Sequence[str]) -> tuple[int, ...]:
     """Returns the device of each stage where none is said.
 
-    One a stage. virtual: half as many as stages, in turn. On IPUs the last stage goes back to the first IPU
-    where it shares the word embeddings, or where the number of IPUs is a power of two that way.
-
-    Raises:
-      ConfigError: for an odd number of virtual stages.
+    One a stage. On IPUs the last stage goes back to the first IPU where it shares the word embeddings, or
+    where the number of IPUs is a power of two that way.
     """
-    if schedule == "virtual":
-        if count % 2 or count < 4:
-            nearest = max(4, count - 1)
-            raise ConfigError(
-                f"pipeline_schedule=virtual puts two stages on each of two or more devices,"
-                f" pipeline_stages={count} is not twice as many. Nearest valid: {nearest} or {nearest + 2};"
-                " or give --device_mapping."
-            )
-        return tuple(stage % (count // 2) for stage in range(count))
     devices = tuple(range(count))
     if schedule not in SCHEDULES["ipu"] or count == 1:
         return devices
@@ -52,7 +40,7 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def check_devices(devices: Sequence[int], count: int, schedule: str) -> None:
+def check_devices(devices: Sequence[int], count: int) -> None:
     """Refuses devices that do not fit the number of stages, or that leave one out."""
     shown = ",".join(map(str, devices))
     if len(devices) != count:
@@ -63,15 +51,6 @@ def check_devices(devices: Sequence[int], count: int, schedule: str) -> None:
         missing = min(set(range(max(devices) + 1)) - set(devices))
         raise ConfigError(
             f"device_mapping={shown} leaves out device {missing}. Number the devices from 0 without gaps."
-        )
-    num_devices = max(devices) + 1
-    in_turn = [stage % num_devices for stage in range(count)]
-    if schedule == "virtual" and (list(devices) != in_turn or count % num_devices or count == num_devices):
-        rounds = max(2, -(-count // num_devices))
-        example = ",".join(str(stage % num_devices) for stage in range(rounds * num_devices))
-        raise ConfigError(
-            f"pipeline_schedule=virtual goes round its devices twice or more, device_mapping={shown} does"
-            f" not. Nearest valid: {example}."
         )
 
 

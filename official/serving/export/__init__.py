@@ -25,7 +25,7 @@ _ANY = 1e30
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is to be written.
+    """Request of an export.
 
     Attributes:
       format: one of FORMATS.
@@ -41,7 +41,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What was written.
+    """Result of an export.
 
     Attributes:
       folder: where.

@@ -32,7 +32,7 @@ _SPARE_FILES = 128  # descriptors beside those of connections
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a server is, and what it serves.
+    """Address of a server, and the model that it serves.
 
     Attributes:
       export_dir: a version, or a folder of numbered ones.

@@ -23,7 +23,7 @@ _METHOD = "tensorflow/serving/predict"
 
 
 class Asked(NamedTuple):
-    """What a body asks for.
+    """Request of a body.
 
     Attributes:
       call: of the model.

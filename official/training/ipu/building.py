@@ -1,4 +1,4 @@
-"""What a run on IPUs is made of, before its first step: devices, state, and the programs of their calls."""
+"""Parts of a run on IPUs, before its first step: devices, state, and the programs of their calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICIES = {"fp32": "float32", "fp16": "mixed_float16"}
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """What a process computes with.
+    """Devices and programs of a process.
 
     Attributes:
       api: `tensorflow.python.ipu`.

@@ -31,7 +31,7 @@ _HEADS = {
 
 
 class Chain(NamedTuple):
-    """What a pipeline computes.
+    """Computations of a pipeline.
 
     Attributes:
       model: with `stages` and `seeds`.

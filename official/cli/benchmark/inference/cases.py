@@ -17,11 +17,9 @@ from official.cli.benchmark.inference.peer_programs.asking import Batch
 from official.cli.benchmark.inference.processes import Group
 from official.cli.benchmark.inference.questions import Windows
 from official.cli.benchmark.inference.systems import System
-from official.planning import machine, speed
 
 if TYPE_CHECKING:
     from official.inference.source import Source
-    from official.planning.machine import Machine
 
 _CALIBRATION = 8, 8  # batches and their sequences, for the ranges of int8
 _PRODUCTS = systems.PRODUCTS.name
@@ -53,20 +51,6 @@ class Bench:
             return questions.generated(self.found.bert.vocab_size, length, 4 * size, models.SEED)
         every = questions.real(self.flags.predict_file, self.found, length)
         return questions.some(every, self.flags.sequences, models.SEED)
-
-    @functools.cached_property
-    def machine(self) -> Machine | None:
-        """This machine as it was measured; None where it was not, or where instances have parts of it."""
-        is_whole = self.flags.instances == 1 and self.flags.num_threads is None and self.flags.rank is None
-        return machine.find(self.flags.machine_file) if is_whole else None
-
-    def predicted_secs(self, dtype: str, tokens: float, size: int) -> float | None:
-        """Returns the seconds that TensorFlow should take for `size` sequences of so many tokens in the mean;
-        None where nothing tells them."""
-        if dtype not in systems.PRODUCTS.dtypes or self.machine is None:
-            return None
-        bert, rounded = self.found.bert, max(1, round(tokens))
-        return speed.predict_forward(bert, "squad", rounded, size, dtype, self.machine).secs
 
     def calibration(self, length: int) -> str:
         """Writes the batches from which int8 takes its ranges; returns their file."""
@@ -170,7 +154,6 @@ def measure_case(
     measured = measuring.measure(turns, bench.amount, tell)
     lengths = [int(length) for batch in batches for length in batch.lengths_N]
     shared = {"flops": models.forward_flops(bench.found.bert, lengths), "sequences": len(lengths)}
-    predicted = bench.predicted_secs(case["dtype"], sum(lengths) / len(lengths), case["batch"])
     return [
         report.row_of(
             case,
@@ -183,7 +166,6 @@ def measure_case(
                 **compared[name],
                 "start_secs": turn.group.start_secs,
                 **shared,
-                "predicted_secs": predicted if turn.group.name == systems.BACKENDS[0] else None,
             },
         )
         for name, turn in told.items()
@@ -232,12 +214,11 @@ def ways_of(system: System, whole_set: bool) -> list[tuple[str, str]]:
 
 def finished(bench: Bench, row: dict[str, Any], peak: float | None) -> dict[str, Any]:
     """Returns a row with what follows from others: FLOPs without padding, their share of bare products."""
-    flops, sequences, predicted = row.pop("flops"), row.pop("sequences"), row["predicted_secs"]
+    flops, sequences = row.pop("flops"), row.pop("sequences")
     gflops = flops / sequences * row["sequences_per_sec"] / 1e9 if flops else None
     return {
         **row,
         "instances": bench.flags.instances,
         "gflops": gflops,
         "share_of_products": gflops / peak if gflops and peak else None,
-        "predicted_sequences_per_sec": row["batch"] / predicted if predicted else None,
     }

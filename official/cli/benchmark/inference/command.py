@@ -16,7 +16,7 @@ import tempfile
 from typing import Any
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import environments, inputs
+from official.cli.benchmark import environments
 from official.cli.benchmark.inference import log_lines, ranks, systems
 from official.io.errors import ConfigError
 
@@ -49,7 +49,6 @@ def make_parser() -> command_line.Parser:
     add("--dtypes", default="fp32", help=f"Comma-separated: {', '.join(systems.DTYPES)}.")
     add("--peers", default="", help=f"Comma-separated: {', '.join(systems.PEERS)}.")
     environments.add_flags(parser)
-    inputs.add_machine_flag(parser)
     _add_amounts(parser)
     outputs.add_flags(parser)
     parser.also(

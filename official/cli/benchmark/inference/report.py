@@ -44,15 +44,15 @@ def table(rows: Sequence[dict]) -> str:
     width = max(len(row["name"]) for row in rows) + 2
     head = f"{'case':<{width}}{'seq/s':>9}{'+-':>7}{'tokens/s':>10}"
     head += "".join(f"{name + ' ms':>10}" for name in ("mean", "min", "p50", "p99", "p999", "max"))
-    lines = [f"{head}{'products':>10}{'predicted':>11}{'logits +-':>11}{'same':>7}"]
+    lines = [f"{head}{'products':>10}{'logits +-':>11}{'same':>7}"]
     for row in rows:
         values = row["latency_ms"]
         latencies = "".join(f"{values[key]:>10.1f}" for key in ("mean", "min", "p50", "p99", "p999", "max"))
-        share, predicted = row["share_of_products"], row["predicted_sequences_per_sec"]
+        share = row["share_of_products"]
         lines.append(
             f"{row['name']:<{width}}{row['sequences_per_sec']:>9.2f}{row['spread']:>7.1%}"
             f"{row['tokens_per_sec']:>10.0f}{latencies}"
-            f"{f'{share:.1%}' if share else '-':>10}{f'{predicted:.2f}' if predicted else '-':>11}"
+            f"{f'{share:.1%}' if share else '-':>10}"
             f"{row['largest_difference']:>11.1e}{row['same_answers']:>7.1%}"
         )
     return "\n".join(lines)
