@@ -1,1 +1,1 @@
-"""Where a run's replicas are and what each of them computes."""
+"""Replicas of a run: their devices, and the part of the work that each computes."""

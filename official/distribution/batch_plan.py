@@ -9,7 +9,7 @@ from official.config import Config, ConfigError, nearest_multiples, steps_per_lo
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a run was laid out for when it began.
+    """Layout of a run, decided when it began.
 
     Attributes:
       workers: processes.
@@ -29,7 +29,7 @@ class Layout:
         return self.num_replicas * self.num_accumulation_steps
 
     def describe(self) -> str:
-        """Returns it in words."""
+        """Returns the layout in words."""
         return (
             f"{self.workers} worker{'s' * (self.workers > 1)} with {self.num_replicas} replicas x"
             f" {self.num_accumulation_steps} micro batches"

@@ -17,7 +17,8 @@ _SECS_TO_PRINT = 0.2
 
 
 class _Event(ctypes.Structure):
-    """What a timer does: struct sigevent of Linux, 64 bytes. See timer_create(2) and sigevent(7)."""
+    """Action of a timer at its end: struct sigevent of Linux, 64 bytes. See timer_create(2) and
+    sigevent(7)."""
 
     _fields_ = [
         ("value", ctypes.c_void_p),  # what the function is called with
@@ -30,7 +31,7 @@ class _Event(ctypes.Structure):
 
 
 class _Times(ctypes.Structure):
-    """When: struct itimerspec."""
+    """Time at which a timer ends: struct itimerspec."""
 
     _fields_ = [
         ("interval_secs", ctypes.c_long),

@@ -1,4 +1,4 @@
-"""How process 0 waits for all others of a run."""
+"""Process 0's side of a meeting: it waits for all others of a run."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Who of a run computes what, so that another number of workers computes the same.
+"""Division of a run's work among its workers, such that another number of workers computes the same.
 
 A run is laid out for the workers that it begins with. Which rows share a micro batch, what dropout drops in
 it, and what its gradient is divided by follow from that layout. Workers that come back in another number deal

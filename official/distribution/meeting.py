@@ -1,4 +1,5 @@
-"""What both sides of a meeting need: a port to listen at, calls, and a wait that says for whom it is."""
+"""Parts that both sides of a meeting need: a port to listen at, calls, and a wait that says for whom it
+is."""
 
 import contextlib
 import dataclasses
@@ -20,7 +21,7 @@ _FREE_PORTS = range(21000, 29000)  # below those that systems give away by thems
 
 @dataclasses.dataclass(frozen=True)
 class Met:
-    """What the processes of a run know once they have met.
+    """Result of a meeting: the addresses of all processes of a run, and the connections between them.
 
     Attributes:
       cluster: with the addresses of all.
@@ -92,7 +93,8 @@ def _check_ipv4(host: str) -> None:
 
 
 class Wait:
-    """How long this process, which listens at a port, has waited, for whom, and what it says about that."""
+    """Wait of this process, which listens at a port: its time limit, and the lines that say who is
+    missing."""
 
     def __init__(self, cluster: Cluster, timeout_secs: float, port: int):
         self.cluster, self.port = cluster, port
@@ -107,7 +109,7 @@ class Wait:
         return min(1.0, max(0.0, min(self._next_line, self._started + self._timeout_secs) - time.monotonic()))
 
     def describe(self, missing: list[int]) -> str:
-        """Returns who is missing, in as much as a line holds."""
+        """Returns the missing processes in words, as many as a line holds."""
         if self.heard:
             return self.heard
         parts = [

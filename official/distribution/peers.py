@@ -42,7 +42,7 @@ _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """How long to wait for other processes, in seconds; see the settings --peer_*_secs.
+    """Time limits of the waits for other processes, in seconds; see the settings --peer_*_secs.
 
     Attributes:
       start: until all are there.

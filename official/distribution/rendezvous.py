@@ -1,4 +1,4 @@
-"""Where the processes of a run wait for each other.
+"""Meeting of the processes of a run, at which they wait for each other.
 
 No TensorFlow: its own wait is silent, answers no signal and lasts an hour.
 

@@ -58,7 +58,7 @@ def num_replicas(config: Config) -> int:
 
 
 def distribute(host_dataset: HostDataset, strategy: tf.distribute.Strategy) -> Iterable:
-    """Returns what `next_batch` deals out: the batches of `host_dataset(tf.distribute.InputContext)`, a
+    """Returns the batches that `next_batch` deals out: those of `host_dataset(tf.distribute.InputContext)`, a
     dataset of replica batches for each host."""
     return backends.of_strategy(strategy).distribute(host_dataset, strategy)
 
@@ -87,16 +87,16 @@ def held(iterator: Iterator, strategy: tf.distribute.Strategy) -> HeldBatch:
 
 
 def next_batch(iterator: Iterator, strategy: tf.distribute.Strategy) -> Any:
-    """Returns the next batch of every replica of this process, from an iterator of what `distribute` returns,
-    or one that is `held`. For graphs, too."""
+    """Returns the next batch of every replica of this process, from an iterator of the batches that
+    `distribute` returns, or one that is `held`. For graphs, too."""
     if isinstance(iterator, HeldBatch):
         return next(iterator)
     return backends.of_strategy(strategy).next_batch(iterator, strategy)
 
 
 def batches(distributed: Iterable, strategy: tf.distribute.Strategy) -> Iterator:
-    """Yields all batches, for every replica of this process, of what `distribute` returns: a set that is read
-    once."""
+    """Yields all batches of a set that is read once, as `distribute` returns it, for every replica of this
+    process."""
     iterator = iter(distributed)
     while True:
         try:

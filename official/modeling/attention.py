@@ -21,7 +21,7 @@ MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of what a token do
 
 
 def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Tensor | Places:
-    """Returns which tokens of a batch see each other, as `self_attention` reads it.
+    """Returns the mask of a batch, as `self_attention` reads it: which tokens see each other.
 
     Args:
       features: of a batch, as for `scores`. With `places`, these are the result.
@@ -42,7 +42,8 @@ def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Te
 
 
 def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns what is added to attention scores, float32: 0 where a token sees another, else MASKED_SCORE.
+    """Returns the mask that is added to attention scores, float32: 0 where a token sees another, else
+    MASKED_SCORE.
 
     Args:
       features: of a batch. With `sequence_ids` (int32 [B, L]: 1, 2, ... for the sequences of a row, 0 for
@@ -108,13 +109,13 @@ def self_attention(
 def _by_head(
     x_BLD: tf.Tensor, parts: Sequence[layers.Affine], heads: int, ops: Operations
 ) -> list[tf.Tensor]:
-    """Returns what dense products make of vectors, each [B, H, L, K]."""
+    """Returns the dense products of vectors, split into heads, each [B, H, L, K]."""
     whole = layers.side_by_side(parts)
     return ops.split_heads(layers.matmul_2d(x_BLD, whole.kernel), whole.bias, len(parts), heads)
 
 
 def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor | None) -> tf.Tensor:
-    """Returns what is added to the scores of the tokens at some positions, [B, 1, R or 1, M], or of all."""
+    """Returns the mask's rows for the tokens at some positions, [B, 1, R or 1, M], or for all."""
     if positions_BR is None or scores_B1LM.shape[2] == 1:  # all tokens see the same
         return scores_B1LM
     # Of a size that is known only when it runs it may be 1 all the same.
@@ -130,7 +131,8 @@ def attend(
     seed: tf.Tensor | None,
     ops: Operations,
 ) -> tf.Tensor:
-    """Returns what `self_attention` does of query, key and value side by side, [B, L, 3 x D], for all tokens.
+    """Returns the heads' outputs side by side for all tokens, [B, L, D], from the products of query, key and
+    value side by side, [B, L, 3 x D].
 
     Args:
       products_BLE: in the compute dtype.
@@ -150,7 +152,7 @@ def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
 
 
 def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Tensor:
-    """Returns the same where every sequence is a row of its own."""
+    """Returns the heads' outputs where every sequence is a row of its own."""
     _, length, columns = sizes(products_BLE)
     size = columns // (3 * heads)
     parts = sequence_rows.take_apart(tf.reshape(products_BLE, [-1, size]), places.products)

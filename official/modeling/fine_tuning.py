@@ -57,7 +57,7 @@ class SpanModel(tf.keras.Model):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what `call` returns, of what the stages gave."""
+        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
         return carried["start_logits"], carried["end_logits"]
 
 
@@ -95,5 +95,5 @@ class SequenceModel(tf.keras.Model):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def outputs_of(self, carried: Tensors) -> tf.Tensor:
-        """Returns what `call` returns, of what the stages gave."""
+        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
         return carried["logits"]

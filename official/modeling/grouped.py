@@ -86,7 +86,7 @@ def _in_blocks(x: tf.Tensor, taps: int, size: int) -> tf.Tensor:
 
 
 def _windows(x: tf.Tensor, taps: int, size: int) -> tf.Tensor:
-    """Returns what each block sees: itself and `taps // 2` tokens on either side, as [groups, B x blocks,
+    """Returns the window of each block: itself and `taps // 2` tokens on either side, as [groups, B x blocks,
     tokens x channels]."""
     block, reach = _block_of(taps), taps // 2
     blocks = _in_blocks(x, taps, size)
@@ -107,7 +107,7 @@ def _block_matrix(weight: tf.Tensor) -> tf.Tensor:
 
 
 def _backward(weight: tf.Tensor) -> tf.Tensor:
-    """Returns the weight of the way back: taps in reverse, channels in and out changed."""
+    """Returns the weight of the backward pass: taps in reverse, input and output channels swapped."""
     taps, size, hidden = weight.shape
     parts = tf.reshape(tf.reverse(weight, [0]), [taps, size, hidden // size, size])
     return tf.reshape(tf.transpose(parts, [0, 3, 2, 1]), [taps, size, hidden])

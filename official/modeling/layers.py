@@ -20,14 +20,14 @@ Bias = Literal["zeros", "normal", "frozen", "none"]
 
 
 class Affine(NamedTuple):
-    """What a dense product takes: kernel [in, out] and bias [out], in the compute dtype; None for none."""
+    """Weights of a dense product: kernel [in, out] and bias [out], in the compute dtype; None for no bias."""
 
     kernel: tf.Tensor
     bias: tf.Tensor | None
 
 
 class Norm(NamedTuple):
-    """What LayerNorm over D takes: gamma and beta [D], float32."""
+    """Weights of LayerNorm over D: gamma and beta [D], float32."""
 
     gamma: tf.Tensor
     beta: tf.Tensor
@@ -44,7 +44,7 @@ class Dense(tf.keras.layers.Layer):
         stddev: float,
         bias: Bias = "zeros",
     ):
-        """Makes them.
+        """Makes the variables.
 
         Args:
           scope: of their names.

@@ -16,7 +16,7 @@ from official.modeling.shapes import sizes
 
 
 class Slots(NamedTuple):
-    """Which token stands in which slot.
+    """Assignment of tokens to slots.
 
     Attributes:
       tokens_BW: int32, the place in its row of the token in a slot; L for an empty slot.

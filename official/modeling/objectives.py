@@ -1,4 +1,5 @@
-"""What is trained, from a model's outputs and a batch: {metric: (weighted sum, weight)}, the losses first.
+"""Training objectives, from a model's outputs and a batch: {metric: (weighted sum, weight)}, the losses
+first.
 
 A row of a batch is one sequence; rows of several have a label, a weight and a [CLS] for each of them.
 """

@@ -54,7 +54,7 @@ class BertPretrainer(tf.keras.Model):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def outputs_of(self, carried: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what `call` returns, of what the stages gave."""
+        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
         return carried["masked_lm_logits"], carried["next_sentence_logits"]
 
     def _masked_lm_stage(self) -> Stage:

@@ -1,4 +1,5 @@
-"""Which vectors of the encoder a model's heads read, where that is not all: the last block needs no others.
+"""Positions of the vectors that a model's heads read, where these are not all: the last block needs no
+others.
 
 The vectors that are read stand as in a row whose predicted tokens are its first: those of the P predicted
 tokens, then one of each sequence's [CLS]. R is the number of both.
@@ -15,7 +16,7 @@ from official.modeling.shapes import sizes
 
 
 class Reads(NamedTuple):
-    """What heads read.
+    """Positions that heads read.
 
     Attributes:
       positions_BR: int32, in [0, L).
@@ -27,7 +28,7 @@ class Reads(NamedTuple):
 
 
 def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
-    """Returns what the masked-LM head and the pooler read of a batch; `features` as `BertPretrainer` takes
+    """Returns the positions that the masked-LM head and the pooler read; `features` as `BertPretrainer` takes
     them."""
     first = predicted_first(features)
     predicted_BP = _first(features, first) if first else features["masked_lm_positions"]
@@ -35,12 +36,12 @@ def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
 
 
 def of_sequences(features: dict[str, tf.Tensor]) -> Reads:
-    """Returns what the pooler alone reads."""
+    """Returns the positions that the pooler alone reads."""
     return Reads(_cls(features, predicted_first(features)), 0)
 
 
 def _cls(features: dict[str, tf.Tensor], slot: int) -> tf.Tensor:
-    """Returns where the [CLS] of each sequence is, int32 [B, S]."""
+    """Returns the position of each sequence's [CLS], int32 [B, S]."""
     positions_BS = features.get("cls_positions")
     return _first(features, 1) + slot if positions_BS is None else positions_BS
 

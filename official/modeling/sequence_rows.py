@@ -21,7 +21,7 @@ _LOG_2 = 0.6931471805599453
 
 
 class Moves(NamedTuple):
-    """Where vectors stand in rows of one sequence, and where in packed ones.
+    """Indices that move vectors between packed rows and rows of one sequence.
 
     Attributes:
       reads: int32 [vectors of a width], one tensor a width: the vector of the packed rows that goes there.
@@ -149,7 +149,8 @@ def _vectors(tokens_NW: list[tf.Tensor], parts: int, heads: int) -> list[tf.Tens
 
 
 def _inverse(reads: list[tf.Tensor], count: int | tf.Tensor) -> tf.Tensor:
-    """Returns which of all `reads` is 0, 1, .. count - 1, int32 [count]; their number for what none is."""
+    """Returns the index among all `reads` of each of 0, 1, .. count - 1, int32 [count]; the number of all
+    reads for one that is not among them."""
     joined = tf.minimum(tf.concat(reads, axis=0), count)
     number = tf.size(joined)
     # Zero is what stays where nothing is scattered to.

@@ -47,7 +47,7 @@ class Stage(NamedTuple):
 
 
 class Staged(Protocol):
-    """What is a list of stages: the encoder and every model."""
+    """A list of stages: the encoder and every model."""
 
     def stages(self) -> list[Stage]:
         """Returns the stages in the order in which they run."""

@@ -21,7 +21,8 @@ _LAYER = re.compile(r".*/layer_\d+/")
 
 
 class CompiledOptimizer(Moments):
-    """What both optimizers share: one function that updates any layer."""
+    """Base of `AdamW` and `Lamb`: updates the variables layer by layer, by one function that all layers
+    share."""
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
@@ -79,15 +80,15 @@ class CompiledOptimizer(Moments):
                     self._update_excluded((weight, m, v), gradient, step)
 
     def _update_excluded(self, handles, gradient, step) -> None:
-        """Updates a weight that does not decay; `step` is what `_shared_by_updates` returns."""
+        """Updates a weight that does not decay; `step` is the result of `_shared_by_updates`."""
         weight, m, v = handles
         gradient = gradient * step["factor"]
         tf.raw_ops.ResourceApplyAdam(var=weight, m=m, v=v, grad=gradient, **step["excluded"])
 
     @staticmethod
     def _update_decayed(handles, grad, factor, state, constants):
-        """Updates a weight that decays: `handles` are those of weight, m and v, `state` is what
-        `_decayed_state` returns."""
+        """Updates a weight that decays: `handles` are those of weight, m and v, `state` is the result of
+        `_decayed_state`."""
         raise NotImplementedError
 
     def _decayed_state(self, rate, beta_1_power, beta_2_power):
@@ -118,7 +119,7 @@ def _update_lamb(handles, grad, factor, state, constants):
 
 @jitted
 def _lamb_direction(handles, grad, factor, corrections, constants):
-    """Updates the moments and returns u; `corrections` are what they are multiplied by."""
+    """Updates the moments and returns u; `corrections` are their factors for bias correction."""
     weight, m, v = read(handles, grad.shape)
     new_m, new_v = moments(m, v, grad * factor, constants)
     write(handles[1:], (new_m, new_v))

@@ -18,7 +18,7 @@ from official.config import by_step as by_step_lib
 
 
 class Shape(NamedTuple):
-    """What a decay knows.
+    """Numbers that define a decay.
 
     Attributes:
       peak: learning rate at the end of the warm-up.
@@ -101,7 +101,7 @@ class ByStep(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 
 def from_config(config: Config) -> tf.keras.optimizers.schedules.LearningRateSchedule:
-    """Returns what --lr_schedule names, where that is not the polynomial, without its warm-up."""
+    """Returns the schedule that --lr_schedule names, without its warm-up; for all but the polynomial."""
     if config.lr_schedule == "custom":
         assert config.lr_schedule_by_step is not None  # validation demands it
         return ByStep(by_step_lib.read(config.lr_schedule_by_step, "lr_schedule_by_step"))

@@ -153,6 +153,6 @@ def gather(tensors: dict):
 
 
 def clip_factor(norm, max_norm: float):
-    """Returns what to multiply gradients of global norm `norm` by, so that it is at most `max_norm`: at most
-    1; NaN where the norm is not finite."""
+    """Returns the factor, at most 1, that scales gradients of global norm `norm` to `max_norm` at most; NaN
+    where the norm is not finite."""
     return tf.where(tf.math.is_finite(norm), max_norm / tf.maximum(norm, max_norm), float("nan"))

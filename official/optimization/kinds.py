@@ -29,7 +29,7 @@ SLOT_NAMES: dict[str, dict[str, str]] = {
 
 
 class Optimizer(Protocol):
-    """What updates weights: our own, or tensorflow-addons' behind the same methods.
+    """An optimizer of weights: our own, or tensorflow-addons' behind the same methods.
 
     Attributes:
       iterations: int64 variable, counts the updates and drives the schedule.
@@ -45,7 +45,7 @@ class Optimizer(Protocol):
         """Returns a moment of a variable, "m" or "v"."""
 
     def scalars(self) -> dict[str, tf.Variable]:
-        """Returns {checkpoint name: variable} of what is kept beside the step counter and the slots."""
+        """Returns {checkpoint name: variable} of the state beside the step counter and the slots."""
 
     def global_norm(self, tensors) -> tf.Tensor:
         """Returns the norm, float32, of all numbers of tensors that are on one device."""

@@ -31,7 +31,8 @@ def loaded(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
 
 
 class ScaledMoment(Moments):
-    """What this one and `compiled_mixed` keep: the first moment in float16, and its scale."""
+    """Base of `PlainAdamW` and of `compiled_mixed.CompiledAdamW`: the first moment in float16, and its
+    scale."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
 

@@ -1,4 +1,4 @@
-"""What our own optimizers keep from step to step, whichever way they compute the update."""
+"""State that our own optimizers keep from step to step, whichever way they compute the update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from official.optimization import spread
 
 
 class Constants(NamedTuple):
-    """What stays the same from step to step: Adam's numbers and the decay of the weights that do decay."""
+    """Constants of an optimizer: the decay of the weights that do decay, and Adam's numbers."""
 
     weight_decay: float
     beta_1: float
@@ -22,7 +22,7 @@ class Constants(NamedTuple):
 
 
 class Slots:
-    """Step counter, and what is kept of every variable.
+    """Step counter, and the slots of every variable.
 
     Attributes:
       iterations: int64 variable, counts the updates.
@@ -65,7 +65,7 @@ class Slots:
         return self._moments[variable.name][slot]
 
     def scalars(self) -> dict[str, tf.Variable]:
-        """Returns {checkpoint name: variable} of what is kept beside the step counter and the slots."""
+        """Returns {checkpoint name: variable} of the state beside the step counter and the slots."""
         return {}
 
     def global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """LAMB and AdamW as their formulas read, one TensorFlow operation after the other.
 
-What --fused_ops=false takes where tensorflow-addons is not installed; equal to its optimizers to rounding.
+--fused_ops=false takes them where tensorflow-addons is not installed. They equal its optimizers to rounding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from official.optimization.moments import Moments, write
 
 
 class PlainOptimizer(Moments):
-    """What both optimizers share; a subclass says what becomes of a weight."""
+    """Base of `AdamW` and `Lamb`: updates moments and weights; a subclass computes the change of a weight."""
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
@@ -46,7 +46,7 @@ class PlainOptimizer(Moments):
         return m
 
     def _change(self, weight, moments, corrections, rate, decays: bool):
-        """Returns what a weight decreases by.
+        """Returns the tensor that is subtracted from a weight.
 
         Args:
           weight: tensor.

@@ -25,12 +25,12 @@ Terms = dict  # {name: (weighted sum, weight)}
 
 
 class Objective(Protocol):
-    """What is trained: losses of a model and a batch.
+    """A training objective: losses of a model and a batch.
 
     Attributes:
-      losses: names whose mean losses add up to what is trained.
+      losses: names of the losses; a step minimises the sum of their means.
       metrics: names of everything `terms` returns, the losses first.
-      local_epsilon: per loss, what is added to the weight of a micro batch with --loss_normalization=local.
+      local_epsilon: per loss, added to the weight of a micro batch with --loss_normalization=local.
     """
 
     losses: tuple[str, ...]
@@ -41,17 +41,17 @@ class Objective(Protocol):
         """Returns the weight of every loss in a batch, without running the model."""
 
     def terms(self, outputs: Any, batch: Batch) -> Terms:
-        """Returns {metric: (weighted sum, weight)} of a batch, from what the model made of it; for losses the
+        """Returns {metric: (weighted sum, weight)} of a batch, from the model's outputs; for losses the
         weight is that of `weights`."""
 
 
 class Shared(NamedTuple):
-    """What all micro batches of a replica's step share.
+    """Values that all micro batches of a replica's step share.
 
     Attributes:
-      factors: {loss: what its sum is multiplied by}, see `loss_factors`.
+      factors: {loss: factor of its sum}, see `loss_factors`.
       seeds: int32 [micro batches, 4], of dropout in each, see `dropout_seeds`.
-      scale: what the objective is multiplied by, see `objective_scale`.
+      scale: factor of the objective, see `objective_scale`.
     """
 
     factors: dict[str, tf.Tensor]
@@ -60,7 +60,8 @@ class Shared(NamedTuple):
 
 
 class LaidOut(NamedTuple):
-    """Replicas and micro batches of each that a step counts as, however many compute it."""
+    """The layout that a step counts as, however many replicas compute it: replicas, and micro batches of
+    each."""
 
     num_replicas: int
     num_micro_batches: int
@@ -73,7 +74,7 @@ Accumulate = Callable
 class Gradients(NamedTuple):
     """Gradients of all variables as they were added up: the true ones are `tensors` / `divisor`.
 
-    Nothing is divided before the update, which multiplies once by all that is left to do.
+    Nothing is divided before the update, which multiplies once, by the product of all factors.
     """
 
     tensors: list[tf.Tensor]
@@ -96,7 +97,7 @@ def make_replica_gradients(
     every replica.
 
     `accumulate` makes the sums of a replica's micro batches; without it one follows the other on one device.
-    `laid_out` is what the step counts as; unset: what it is.
+    `laid_out` is the layout that the step counts as; unset: the one that it has.
 
     --loss_normalization and --clip_scope choose between two published ways:
       global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
@@ -145,8 +146,8 @@ def dropout_seeds(config: Config, state: TrainState, num_micro_batches: int, lai
 
 
 def objective_scale(config: Config, state: TrainState, laid_out: LaidOut) -> tf.Tensor:
-    """Returns what the objective of a micro batch is multiplied by, so that small gradients survive float16;
-    1 without loss scaling."""
+    """Returns the factor of a micro batch's objective that lets small gradients survive float16; 1 without
+    loss scaling."""
     if not state.loss_scale:
         return tf.constant(1.0)
     factor = step_factors.scale_factor(config, laid_out.num_micro_batches, laid_out.num_replicas)
@@ -156,7 +157,7 @@ def objective_scale(config: Config, state: TrainState, laid_out: LaidOut) -> tf.
 def loss_factors(
     config: Config, objective: Objective, batch: Batch, laid_out: LaidOut
 ) -> dict[str, tf.Tensor]:
-    """Returns what the summed loss of each name is multiplied by; called by a replica.
+    """Returns {loss: factor of its sum}; called by a replica.
 
     global: 1 / weight of the whole step, all replicas and micro batches. local: 1, or 1 / replicas with
     --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
@@ -220,8 +221,9 @@ def micro_batch_gradients(
 
 
 def objective_of(config: Config, objective: Objective, terms: Terms, shared: Shared) -> tf.Tensor:
-    """Returns what the backward pass of a micro batch starts from: the sum of its summed losses times their
-    factors, times the scale; with --loss_normalization=local each loss is first divided by its own weight."""
+    """Returns the scalar that the backward pass of a micro batch starts from: the sum of its summed losses
+    times their factors, times the scale; with --loss_normalization=local each loss is first divided by its
+    own weight."""
     factors = shared.factors
     if config.loss_normalization == "local":
         factors = {
@@ -232,8 +234,8 @@ def objective_of(config: Config, objective: Objective, terms: Terms, shared: Sha
 
 
 def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micro_batches: int) -> Gradients:
-    """Returns accumulated gradients with what is left to divide them by: the scale, where no clipping of
-    micro batches has done it, and the number of micro batches, where their mean is wanted."""
+    """Returns accumulated gradients with their divisor: the scale, where no clipping of micro batches has
+    divided by it, and the number of micro batches, where their mean is wanted."""
     left: tf.Tensor | float = 1.0 if config.clip_scope == "micro_batch" else scale
     return Gradients(tensors, left * float(step_factors.micro_batch_divisor(config, num_micro_batches)))
 

@@ -1,4 +1,4 @@
-"""Where operations on variables run, where a model is spread over several devices."""
+"""Placement of operations on variables, for a model that is spread over several devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def device_of(variable: tf.Variable) -> str:
 
 
 def by_device(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
-    """Returns the places of tensors in their list, those of each device together."""
+    """Returns the indices of tensors in their list, those of each device together."""
     places: dict[str, list[int]] = {}
     for place, tensor in enumerate(tensors):
         places.setdefault(tensor.device or "", []).append(place)

@@ -23,7 +23,7 @@ def make_state(
 
 @contextlib.contextmanager
 def restored(variables: list[tf.Variable]) -> Iterator[None]:
-    """Gives the variables their values back after its block, bit for bit.
+    """Context that restores the values of the variables at its end, bit for bit.
 
     Meanwhile these are in the host's memory, not on the device, and of a variable that is all zero, as a new
     optimizer's are, nothing is kept.

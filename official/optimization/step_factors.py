@@ -1,4 +1,4 @@
-"""What the objective and the gradients of a step are multiplied by, as the settings say: plain numbers."""
+"""Factors of a step's objective and gradients, from the settings alone: plain numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from official.config import Config
 
 
 def scale_factor(config: Config, num_micro_batches: int, num_replicas: int) -> int:
-    """Returns what the loss scale is multiplied by for the objective of a micro batch.
+    """Returns the factor that the loss scale gets in the objective of a micro batch.
 
     With --loss_normalization=global a micro batch's part of the step's mean loss is smaller than its own mean
     by these two numbers; without them the scale would leave small gradients below what float16 can hold.
@@ -15,13 +15,13 @@ def scale_factor(config: Config, num_micro_batches: int, num_replicas: int) -> i
 
 
 def local_factor(config: Config, num_replicas: int) -> float:
-    """Returns what a micro batch's mean loss is multiplied by with --loss_normalization=local: 1, or
-    1 / replicas with --scale_loss."""
+    """Returns the factor of a micro batch's mean loss with --loss_normalization=local: 1, or 1 / replicas
+    with --scale_loss."""
     return 1.0 / num_replicas if config.scale_loss else 1.0
 
 
 def micro_batch_divisor(config: Config, num_micro_batches: int) -> int:
-    """Returns what summed gradients are divided by for the mean over micro batches; 1 where their sum is
+    """Returns the divisor of summed gradients that gives their mean over micro batches; 1 where the sum is
     wanted."""
     averages = config.loss_normalization == "local" and config.gradient_reduction == "mean"
     return num_micro_batches if averages else 1

@@ -1,4 +1,4 @@
-"""What every back end has."""
+"""Interface of a back end, and the functions that most of them share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def deal_out(iterator: Iterator, strategy: tf.distribute.Strategy) -> Any:
 
 
 def input_context(strategy: tf.distribute.Strategy) -> tf.distribute.InputContext:
-    """Says which of the processes this one is, of how many, in the order of their replicas."""
+    """Returns the context of this process: its number, in the order of the replicas, and the number of
+    processes."""
     replicas: list[int] = []
 
     def take_part(context: tf.distribute.ReplicaContext) -> int:
@@ -48,7 +49,7 @@ def input_context(strategy: tf.distribute.Strategy) -> tf.distribute.InputContex
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """How the devices of one kind are found and used.
+    """A kind of devices: the functions that find and use them.
 
     Attributes:
       strategies: the kinds of strategies that are its own.

@@ -27,7 +27,7 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
 
     Attributes:
       grid: the devices of each replica.
-      plan: what is where; None before the model is known.
+      plan: which stages are on which device; None before the model is known.
     """
 
     def __init__(self, grid: list[list[str]]):
@@ -75,7 +75,7 @@ def as_pipeline(strategy: tf.distribute.Strategy) -> PipelineStrategy | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Together:
-    """What a variable can be put beside, as TensorFlow reads it of another variable: a device a replica."""
+    """Devices to put a variable on, one a replica; TensorFlow takes it for a variable to colocate with."""
 
     _devices: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Which replicas of a run this process has: all, or by poprun its part of them."""
+"""Replicas of a run that this process has: all, or by poprun its part of them."""
 
 from __future__ import annotations
 

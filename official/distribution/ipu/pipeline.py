@@ -36,7 +36,7 @@ class Queues(NamedTuple):
 
 
 class Training(NamedTuple):
-    """How a pipeline trains.
+    """Training by a pipeline: its optimizer, and the steps of a call.
 
     Attributes:
       optimizer_function: outputs of the last stage -> OptimizerFunctionOutput.

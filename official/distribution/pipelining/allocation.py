@@ -1,4 +1,4 @@
-"""Which device holds which part of a model, in the words of Graphcore's logs."""
+"""Allocation of a model's parts to devices, in the words of Graphcore's logs."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Cost(NamedTuple):
-    """What a stage of a model costs.
+    """Cost of a stage of a model.
 
     Attributes:
       flops: of its forward pass of a micro batch.

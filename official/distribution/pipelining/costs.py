@@ -1,4 +1,4 @@
-"""What each stage of a model costs, from the configuration alone: by this a number of stages is balanced.
+"""Cost of each stage of a model, from the configuration alone; a number of stages is balanced by it.
 
 D hidden, F feed-forward, H heads, L length of a row, P predictions a row, V vocabulary, R rows of a micro
 batch.

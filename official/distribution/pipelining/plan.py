@@ -21,7 +21,7 @@ MOST_IN_A_ROUND = 32  # micro batches: the graph of a step has a piece for each 
 
 @dataclasses.dataclass(frozen=True)
 class PipelinePlan:
-    """Which stages of the model are on which device, and in which order they work.
+    """A plan: which stages of the model are on which device, and in which order they work.
 
     Attributes:
       stages: names of the model's stages in each stage of the pipeline, in the model's order.
@@ -55,7 +55,7 @@ class PipelinePlan:
         return placement.in_their_words(self.stages)
 
     def description(self) -> dict:
-        """Returns what result.json says of it."""
+        """Returns the plan as it stands in result.json."""
         return {
             "stages": self.notation,
             "devices": list(self.devices),

@@ -1,4 +1,4 @@
-"""What a schedule takes: devices, micro batches. One line for each that it does not."""
+"""Rules of the schedules for devices and micro batches. What breaks one is refused in a line of its own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: in
 
 
 def micro_batch_divisor(devices: Sequence[int], schedule: str, trains: bool) -> int:
-    """Returns what the micro batches of a step must be a multiple of.
+    """Returns the number that the micro batches of a step must be a multiple of.
 
     Graphcore's compiler rolls a schedule up into a loop. grouped: twice the stages, in inference the stages;
     interleaved: the rotations of the stages' devices that do not overlap; all others: any number. One

@@ -49,7 +49,7 @@ class Timeline(NamedTuple):
 def orders_of(
     num_stages: int, devices: Sequence[int], schedule: str, micro_batches: int, trains: bool = True
 ) -> list[list[Work]]:
-    """Returns what each device does in a step, in order.
+    """Returns the works of each device in a step, in order.
 
     Every device can do its works in this order, waiting for what it needs of others: the time of a work is
     after those of what it needs, so no two wait for each other. A stage takes its micro batches in their
@@ -72,7 +72,7 @@ def orders_of(
 def time_of(
     work: Work, num_stages: int, schedule: str, micro_batches: int, trains: bool = True
 ) -> tuple[int, int]:
-    """Returns when a work is done, as numbers that sort.
+    """Returns the time of a work in a schedule, as numbers that sort.
 
     gpipe: all forward passes, then all backward passes. Source: Huang et al., GPipe, arXiv:1811.06965.
     1f1b: backward passes first; stage s of S keeps at most S - s micro batches. Source: Narayanan et al.,
@@ -138,7 +138,7 @@ def usual_secs(work: Work) -> float:
 def make_timeline(
     plan: PipelinePlan, secs: Callable[[Work], float] = usual_secs, trains: bool = True
 ) -> Timeline:
-    """Returns when each work of a plan is done. Sending takes no time.
+    """Returns the timeline of a plan: the start and end of each work. Sending takes no time.
 
     Args:
       plan: the plan.

@@ -5,7 +5,7 @@ A file has
       the Keras layer with the variables of block `index`, under the scope layer_<index>; its `tensors()` are
       the block's weights, a NamedTuple of tensors
   run(weights, x_BLD, context, seed, config, ops) -> [B, L, D]
-      what the block does with vectors, in their type; a function of its arguments alone
+      the block's outputs for vectors, in their type; a function of its arguments alone
 and, where the kind wants them,
   IS_PRENORM
       true: a LayerNorm follows the last block
@@ -13,7 +13,7 @@ and, where the kind wants them,
       true: where the context has `reads_BR`, `run` gives only the vectors there, [B, R, D], and does no more
       than they need; of other kinds the encoder picks them
   slots(features, config) -> Slots or None
-      what keeps the sequences of a row apart where the order of tokens counts; it is put into the context
+      keeps the sequences of a row apart where the order of tokens counts; it is put into the context
 Nothing else names the kinds: a new file is a new kind.
 """
 
@@ -31,7 +31,7 @@ from official.modeling.sequence_rows import Places
 
 
 class Context(NamedTuple):
-    """What blocks know of a batch beside its vectors.
+    """Properties of a batch that blocks read beside its vectors.
 
     Attributes:
       seen: which tokens see each other, see `attention.seen`.
@@ -48,7 +48,7 @@ class Context(NamedTuple):
 
 
 class Kind(Protocol):
-    """What the file of a kind of block has."""
+    """Module of a kind of block: its layer, and the function that runs it."""
 
     def Block(self, config: BertConfig, index: int) -> Any: ...  # noqa: N802
 

@@ -1,4 +1,4 @@
-"""What of a model is bound by memory: sets of operations, each a module with the functions of `Operations`.
+"""Memory-bound operations of a model, in sets: each set is a module with the functions of `Operations`.
 
   plain  TensorFlow's own operations and gradients: goes everywhere, and says what the functions mean
   fused  the same to rounding, faster on CPUs

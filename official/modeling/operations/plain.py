@@ -121,7 +121,7 @@ def attend_again(
     rate: float,
     seed: tf.Tensor | None,
 ) -> tf.Tensor:
-    """Returns what `attend` does, and keeps only its arguments for the backward pass: scores, softmax and
+    """Returns the result of `attend`, and keeps only the arguments for the backward pass: scores, softmax and
     dropout are computed again there."""
 
     def again(query, seed, key, value, scores):

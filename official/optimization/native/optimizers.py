@@ -13,7 +13,8 @@ from official.optimization.moments import write
 
 
 class NativeOptimizer(compiled.CompiledOptimizer):
-    """What both share: the operation, and the numbers of a step that it takes."""
+    """Base of `AdamW` and `Lamb`: updates the variables of a device, and their copies in another type, by one
+    call of our own operation."""
 
     _LAYERWISE = False
 

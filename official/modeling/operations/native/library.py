@@ -1,4 +1,4 @@
-"""Whether a model takes the operations of operations.cc, and the module of them."""
+"""Loader of the operations of operations.cc, and the decision whether a model takes them."""
 
 from __future__ import annotations
 
