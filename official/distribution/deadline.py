@@ -17,8 +17,7 @@ _SECS_TO_PRINT = 0.2
 
 
 class _Event(ctypes.Structure):
-    """Action of a timer at its end: struct sigevent of Linux, 64 bytes. See timer_create(2) and
-    sigevent(7)."""
+    """Action at a timer's end: struct sigevent of Linux, 64 bytes. See timer_create(2) and sigevent(7)."""
 
     _fields_ = [
         ("value", ctypes.c_void_p),  # what the function is called with

@@ -1,5 +1,4 @@
-"""Parts that both sides of a meeting need: a port to listen at, calls, and a wait that says for whom it
-is."""
+"""Parts that both sides of a meeting need: a port to listen at, calls, and a wait that names the missing."""
 
 import contextlib
 import dataclasses
@@ -93,8 +92,7 @@ def _check_ipv4(host: str) -> None:
 
 
 class Wait:
-    """Wait of this process, which listens at a port: its time limit, and the lines that say who is
-    missing."""
+    """Wait of this process, which listens at a port: time limit, and the lines that say who is missing."""
 
     def __init__(self, cluster: Cluster, timeout_secs: float, port: int):
         self.cluster, self.port = cluster, port

@@ -1,5 +1,4 @@
-"""Watch of a run's processes over each other: each notices, in bounded time, that one is gone or does not go
-on.
+"""Mutual watch of a run's processes: each notices, in bounded time, that one is gone or does not go on.
 
 A thread in each process holds the connections over which they have met: process 0 to all others, these to
 process 0. It says a few times a minute that the process is there, and how many times it has come to a point

@@ -42,8 +42,7 @@ def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Te
 
 
 def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the mask that is added to attention scores, float32: 0 where a token sees another, else
-    MASKED_SCORE.
+    """Returns the mask to add to attention scores, float32: 0 where a token sees another, else MASKED_SCORE.
 
     Args:
       features: of a batch. With `sequence_ids` (int32 [B, L]: 1, 2, ... for the sequences of a row, 0 for

@@ -1,5 +1,4 @@
-"""Training objectives, from a model's outputs and a batch: {metric: (weighted sum, weight)}, the losses
-first.
+"""Objectives, from a model's outputs and a batch: {metric: (weighted sum, weight)}, the losses first.
 
 A row of a batch is one sequence; rows of several have a label, a weight and a [CLS] for each of them.
 """

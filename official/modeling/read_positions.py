@@ -1,5 +1,4 @@
-"""Positions of the vectors that a model's heads read, where these are not all: the last block needs no
-others.
+"""Positions of the vectors that a model's heads read, where not all: the last block needs no others.
 
 The vectors that are read stand as in a row whose predicted tokens are its first: those of the P predicted
 tokens, then one of each sequence's [CLS]. R is the number of both.

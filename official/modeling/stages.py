@@ -47,7 +47,7 @@ class Stage(NamedTuple):
 
 
 class Staged(Protocol):
-    """A list of stages: the encoder and every model."""
+    """A model, or the encoder, as a list of stages."""
 
     def stages(self) -> list[Stage]:
         """Returns the stages in the order in which they run."""

@@ -21,8 +21,7 @@ _LAYER = re.compile(r".*/layer_\d+/")
 
 
 class CompiledOptimizer(Moments):
-    """Base of `AdamW` and `Lamb`: updates the variables layer by layer, by one function that all layers
-    share."""
+    """Base of `AdamW` and `Lamb`: updates variables layer by layer, by one function that all layers share."""
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a

@@ -31,8 +31,7 @@ def loaded(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
 
 
 class ScaledMoment(Moments):
-    """Base of `PlainAdamW` and of `compiled_mixed.CompiledAdamW`: the first moment in float16, and its
-    scale."""
+    """Base of the AdamW here and in `compiled_mixed`: the first moment in float16, and its scale."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
 

@@ -60,8 +60,7 @@ class Shared(NamedTuple):
 
 
 class LaidOut(NamedTuple):
-    """The layout that a step counts as, however many replicas compute it: replicas, and micro batches of
-    each."""
+    """The layout that a step counts as, however many compute it: replicas, and micro batches of each."""
 
     num_replicas: int
     num_micro_batches: int

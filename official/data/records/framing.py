@@ -1,4 +1,4 @@
-"""How records lie in a file: in the frames of a TFRecord, or one after the other, all of one size.
+"""Framing of the records in a file: in the frames of a TFRecord, or one after the other, all of one size.
 
 Files of the second kind say nothing of themselves: format and size of their records are found by trying which
 make most records of a sample right. A row of few sequences may be read in several shapes, one of many in one.
@@ -25,7 +25,7 @@ _SAMPLED = 16  # records of a file
 
 
 class Unframed(NamedTuple):
-    """What a file without frames holds."""
+    """Records of a file without frames: their format and size."""
 
     record_format: str
     num_bytes: int  # of a record
@@ -51,9 +51,9 @@ class Wanted(NamedTuple):
 
 
 def find(path: str, wanted: Wanted | None = None) -> Unframed | None:
-    """Returns the layout of a file: the one that flags give, where its records may be that; else what most
-    of its records may be, of those that are looked at. None where it has frames, is empty, or neither its
-    first nor its last record is right. Raises ConfigError where it cannot be read."""
+    """Returns the layout of a file: the one that flags give, where its records may be that; else the one that
+    most of its records may be, of those that are looked at. None where it has frames, is empty, or neither
+    its first nor its last record is right. Raises ConfigError where it cannot be read."""
     with io_files.naming(path):
         found = _find(path, io_files.version(path))
     told = [each for each in found if wanted and wanted.fits(each)]
@@ -104,7 +104,7 @@ def has_none(record_format: str) -> bool:
 
 
 def find_in(paths: list[str], record_format: str, wanted: Wanted | None = None) -> Unframed | None:
-    """Returns what files of a format hold, by the first of them that shows it; None for a format that has
+    """Returns the layout of files of a format, by the first of them that shows it; None for a format that has
     frames. See `find`. Raises ConfigError where a file cannot be read."""
     if not has_none(record_format):
         return None
@@ -113,13 +113,13 @@ def find_in(paths: list[str], record_format: str, wanted: Wanted | None = None) 
 
 
 def bytes_of(paths: list[str], record_format: str) -> int | None:
-    """Returns the bytes of a record of some files, as `find_in` does."""
+    """Returns the bytes of a record of some files; None where `find_in` finds no layout."""
     found = find_in(paths, record_format)
     return found.num_bytes if found else None
 
 
 def opener(paths: list[str], record_format: str) -> Callable[[tf.Tensor | str | list[str]], tf.data.Dataset]:
-    """Returns what opens some of these files, of one format, as a dataset of their records, string."""
+    """Returns a function from some of these files, of one format, to a dataset of their records, string."""
     if not has_none(record_format):
         return tf.data.TFRecordDataset
     num_bytes = bytes_of(paths, record_format) or _LONGEST  # which fails, and the reason is looked for

@@ -1,4 +1,4 @@
-"""Where an interleaved reading of files stands after some records: found by arithmetic, not by reading.
+"""Position of an interleaved reading of files after some records: found by arithmetic, not by reading.
 
 Files are read in groups, one group after the other. The files of a group are read in turns, a block of `part`
 records of each; the last block of a file is what is left of it. That is how tf.data's interleave works on
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where a reading stands.
+    """Position of a reading.
 
     Attributes:
       files: (number, records that are passed) of those not read to the end: those of the group in the order
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 def find_place(records: Sequence[int], cycle: int, part: int, passed: int) -> Place:
-    """Returns where the reading stands after its first `passed` records.
+    """Returns the position of the reading after its first `passed` records.
 
     Args:
       records: of each file, in the order in which they are opened.

@@ -29,7 +29,7 @@ _LEAST = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wik
 
 @dataclasses.dataclass(frozen=True)
 class Packer:
-    """How rows are packed.
+    """Packing of sequences into rows.
 
     Attributes:
       example_schema: of a sequence, see `schema.pretraining_schema`.
@@ -110,7 +110,7 @@ class Packer:
         return grouping.group(lengths_N, predictions_N, self.length, self.slots, self.depth)
 
     def sequences_of(self, rows_R: tf.Tensor) -> tf.Tensor:
-        """Returns how many sequences rows of `pack` hold, int64 [R]."""
+        """Returns the number of sequences in each row of `pack`, int64 [R]."""
         first = self.length + 2 * self.slots
         return tf.math.count_nonzero(rows_R[:, first : first + self.depth], axis=1)
 

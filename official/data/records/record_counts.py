@@ -1,4 +1,4 @@
-"""How many records and rows files of each format hold, see `row_counts`.
+"""Counts of the records and rows in files of each format, see `row_counts`.
 
 Only records of formats that hold any number of rows are parsed.
 """
@@ -19,7 +19,7 @@ _PARSED_RECORDS = 64  # at once
 
 
 def count(paths: list[str], record_format: str, kept_path: str = "") -> list[RowCounts]:
-    """Returns what each file holds; see `row_counts.count`.
+    """Returns the counts of each file; see `row_counts.count`.
 
     Args:
       paths: TFRecord files.
@@ -34,7 +34,7 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
 
 
 def _counter(paths: list[str], record_format: str) -> Callable[[str], RowCounts]:
-    """Returns (path) -> what a file of a format holds; `paths` are those that may show how it is framed."""
+    """Returns (path) -> the counts of a file of a format; `paths` may show how it is framed."""
     if not framing.has_none(record_format):
         return functools.partial(_count_file, record_format=record_format)
     num_bytes = functools.lru_cache(lambda: framing.bytes_of(paths, record_format))

@@ -92,12 +92,12 @@ def average_sequences(files: list[str], record_format: str) -> float | None:
 
 
 def rows_per_record(record_format: str) -> int:
-    """Returns how many rows a record holds at most."""
+    """Returns the largest number of rows in a record."""
     return _READERS[record_format].ROWS_PER_RECORD
 
 
 def records_of(rows: int, record_format: str) -> int:
-    """Returns how many whole records hold so many rows, one at least."""
+    """Returns the number of whole records that hold so many rows, one at least."""
     return max(rows // rows_per_record(record_format), 1)
 
 

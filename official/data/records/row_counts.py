@@ -1,4 +1,4 @@
-"""How many records and rows the files of a job hold: counted once, and kept beside the run.
+"""Counts of the records and rows in the files of a job: made once, and kept beside the run.
 
 Records are counted by going from length to length through the file's bytes. Files that
 `create_pretraining_data.py` made need not be read at all: its manifest says how many examples they have.
@@ -57,13 +57,13 @@ class RowCounts:
 def count(
     paths: list[str], kept_path: str, has_one_row: bool, count_file: Callable[[str], RowCounts]
 ) -> list[RowCounts]:
-    """Returns what each file holds.
+    """Returns the counts of each file.
 
     Args:
       paths: TFRecord files.
       kept_path: file of the counts of an earlier call, which is brought up to date; unset: none is kept.
       has_one_row: whether each record of them is one row: then manifests can tell.
-      count_file: what a file holds.
+      count_file: (path) -> the counts of a file.
 
     Raises:
       ConfigError: for a file that cannot be read, or is damaged.
@@ -132,8 +132,8 @@ def _write_kept(path: str, paths: list[str], versions: list[tuple[int, int]], fo
 def _by_manifests(
     paths: list[str], versions: list[tuple[int, int]], found: list[RowCounts | None]
 ) -> list[RowCounts | None]:
-    """Fills in what the manifests in the files' folders say, for records of one row. Of a file that has
-    another size now they say nothing."""
+    """Fills in the counts that manifests in the files' folders have, for records of one row; none of a file
+    that has another size now."""
     folders = list(map(os.path.dirname, paths))
     manifests = {
         folder: _manifest_counts(folder)

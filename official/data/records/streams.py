@@ -1,7 +1,7 @@
 """The order of training rows: files are dealt out to streams, and each is read for ever in an order of
 its own.
 
-Where a stream goes on after any number of rows is found by arithmetic, from the numbers of records and
+The position of a stream after any number of rows is found by arithmetic, from the numbers of records and
 rows of its files; what was read before is passed over without being parsed or shuffled.
 """
 
@@ -32,7 +32,7 @@ _PACKING = -1  # in place of an epoch: the order of packed rows
 
 
 class _Place(NamedTuple):
-    """Where a stream goes on inside an epoch; one of all streams has a dimension more."""
+    """Position of a stream inside an epoch; that of all streams has a dimension more."""
 
     epoch: int
     files: list[str]  # in the order in which they are opened
@@ -45,13 +45,13 @@ class _Place(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How records of a format become rows.
+    """Reading of a format: the functions that make rows of its records.
 
     Attributes:
       open: (paths) -> dataset of their records, string.
       unpack: records, string [B] -> rows, [N] or [N, W], in the form in which they are shuffled.
       rows_per_record: at most.
-      count_rows: (paths, path of the file that the counts are kept in) -> what each file holds.
+      count_rows: (paths, path of the file that the counts are kept in) -> the counts of each file.
     """
 
     open: Callable[[tf.Tensor | str | list[str]], tf.data.Dataset]
@@ -121,8 +121,8 @@ class Streams(NamedTuple):
         to_words: Callable[[tf.Tensor], tf.Tensor],
     ) -> tf.data.Dataset:
         """Returns rows (`Packer.pack`) that are packed of the sequences of each stream, and the numbers of
-        their streams, int32 [batch_size]; as many of one stream as of the other. `to_words` makes of unpacked
-        sequences what the packer takes.
+        their streams, int32 [batch_size]; as many of one stream as of the other. `to_words` turns unpacked
+        sequences into the packer's input.
 
         Stream numbers[i] begins after its first sequences_done[i] sequences. Its sequences are cut into
         buffers from its beginning on, and each buffer is packed by itself: what is passed over of the first
@@ -218,7 +218,7 @@ class Streams(NamedTuple):
         return max(_SHUFFLED_ROWS // self.num_streams // self.reading.rows_per_record, 1)
 
     def _cycle(self) -> int:
-        """Returns how many files of a stream are read in turns: all groups are about equally large."""
+        """Returns the number of files of a stream that are read in turns: groups are about equally large."""
         own = -(-len(self.files) // self.num_streams)
         return -(-own // -(-own // _INTERLEAVED_FILES))
 
@@ -241,7 +241,7 @@ class Streams(NamedTuple):
         return tuple(np.array(values, None if name == "files" else np.int64) for name, values in fields)
 
     def _place(self, number: int, rows_done: int, counts: dict[str, RowCounts]) -> _Place:
-        """Returns where a stream goes on after its first rows, found by arithmetic."""
+        """Returns the position of a stream after its first rows, found by arithmetic."""
         epoch_rows = sum(counts[path].rows for path in self.files[number :: self.num_streams])
         if not epoch_rows:
             raise ConfigError(f"--input_files: {self.files[number]} has no examples.")

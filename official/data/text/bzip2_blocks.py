@@ -27,7 +27,7 @@ _MOST_BLOCK_BYTES = 1 << 22  # packed; text that does not compress takes 1 MB
 
 
 class _Mark(NamedTuple):
-    """Where a block or the end of a stream seems to begin, in bits of the file."""
+    """Apparent beginning of a block or of the end of a stream, in bits of the file."""
 
     bit: int
     is_end: bool
@@ -166,7 +166,7 @@ class Blocks:
                 bit, combined = self._stream_at(self._end_of_stream(end.bit, combined)), 0
 
     def _first_bit(self) -> int | None:
-        """Returns where the first block begins that is one, None where there is none."""
+        """Returns the bit at which the first true block begins, None where there is none."""
         mark = self._packed.first_block()
         if mark is None:
             return None

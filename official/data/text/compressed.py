@@ -129,7 +129,7 @@ class _Decompressed(io.RawIOBase):
         return data
 
     def _packed(self) -> bytes | None:
-        """Returns what the stream is to be given next, None at the end of the file."""
+        """Returns the next packed bytes for the stream, None at the end of the file."""
         if not self._stream.eof:
             packed = self._file.read(_PACKED_BYTES) if self._stream.needs_input else b""
             if self._stream.needs_input and not packed:

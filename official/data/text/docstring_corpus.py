@@ -47,7 +47,7 @@ _SHARED_RUN = 8  # words that an evaluation sentence may not have in common, in 
 
 @dataclasses.dataclass
 class CorpusCounts:
-    """What became of the sources."""
+    """Counts of what was found in the sources, and of what was left out."""
 
     modules: int = 0
     unparsable_modules: int = 0

@@ -68,8 +68,8 @@ def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = Mappi
 
 
 def read(folder: str) -> dict:
-    """Returns what is in FOLDER/samples.json, "documents" always: the beginnings of the documents; none where
-    there is no such file."""
+    """Returns the contents of FOLDER/samples.json, "documents" always: the beginnings of the documents; none
+    where there is no such file."""
     samples = json_files.read_json_or_empty(os.path.join(folder, FILE_NAME))
     found = samples.get("documents")
     texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []

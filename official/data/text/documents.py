@@ -92,8 +92,8 @@ def read_in_blocks(
 def _small_unit(
     split: Split, sentence_splitting: str, counts: ReadCounts, text_field: str
 ) -> sentences.Unit | None:
-    """Does for a whole small file of plain text what `_read_units` does, at half the cost; None for others.
-    There may be very many of them."""
+    """Reads a whole small file of plain text as `_read_units` does, at half the cost; None for others. There
+    may be very many of them."""
     content = text_files.plain_content(split) if sentence_splitting == "auto" else None
     text = None if content is None else _plain_text_of(content)
     if content is None or text is None or len(content) >= _most_small_bytes():

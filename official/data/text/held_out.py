@@ -1,4 +1,4 @@
-"""Which documents are held out for evaluation: a function of a document's own text, and of nothing else.
+"""Choice of the documents held out for evaluation: a function of a document's own text, and of nothing else.
 
 Text that is added, files that are renamed, cut, compressed or read in another order, other tokens, other
 workers: a document stays on its side. So do its copies. Of two shares, the smaller one's documents are among

@@ -1,4 +1,4 @@
-"""Paragraphs that go through the sentence splitter as one text, and what it makes of them.
+"""Paragraphs that go through the sentence splitter as one text, and the sentences of each that come out.
 
 Unicode's paragraph separator ends a sentence wherever it stands and is part of it. The line feed after it is
 white space, which the splitter's rules treat before a word as they do the beginning of the text.
@@ -36,11 +36,11 @@ def joined(paragraphs: Iterable[str]) -> str:
 
 
 def taken_apart(split: bytes, paragraphs: int) -> Sentences | None:
-    """Returns what the splitter has made of each of so many paragraphs; None where that cannot be told, as
-    where one holds the separator, or where a line may be blank.
+    """Returns the sentences of each of so many paragraphs behind the splitter; None where these cannot be
+    told apart, as where one holds the separator, or where a line may be blank.
 
     Args:
-      split: what it made of `joined`.
+      split: the splitter's output for `joined`.
     """
     if not paragraphs:
         return Sentences(b"", np.zeros(0, np.int64), np.zeros(0, np.int64))

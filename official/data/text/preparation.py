@@ -28,7 +28,7 @@ _SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])")
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be made; the fields are the flags of the same names."""
+    """A job of preparing text; the fields are the flags of the same names."""
 
     input_files: str
     output_dir: str
@@ -140,7 +140,7 @@ def _counts_path(folder: str, number: int) -> str:
 
 
 def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
-    """Writes the two files of a task, some of its documents and, last, what was counted."""
+    """Writes the two files of a task, some of its documents and, last, its counts."""
     paths = _parts(job, number)
     if unfinished.read_done(_counts_path(folder, number)) and all(map(files.is_file, paths.values())):
         return

@@ -1,4 +1,4 @@
-"""What was met while reading text, in all and by file."""
+"""Counts made while reading text, in all and by file."""
 
 import collections
 import dataclasses
@@ -17,7 +17,7 @@ _MOST_LISTED = 1000  # files that a manifest lists
 
 @dataclasses.dataclass
 class FileCounts:
-    """What one file holds."""
+    """Counts of one file."""
 
     bytes: int = 0
     documents: int = 0
@@ -37,7 +37,7 @@ class FileCounts:
 
 @dataclasses.dataclass
 class ReadCounts:
-    """What was met while reading; the counts of splits add up to those of their files."""
+    """Counts made while reading; those of splits add up to those of their files."""
 
     files: int = 0
     bytes: int = 0  # of the files as they are, compressed or not
@@ -74,7 +74,7 @@ class ReadCounts:
 
 
 class Owners:
-    """Which file the documents come from that go through the splitter."""
+    """Files that the documents in the splitter come from."""
 
     def __init__(self, counts: ReadCounts):
         self._counts = counts
@@ -111,7 +111,8 @@ def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
 
 
 class Sum(NamedTuple):
-    """What tasks counted, in all and of the files that may be listed, and the documents of their samples."""
+    """Sum of the counts of tasks, in all and by the files that may be listed, and their samples'
+    documents."""
 
     totals: collections.Counter[str]
     by_file: dict[str, FileCounts]
@@ -119,7 +120,7 @@ class Sum(NamedTuple):
 
 
 def sum_of(paths: Iterable[str]) -> Sum:
-    """Returns the sums of what tasks counted; `paths` are the files that they wrote with
+    """Returns the sum of the counts of tasks; `paths` are the files that they wrote with
     `unfinished.write_done`."""
     totals: collections.Counter[str] = collections.Counter()
     read, sample = ReadCounts(), []

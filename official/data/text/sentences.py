@@ -142,7 +142,7 @@ def _keep_paragraphs(files: list[list[list[str]]], split: Split) -> Callable[[],
 
 
 def _begin_to_see(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
-    """Does what `_begin_units` does for whole files whose sentences say whether they are taken."""
+    """Begins whole files, as `_begin_units` does, whose sentences say whether they are taken."""
     numbers = np.array([sum(map(len, file)) for file in files])
     may_hold = np.fromiter(map(_may_hold_paragraphs, files), bool, len(files))
     begun = _begin_paragraphs(list(itertools.compress(files, may_hold)), split)

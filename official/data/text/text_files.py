@@ -55,7 +55,7 @@ class TextFile:
 
 
 class Packed:
-    """How much of a split of a compressed file was read."""
+    """Progress of reading a split of a compressed file."""
 
     def __init__(self, file: BinaryIO, split: Split):
         self._file, self._start = file, split.start
@@ -89,7 +89,7 @@ def _sized_splits(sizes: dict[str, int], split_bytes: int) -> Iterator[tuple[Spl
 
 
 def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
-    """Returns where the splits of a file begin and end, and the bytes of text in one of its bytes."""
+    """Returns the beginnings and ends of a file's splits, and the bytes of text in one of its bytes."""
     with open_text(Split(path)) as file:
         weight = 1
         if file.packed or text_kinds.is_parquet(file.head):

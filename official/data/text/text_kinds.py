@@ -1,4 +1,4 @@
-"""What a file's bytes say about it: whether it is text in UTF-8, how its lines end, whether it is one JSON
+"""Kind of a file, from its bytes: whether it is text in UTF-8, how its lines end, whether it is one JSON
 array.
 
 Whatever is not text is refused by name, with what it is and what to do; nothing is guessed into words.

@@ -30,8 +30,7 @@ def compile_program(api: Any, program: Callable, path: str) -> None:
 
 
 def make_caller(api: Any, path: str, signature: Sequence[tf.TensorSpec]) -> Callable:
-    """Returns a function that answers a batch: the tensors of `signature` -> the outputs. Several threads may
-    call it.
+    """Returns a function from the tensors of `signature` to the outputs; several threads may call it.
 
     Args:
       api: see `api.load`.

@@ -53,7 +53,7 @@ def words(examples: Examples, dtype: npt.DTypeLike) -> np.ndarray:
 
 
 def width(length: int, predictions: int) -> int:
-    """Returns how many words an example takes before its padding is cut."""
+    """Returns the number of words of an example before its padding is cut."""
     return HEAD + 2 * predictions + length
 
 

@@ -151,15 +151,15 @@ def _varint(value: int) -> bytes:
 
 
 def _entry_head(name: str, kind: bytes, payload_bytes: int) -> bytes:
-    """Returns what comes before the packed values of a feature: all that comes before a list, and the tag and
-    length of its values."""
+    """Returns the bytes before the packed values of a feature: those before its list, and the tag and length
+    of its values."""
     values = _FIELD_1 + _varint(payload_bytes) if payload_bytes else b""
     return _entry_before(name, kind, len(values) + payload_bytes) + values
 
 
 def _entry_before(name: str, kind: bytes, payload_bytes: int) -> bytes:
-    """Returns what comes before the list of a feature, of so many bytes: the entry of the map, its key and
-    the Feature."""
+    """Returns the bytes before a feature's list of `payload_bytes` bytes: the head of the map's entry, its
+    key and the head of the Feature."""
     feature = kind + _varint(payload_bytes)
     key = _FIELD_1 + _varint(len(name)) + name.encode()
     entry = key + _FIELD_2 + _varint(len(feature) + payload_bytes) + feature
@@ -175,6 +175,6 @@ def _entry_heads(name: str, most_bytes: int) -> tuple[list[bytes], np.ndarray]:
 
 @functools.lru_cache(1 << 14)
 def _example_head(features_bytes: int) -> bytes:
-    """Returns what comes before the entries of the map of features, the one field of an Example's one
+    """Returns the bytes before the entries of the map of features, the one field of an Example's one
     field."""
     return _FIELD_1 + _varint(features_bytes)

@@ -101,7 +101,7 @@ def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
 
 
 def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns what `columns` takes, int32, for parsed features {name: [N, length]}; the inverse of
+    """Returns the words that `columns` takes, int32, for parsed features {name: [N, length]}; the inverse of
     `parse_rows` but for the id of [PAD].
 
     Fails with InvalidArgumentError for examples that words cannot say: tokens behind padding, a first segment

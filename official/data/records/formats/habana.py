@@ -106,7 +106,7 @@ def _shape_of(record: bytes, length: int | None, most: int | None) -> Shape:  # 
 
 
 def _lengths(record: bytes) -> dict[str, int]:
-    """Returns how many values each feature has. Raises ValueError where one is missing or of another type."""
+    """Returns the number of values of each feature. Raises ValueError for one missing or of another type."""
     features = read_example(record) or {}
     lengths = {}
     for name in FIELDS:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """Where the parts of N examples stand: parts i of example n, counted over all examples."""
+    """Places of the T parts of N examples in rows: part i of example n."""
 
     example: np.ndarray  # int [T]: n of each part
     index: np.ndarray  # int [T]: i of each part

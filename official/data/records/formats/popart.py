@@ -49,7 +49,7 @@ _COMPARED = 16  # records of a batch whose shape is looked for
 
 
 class _Binary(NamedTuple):
-    """What there is to know of a layout.
+    """Functions of a layout, by which its records are recognised and read.
 
     Attributes:
       sizes: (Shape) -> integers of each field.

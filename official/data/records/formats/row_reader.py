@@ -22,7 +22,7 @@ from official.data.records.schema import Feature, describe_range, in_range
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where things stand in the records of a format; nothing of it reads more than it is given.
+    """Layout of the rows in the records of a format; its functions read nothing but their arguments.
 
     Attributes:
       read: (serialized_B, Shape) -> a row as of `sequences_in_rows.features`; fails with InvalidArgumentError

@@ -1,5 +1,4 @@
-"""Sequences that share a row, wherever in it their tokens stand: what is wrong with them, and what they are
-as examples.
+"""Sequences that share a row, wherever in it their tokens stand: checks, and conversion to examples.
 
 A row is known by the features of a packed row: which sequence a token belongs to and its place in that
 sequence say all, so that one reader does for every layout. Everything is TensorFlow: the same checks fail in
@@ -29,7 +28,7 @@ class Shape(NamedTuple):
 
 
 class _Members(NamedTuple):
-    """What the tokens of a row say of its sequences.
+    """Sequences of rows, as their tokens tell them.
 
     Attributes:
       seen_BPL: int32, how often each place of each sequence is in the row.
