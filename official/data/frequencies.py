@@ -1,4 +1,4 @@
-"""How often each word comes in text that is made up."""
+"""Frequencies of words in text that is made up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What every tf.data pipeline here has in common: where in the order of its data it goes on, and how many of
-its calls run side by side."""
+"""Common parts of the tf.data pipelines: the position in the order of the data, and the number of calls that
+run side by side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLS = 2  # of what works on a whole batch or window, and inside it with more t
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOrder:
-    """The order of a run's training data, how far the run has come in it, and whose part of it is wanted.
+    """The order of a run's training data, the part of it that is done, and the host whose part is wanted.
 
     Attributes:
       seed: of the order.

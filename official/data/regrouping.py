@@ -74,7 +74,7 @@ class Grouping:
         return os.path.join(self.level_folder, f"{number:0{2 * self.level}x}-{file:05d}{self.ending}")
 
     def path_of_task(self, task: int, file: int) -> str:
-        """Returns where a task that reads the input writes a file of level 0."""
+        """Returns the path of a file of level 0, which a task that reads the input writes."""
         return os.path.join(self.level_folder, f"{task:06d}-{file:05d}{self.ending}")
 
     def paths_below(self, files_below: int, number: int, file: int) -> list[str]:
@@ -83,7 +83,8 @@ class Grouping:
         return below.paths(*self.keys(number))[file << BITS : (file + 1) << BITS]
 
     def counts_path(self, number: int, file: int) -> str:
-        """Returns where a task writes, last, what it counted in the file that it has made."""
+        """Returns the path of the counts of a file that a task has made. Written last, they mark the task as
+        finished."""
         return f"{self.path(number, file)}.json"
 
 

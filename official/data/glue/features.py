@@ -71,6 +71,6 @@ def make_features(
 
 
 def _kept(lengths: tuple[np.ndarray, ...], max_seq_length: int) -> tuple[np.ndarray, ...]:
-    """Returns how many tokens of each text stay: [N] for one, or two of them for pairs."""
+    """Returns the number of tokens of each text that stay: [N] for one, or two of them for pairs."""
     room = max(max_seq_length - 1 - len(lengths), 0)
     return kept_lengths(*lengths, room) if len(lengths) == 2 else (np.minimum(lengths[0], room),)

@@ -54,7 +54,7 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
 
 
 def _submitted(task: GlueTask) -> tuple[str, ...]:
-    """Returns what stands in the file for each class."""
+    """Returns the text of each class in the file."""
     return task.classes if task.words_in_submission else tuple(map(str, range(len(task.classes))))
 
 

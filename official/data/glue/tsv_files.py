@@ -57,7 +57,7 @@ class GlueRows:
 
 @dataclasses.dataclass(frozen=True)
 class _Columns:
-    """Where a file has what is read from it."""
+    """Columns of a file, and which of them are read."""
 
     path: str
     columns: tuple[str, ...]

@@ -38,7 +38,7 @@ _MOST_BY_LEAST_SQUARES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be packed; the fields are the flags of the same names."""
+    """A job of packing records; the fields are the flags of the same names."""
 
     input_files: str
     output_dir: str
@@ -60,7 +60,7 @@ class Job:
 
 
 def sequences_per_pack(algorithm: str, most: int) -> int:
-    """Returns how many sequences a row of the records has room for."""
+    """Returns the number of sequences that a row of the records has room for."""
     return min(most, _MOST_BY_LEAST_SQUARES) if algorithm in ("nnlshp", "ennlshp") else most
 
 
@@ -150,7 +150,7 @@ def _spills(deal: rounds.Deal, grouping: Grouping, parts: list[Part]) -> Iterato
 
 
 def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, run: Callable) -> Grouping:
-    """Regroups what the parts were dealt out to, as often as it takes. Returns from what shards are read.
+    """Regroups the blocks of the parts, as often as it takes. Returns the grouping that shards are read from.
 
     Args:
       total: bytes of the input.
@@ -216,7 +216,7 @@ def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: di
 
 
 def _flags_of(path: str) -> dict:
-    """Returns what the manifest beside the records says of their words."""
+    """Returns the flags for words, `vocab_file` and `do_lower_case`, of the manifest beside the records."""
     manifest = os.path.join(os.path.dirname(path), finished_jobs.MANIFEST)
     told = json_files.read_json_or_empty(manifest).get("flags")
     told = told if isinstance(told, dict) else {}

@@ -1,4 +1,4 @@
-"""Which sequence goes to which place of a plan, so that no process needs to know all sequences.
+"""Assignment of sequences to places of a plan, so that no process needs to know all sequences.
 
 The rows of a plan, kind after kind, are dealt out to shards in turn. The places for sequences of a length,
 shard after shard, are numbered; the i-th sequence of that length, in the order of the files, takes place

@@ -1,4 +1,4 @@
-"""Which of some sequences share a row: a plan, and who takes which of its places. No files, no TensorFlow."""
+"""Grouping of sequences into rows: a plan, and the sequence in each place. No files, no TensorFlow."""
 
 from __future__ import annotations
 

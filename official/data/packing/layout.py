@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 class Layout(NamedTuple):
-    """Which token of which sequence stands where in rows.
+    """Layout of sequences in rows: the place of each token.
 
     Attributes:
       slots_BL: int32 [B, L], the number in its row, from 0, of the sequence that a token belongs to; P or
@@ -32,8 +32,8 @@ class Layout(NamedTuple):
         return tf.gather(values_BP, tf.minimum(self.slots_BL, last), batch_dims=1)
 
     def features(self) -> dict[str, tf.Tensor]:
-        """Returns what the model reads of a layout: `input_mask`, `sequence_ids`, `position_ids` [B, L] and
-        `cls_positions` [B, P], int32."""
+        """Returns the features of a layout that the model reads: `input_mask`, `sequence_ids`, `position_ids`
+        [B, L] and `cls_positions` [B, P], int32."""
         is_token_BL = tf.cast(self.is_token_BL, tf.int32)
         return {
             "input_mask": is_token_BL,

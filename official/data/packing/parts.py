@@ -19,7 +19,7 @@ _FEWEST_PART_BYTES, _MOST_PART_BYTES = 8 << 20, 64 << 20
 
 
 class Shape(NamedTuple):
-    """What the records of all input files are."""
+    """Format and sizes of the records of all input files."""
 
     record_format: str
     max_seq_length: int

@@ -1,4 +1,4 @@
-"""What a packing algorithm finds: kinds of packs and how many there are of each. No files, no TensorFlow."""
+"""Result of a packing algorithm: kinds of packs and how many there are of each. No files, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from official.io.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How many sequences have each length.
+    """Counts of sequences by their length.
 
     Attributes:
       counts: int64 [M + 1]; `counts[n]` sequences have n tokens. `counts[0]` is 0.

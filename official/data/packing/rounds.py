@@ -47,7 +47,7 @@ def counts_path(folder: str, number: int) -> str:
 
 
 def count_part(folder: str, part: parts.Part) -> None:
-    """Writes how many sequences of a part have each length."""
+    """Writes the numbers of sequences of a part, by length."""
     path = counts_path(folder, part.number)
     if _is_done(path, part):
         return
@@ -59,7 +59,7 @@ def count_part(folder: str, part: parts.Part) -> None:
 
 
 def read_counts(folder: str, number: int) -> np.ndarray:
-    """Returns how many sequences of a part have each length, int64 [L + 1]. Raises OSError."""
+    """Returns the numbers of sequences of a part, by length, int64 [L + 1]. Raises OSError."""
     return np.array(unfinished.read_what_is_done(counts_path(folder, number))["lengths"], np.int64)
 
 
@@ -69,7 +69,7 @@ def read_counts(folder: str, number: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Deal:
-    """What the tasks of a job share: the plan and how it is dealt out."""
+    """The plan and how it is dealt out, which all tasks of a job share."""
 
     output_dir: str
     plan: PackingPlan
@@ -85,7 +85,8 @@ class Deal:
 
 
 def spilled_path(folder: str, number: int) -> str:
-    """Returns where a task writes, last, how many blocks it has made of a part, and their bytes."""
+    """Returns the path of a part's number of blocks and their bytes. Written last, they mark the task as
+    finished."""
     return os.path.join(folder, f"spilled-{number:05d}.json")
 
 
@@ -170,12 +171,12 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
 
 
 def shard_path(folder: str, shard: int) -> str:
-    """Returns where a task writes, last, what it counted."""
+    """Returns the path of a shard's counts. Written last, they mark the task as finished."""
     return os.path.join(folder, f"shard-{shard:05d}.json")
 
 
 def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: parts.Shape, share: float) -> None:
-    """Writes a shard under a temporary name, renames it, and writes what was counted.
+    """Writes a shard under a temporary name, renames it, and writes its counts.
 
     Args:
       deal: of the job.
@@ -223,8 +224,8 @@ def _members(deal: Deal, shard: int, spilled: spills.Spilled) -> np.ndarray:
 
 
 def _split(members: np.ndarray, predictions: np.ndarray, slots: int) -> np.ndarray:
-    """Gives last sequences rows of their own, behind the others, where a row has more predicted tokens than
-    slots.
+    """Moves last sequences to rows of their own, behind the others, where a row has more predicted tokens
+    than slots.
 
     Args:
       members: int [R, P], -1 behind the last one.

@@ -115,7 +115,7 @@ class Spilled:
 
 
 def _are_there(heads: np.ndarray, length: int, most: int) -> np.ndarray:
-    """Returns which of ids, places and labels a sequence has, bool [N, L + 2 M]."""
+    """Returns the mask of the ids, places and labels that a sequence has, bool [N, L + 2 M]."""
     is_token = np.arange(length) < heads[:, _LENGTH, None]
     is_used = np.arange(most) < heads[:, _PREDICTIONS, None]
     return np.concatenate([is_token, is_used, is_used], axis=1)

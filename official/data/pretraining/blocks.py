@@ -52,7 +52,7 @@ class Sample:
         return Sample(self.documents.take(order), self.keys[order], self.sources[order])
 
     def counts(self, unknown: int) -> dict[str, int]:
-        """Returns what a manifest says of documents; `unknown` is the id of [UNK]."""
+        """Returns the counts of the documents for a manifest; `unknown` is the id of [UNK]."""
         return {
             "kept_documents": self.documents.num_documents,
             "kept_sentences": self.documents.num_sentences,
@@ -81,7 +81,7 @@ class Sample:
 
 
 def _find(keys: np.ndarray, key: int) -> int:
-    """Returns how many of the ascending keys are lower than `key`, 2**64 at most."""
+    """Returns the number of ascending keys that are lower than `key`, 2**64 at most."""
     return len(keys) if key == ALL_KEYS[1] else int(np.searchsorted(keys, np.uint64(key)))
 
 

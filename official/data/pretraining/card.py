@@ -1,4 +1,4 @@
-"""What a data card says of a folder of records, or of prepared text: gathered from its manifest, from a
+"""Contents of a data card of a folder of records, or of prepared text: gathered from its manifest, from a
 sample of its documents, and from some of its records, or all of them."""
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def gather(
 
 
 def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
-    """Returns what records hold and what their first examples are; `summary` as of `gather`."""
+    """Returns "records", the numbers of the records, and "examples", the first of some files; `summary` as of
+    `gather`."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
     found = summary or some_of(paths, vocabulary)
@@ -56,7 +57,7 @@ def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | No
 
 
 def some_of(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
-    """Returns what the first records of a few files hold."""
+    """Returns the summary of the first records of a few files."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
     kind, features = inspection.describe_first(paths[0], vocabulary)

@@ -92,7 +92,7 @@ def create_pretraining_data(job: Job) -> dict:
 
 
 def task_bytes_of(num_bytes: int) -> int:
-    """Returns how much of a text of so many bytes a task of the first round reads, at most."""
+    """Returns the most bytes that a task of the first round reads, of a text of so many bytes."""
     return min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
 
 
@@ -107,7 +107,7 @@ def is_finished(job: Job) -> bool:
 
 
 def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]], words: Vocabulary) -> dict:
-    """Returns all that the records depend on."""
+    """Returns the values that the records depend on."""
     text = text_files.identify(paths, versions)
     weights = {"mixture_of": "what is left"} if remaining.is_needed(job) else {}
     return {"version": _VERSION, **job.flags(), **weights, "vocabulary_sha256": words.sha256, "text": text}
@@ -170,7 +170,7 @@ def _make(
 
 
 def _runner(engine: Engine, num_bytes: int) -> Callable[[Iterable[tuple], int, str, str], None]:
-    """Returns what runs the tasks of a round over all of the text: (tasks, number, doing, items) -> None."""
+    """Returns the runner of a round's tasks over all of the text: (tasks, number, doing, items) -> None."""
     return lambda tasks, number, doing, items: engine.run(
         Round(tasks, number, num_bytes, doing, items, __name__)
     )
@@ -179,7 +179,7 @@ def _runner(engine: Engine, num_bytes: int) -> Callable[[Iterable[tuple], int, s
 def _sums(
     folder: str, source_of_tasks: list[int], sources: int
 ) -> tuple[read_counts.Sum, list[collections.Counter]]:
-    """Returns what the tasks of the first round counted, and the totals of each source."""
+    """Returns the sum of the counts of the first round's tasks, and the totals of each source."""
     whole, by_source = read_counts.Sum(collections.Counter(), {}, []), []
     for source in range(sources):
         tasks = [number for number, own in enumerate(source_of_tasks) if own == source]
@@ -243,7 +243,7 @@ def _manifest(
 def _mixture(
     sources: list[Source], by_source: list[collections.Counter], copies: list[float], shards: list[dict]
 ) -> dict:
-    """Returns what the manifest says of each source, nothing where there is one without a name."""
+    """Returns the manifest's entry of the sources, empty where there is one without a name."""
     if not sources[0].name:
         return {}
     reached = np.sum([shard["source_tokens"] for shard in shards], axis=0)

@@ -1,4 +1,4 @@
-"""How much of the disk a job will take, estimated from samples of its text before it starts."""
+"""Disk space that a job will take, estimated from samples of its text before it starts."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ class DiskNeeds(NamedTuple):
 
     @property
     def most(self) -> float:
-        """What lies on the disk at the same time. A level of documents goes when the one above is there."""
+        """Most bytes on the disk at the same time. A level of documents goes when the one above is there."""
         return self.work + max(self.records, self.work * self.is_regrouped)
 
 
@@ -88,7 +88,7 @@ def _shown(count: float) -> str:
 
 
 def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> DiskNeeds:
-    """Returns what a job needs, from samples of its text that are tokenised, cut and encoded; see `check`."""
+    """Returns the disk needs of a job, from samples of its text, tokenised, cut and encoded; see `check`."""
     total = sum(sizes.values())
     wanted = min(max(total // _SHARE, _LEAST), _MOST)
     places = min(max(wanted // _PLACE_BYTES, _FEWEST_PLACES), _MOST_PLACES)
@@ -162,7 +162,7 @@ def _samples(
 
 
 def _expansion(text: BinaryIO, packed: text_files.Packed) -> float:
-    """Returns how many bytes of text a byte of a compressed file holds, from its beginning."""
+    """Returns the bytes of text in a byte of a compressed file, from the file's beginning."""
     read = 0
     while part := text.read(_PACKED_BYTES):
         read += len(part)

@@ -1,4 +1,4 @@
-"""How long documents are, in tokens: counts by powers of two, which add up over the tasks of a job."""
+"""Lengths of documents, in tokens: counts by powers of two, which add up over the tasks of a job."""
 
 from collections.abc import Mapping
 

@@ -43,9 +43,9 @@ def note(folder: str, shard: int, num_shards: int, first: Examples) -> None:
 
 
 def gathered(folder: str, plan: Layout, record_format: str, words: Vocabulary) -> dict:
-    """Returns what a data card says of the examples that `note` has kept: "records", as
-    `Summary.numbers` returns it, and "examples", [title, words] each as of `ShownExample`. Those of a
-    shard are left out whose file a power failure has damaged."""
+    """Returns a data card's entries on the examples that `note` has kept: "records", as `Summary.numbers`
+    returns it, and "examples", [title, words] each as of `ShownExample`. Those of a shard are left out whose
+    file a power failure has damaged."""
     summary, shown = None, []
     rows_per_record = encoders.ENCODERS[record_format].ROWS_PER_RECORD
     for shard in spread_out(plan.num_shards, SHARDS):

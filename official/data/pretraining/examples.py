@@ -1,5 +1,5 @@
-"""A batch of pre-training examples in memory: what examples are built as, before they become records of one
-format or another.
+"""A batch of pre-training examples in memory, as they are built, before they become records of one format or
+another.
 
 Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq.
 """
@@ -27,7 +27,7 @@ class Examples:
         return len(self.lengths)
 
     def pad_id(self) -> int:
-        """Returns what stands beyond the lengths; 0 where every row is full."""
+        """Returns the id that fills rows up behind their lengths; 0 where every row is full."""
         rows = np.flatnonzero(self.lengths < self.input_ids.shape[1])[:1]
         return int(self.input_ids[rows, self.lengths[rows]].sum())
 

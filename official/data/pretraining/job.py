@@ -1,4 +1,4 @@
-"""What `create_pretraining_data` is to make."""
+"""The job of `create_pretraining_data`."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from official.io.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be made; the fields are the flags of the same names."""
+    """A job of making pre-training data; the fields are the flags of the same names."""
 
     input_files: str
     output_dir: str

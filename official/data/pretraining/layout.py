@@ -1,4 +1,4 @@
-"""How documents are dealt out to pools, and their copies to files.
+"""Assignment of documents to pools, and of their copies to files.
 
 A document has a random 64-bit key. Documents whose keys lie in one of P equal ranges are a *pool*: a sample
 of all of them, of a few million tokens, from which the second segments of random pairs come. In the order of
@@ -45,7 +45,8 @@ class Stretch:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The number of pools divides that of shards, or is a multiple of it."""
+    """Assignment of documents to pools and shards; the number of pools divides that of shards, or is a
+    multiple of it."""
 
     num_pools: int
     num_shards: int
@@ -69,7 +70,7 @@ class Layout:
         return -(-_PIECES // self.pools_per_slice)
 
     def stretches(self, shard: int) -> list[Stretch]:
-        """Returns what a file is made of, in order."""
+        """Returns the stretches that a file is made of, in order."""
         portions = []
         for number in range(self.passes):
             slice_ = (shard + number) % self.num_shards

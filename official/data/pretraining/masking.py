@@ -136,7 +136,7 @@ def _choose_words(
 
 
 def _replace(labels: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> np.ndarray:
-    """Returns what stands in the place of chosen tokens: 80 % [MASK], 10 % themselves, 10 % any word of the
+    """Returns the tokens that replace chosen ones: 80 % [MASK], 10 % themselves, 10 % any word of the
     vocabulary."""
     fate = rng.random(len(labels))
     other = np.where(fate < _SHARE_NOT_RANDOM, labels, rng.integers(vocabulary.size, size=len(labels)))

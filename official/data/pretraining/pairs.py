@@ -28,7 +28,7 @@ _DRAWN = 1024  # numbers at once
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRules:
-    """How examples are made; the fields are the flags of the same names."""
+    """Rules for making examples; the fields are the flags of the same names."""
 
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
@@ -136,8 +136,8 @@ def _joined(parts):
 
 @dataclasses.dataclass(frozen=True)
 class _Lanes:
-    """Where every document that is cut stands while it has sentences left; arrays of one length, the number
-    of lanes."""
+    """Positions in the documents being cut that have sentences left; arrays of one length, the number of
+    lanes."""
 
     number: np.ndarray  # of the lane, from 0 to K - 1
     sentence: np.ndarray  # the next one
@@ -170,7 +170,7 @@ class _Lanes:
         return _Cuts(middle, end, (count == 1) | (rng.random(len(count)) < 0.5))
 
     def cut_to_the_end(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> tuple[_Lanes, _Cuts]:
-        """Does what `cut` and `advance` do until no lane is left, lane by lane: for few of them."""
+        """Cuts as `cut` and `advance` do until no lane is left, lane by lane: for few of them."""
         starts, draws = sentence_starts.tolist(), _draws(rng)
         found: list[tuple] = []
         for number, place in enumerate(zip(self.sentence.tolist(), self.end.tolist(), self.target.tolist())):
@@ -187,7 +187,7 @@ class _Lanes:
 
 @dataclasses.dataclass(frozen=True)
 class _Cuts:
-    """What is collected in every lane at a step: the sentences from the lane's on up to `end`."""
+    """Sentences collected in every lane at a step: from the lane's on up to `end`."""
 
     middle: np.ndarray  # where segment A ends
     end: np.ndarray
@@ -272,7 +272,7 @@ def _random_segments(
 def kept_lengths(
     a_length: np.ndarray, b_length: np.ndarray, max_length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what is left of two segments when the longer one (of equals: B) loses tokens until they fit
+    """Returns the lengths of two segments once the longer one (of equals: B) has lost tokens until they fit
     together."""
     half_a, half_b = (max_length + 1) // 2, max_length // 2
     a_kept = np.minimum(a_length, np.maximum(half_a, max_length - b_length))

@@ -24,7 +24,7 @@ def regroup(
       run: (tasks, number of them, doing, items) -> None.
 
     Returns:
-      From what the pools are to be read, and the counts of the documents that were dropped on the way.
+      The grouping that the pools are to be read from, and the counts of the documents that were dropped.
     """
 
     def task(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
@@ -64,6 +64,6 @@ def merge(
 
 
 def dropped_counts(others: blocks.Sample, unknown: int) -> dict[str, int]:
-    """Returns what duplicates change in the counts of the text; `unknown` is the id of [UNK]."""
+    """Returns the changes that duplicates make to the counts of the text; `unknown` is the id of [UNK]."""
     counts = {name: -value for name, value in others.counts(unknown).items()}
     return {**counts, "duplicate_documents": len(others.keys)}

@@ -1,4 +1,4 @@
-"""How much of each source is left when equal documents are dropped, known before they have met.
+"""Remaining part of each source when equal documents are dropped, known before they have met.
 
 Equal documents have equal keys. Each task that reads text lists the keys and tokens of its documents; where
 it has too many, of those with the lowest keys only. The keys that all tasks have listed in full are those of
@@ -20,7 +20,7 @@ _FEWEST_LISTED = 1 << 5  # of a task
 
 
 def is_needed(job: Job) -> bool:
-    """Tells whether a job needs to know it."""
+    """Tells whether a job needs to know the remaining parts."""
     return job.mixture is not None and job.drop_duplicates
 
 

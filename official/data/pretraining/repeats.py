@@ -1,5 +1,5 @@
-"""How many of very many values are repetitions, in memory that does not grow: exact as long as the values
-that differ are a million or fewer, an estimate beyond.
+"""Count of repetitions among very many values, in memory that does not grow: exact as long as the values that
+differ are a million or fewer, an estimate beyond.
 
 A value is a 64-bit hash. Those below a limit are kept, with how often they came. When too many are kept, the
 limit is halved. A value that is below the limit at the end was below it all the time, so its count is whole;
@@ -48,7 +48,7 @@ class Repeats:
             self._settle()
 
     def merge(self, other: Repeats) -> None:
-        """Adds what another one has counted."""
+        """Adds the counts of another counter."""
         other._settle()
         self._settle()
         self.total += other.total
@@ -73,7 +73,7 @@ class Repeats:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Repeats:
-        """Returns what `to_arrays` was called of."""
+        """Returns the counter from the result of its `to_arrays`."""
         total, halvings, most_kept = arrays["state"].tolist()
         made = cls(most_kept)
         made.total, made._halvings = total, halvings
@@ -107,7 +107,7 @@ class Repeats:
         self._values, self._counts = self._values[:kept], self._counts[:kept]
 
     def _estimate(self) -> tuple[float, float]:
-        """Returns how many different values there are, and the standard error of that number.
+        """Returns the number of different values, and the standard error of that number.
 
         The number that was kept, divided by the share of all hashes that is kept, is one estimate. How many
         values there are in all is known, and what the kept ones say about it tells how far they are off: with

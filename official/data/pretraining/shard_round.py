@@ -25,7 +25,7 @@ _POOLS_KEPT = 10  # by a process: shards that follow each other read the same on
 
 
 def counts_path(folder: str, number: int) -> str:
-    """Returns where a task writes, last, what it counted."""
+    """Returns the path of a task's counts. Written last, they mark the task as finished."""
     return os.path.join(folder, f"shard-{number:05d}.json")
 
 
@@ -42,8 +42,8 @@ def _pool(
 
 
 def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: float, sha256: str) -> None:
-    """Writes a shard under a temporary name, renames it, and writes what was counted; `share` is its part of
-    the text in bytes."""
+    """Writes a shard under a temporary name, renames it, and writes its counts; `share` is its part of the
+    text in bytes."""
     path, counted = os.path.join(job.output_dir, plan.file(number)), counts_path(grouping.folder, number)
     done = unfinished.read_done(counted)
     if done and finished_jobs.are_there(job.output_dir, {plan.file(number): done["bytes"]}):
@@ -63,7 +63,7 @@ def _publish(unpublished: contextlib.ExitStack, path: str, counted: str, counts:
 def _write_shard_records(
     path: str, job: Job, grouping: Grouping, plan: Layout, number: int, share: float, sha256: str
 ) -> dict:
-    """Writes the records and returns what the manifest says about them."""
+    """Writes the records and returns the shard's counts."""
     totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
     lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
     contents = _Contents(collections.Counter(), np.zeros(len(plan.copies), np.int64))
@@ -93,7 +93,7 @@ def _write_shard_records(
 
 
 class _Contents(NamedTuple):
-    """What a shard was made of; it is added to."""
+    """Counts of the documents that a shard is made of, added up while it is made."""
 
     dropped: collections.Counter[str]  # of the pools that no other shard counts, see `dropped_counts`
     source_tokens: np.ndarray  # of the documents that were cut, by source, each copy for itself

@@ -1,4 +1,4 @@
-"""Where the text comes from: files of one source, or of several that are mixed in given shares."""
+"""Sources of the text: files of one source, or of several that are mixed in given shares."""
 
 import dataclasses
 import math
@@ -97,7 +97,7 @@ def _parse_names(input_files: str) -> dict[str, list[str]]:
 
 
 def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: int) -> list[float]:
-    """Returns how often the documents of each source are copied, on average.
+    """Returns the average number of copies of a document of each source.
 
     All records together hold `dupe_factor` times the text, with the shares that are wanted.
 

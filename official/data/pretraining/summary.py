@@ -1,4 +1,4 @@
-"""What the records of some files hold, counted in memory that does not grow with them; counts of several
+"""Summary of the records of some files, counted in memory that does not grow with them; counts of several
 files, or by several processes, add up.
 
 Shapes: N examples, L tokens of an example at most.
@@ -19,7 +19,7 @@ _ADDED_UP = ("files", "records", "rows", "bytes", "predictions", "masked", "kept
 
 @dataclasses.dataclass
 class Summary:
-    """What the records of some files hold."""
+    """Counts of the records of some files."""
 
     record_format: str
     max_seq_length: int
@@ -46,7 +46,7 @@ class Summary:
         return int(self.lengths @ np.arange(len(self.lengths)))
 
     def shares(self) -> dict[str, float]:
-        """Returns what tells data sets apart, as numbers from 0 to 1; `median_length` is in tokens."""
+        """Returns the shares that tell data sets apart, from 0 to 1; `median_length` is in tokens."""
         slots = self.records * self.max_seq_length
         predictions = max(self.predictions, 1)
         return {
@@ -63,7 +63,7 @@ class Summary:
         }
 
     def numbers(self, is_all: bool) -> dict:
-        """Returns what a data card says of the records; `is_all`: all of a job's were counted."""
+        """Returns a data card's entry on the records; `is_all`: all of a job's were counted."""
         names = ("record_format", "max_seq_length", "max_predictions_per_seq", "records", "rows", "files")
         return {
             **{name: getattr(self, name) for name in (*names, "tokens", "predictions")},
@@ -75,8 +75,8 @@ class Summary:
         }
 
     def repeats(self) -> dict:
-        """Returns how far the shares of repetitions can be relied on: whether they are exact, and the
-        standard error of each, 0 where they are."""
+        """Returns the reliability of the shares of repetitions: whether they are exact, and the standard
+        error of each, 0 where they are."""
         found = {name: getattr(self, name).share() for name in ("repeated_records", "repeated_texts")}
         return {
             "exact": all(share.exact for share in found.values()),
@@ -114,7 +114,7 @@ class Summary:
         self.repeated_records.add(mixed(text + chosen @ weights[length : 2 * length]))
 
     def merge(self, other: Summary) -> None:
-        """Adds what was counted of other files, whose records have the same sizes."""
+        """Adds the counts of other files, whose records have the same sizes."""
         for name in _ADDED_UP:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.repeated_records.merge(other.repeated_records)
@@ -133,7 +133,7 @@ class Summary:
 
     @classmethod
     def load(cls, path: str) -> Summary:
-        """Returns what `save` wrote."""
+        """Returns the summary that `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a sample of a job's documents is like, for its data card: scripts, languages, unknown words."""
+"""Facts about a sample of a job's documents, for its data card: scripts, languages, unknown words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_TEXTS = 4
 
 
 def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
-    """Returns what the sample is like; empty where there is none. Asked again, it says what it has found.
+    """Returns the facts about a sample; empty where there is none. They are found once for the same texts.
 
     Args:
       texts: the beginnings of documents.
@@ -46,7 +46,7 @@ def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
 
 @contextlib.contextmanager
 def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> Iterator[None]:
-    """Finds what `facts_of` will be asked for in a thread, while its block waits for other processes.
+    """Finds the facts that `facts_of` will return, in a thread, while its block waits for other processes.
 
     One that works alone leaves it to the card: the thread would take as long from the work. What fails, the
     card meets, behind the records.

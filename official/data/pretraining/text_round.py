@@ -24,7 +24,7 @@ BLOCK_TOKENS = 1 << 24  # of a file, about: more than a task has of plain text
 
 
 def counts_path(folder: str, number: int) -> str:
-    """Returns where a task writes, last, what it counted."""
+    """Returns the path of a task's counts. Written last, they mark the task as finished."""
     return os.path.join(folder, f"text-{number:05d}.json")
 
 

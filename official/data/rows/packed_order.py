@@ -1,4 +1,4 @@
-"""Which sequences share a row, and in which order the rows come: functions of lengths, seed and epoch.
+"""Rows of sequences, and the order of the rows: functions of lengths, seed and epoch.
 
 How many rows have sequences of which lengths is planned once. Sequences of one length are exchangeable: which
 of them stands where is drawn for each epoch, so that every epoch has the same number of rows.

@@ -50,7 +50,7 @@ class TokenRows:
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-    """How rows are batched.
+    """Shape of the batches that rows are put into.
 
     Attributes:
       batch_size: rows of a batch, all parts.
@@ -78,8 +78,7 @@ def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
 
 
 def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | None:
-    """Returns how many sequences --pack puts into a row of training, on average; None where it is not asked
-    for.
+    """Returns the sequences in a row of training with --pack, on average; None where it is not asked for.
 
     Args:
       lengths_N: of the training set; None where it is not read: as many as in synthetic data.
@@ -250,7 +249,7 @@ def _tokens(tensors: _Tensors, rows_B: tf.Tensor, length: tf.Tensor) -> dict[str
 
 
 def _packed_tokens(tensors: _Tensors, rows_BP: tf.Tensor, length: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns what `_tokens` does of packed rows, sequence_ids and position_ids int32 [B, L], and
+    """Returns the features of `_tokens` for packed rows, sequence_ids and position_ids int32 [B, L], and
     cls_positions int32 [B, P]."""
     chosen_BP = tf.maximum(rows_BP, 0)
     lengths_BP = tf.where(rows_BP >= 0, tf.gather(tensors.lengths_N, chosen_BP), 0)

@@ -33,7 +33,7 @@ _BLOCK_ROWS = 2048  # are searched at once
 
 @dataclasses.dataclass(frozen=True)
 class AnswerRules:
-    """What counts as an answer; the fields are the flags of the same names."""
+    """Rules for choosing answers; the fields are the flags of the same names."""
 
     n_best_size: int = 20
     max_answer_length: int = 30  # word pieces

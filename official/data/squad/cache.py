@@ -69,7 +69,7 @@ def cache_name(data: SquadData, rules: WindowRules) -> str:
 
 
 def _manifest(data: SquadData, vocabulary: Vocabulary, rules: WindowRules) -> dict:
-    """Returns what the features depend on, and what a reader of the folder may want to know of the data."""
+    """Returns the manifest: the values that the features depend on, and others for a reader of the folder."""
     return {
         "version": _VERSION,
         "flags": {

@@ -187,8 +187,8 @@ def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _normalize(character: str, do_lower_case: bool) -> tuple[str, int]:
-    """Returns what the tokenizer makes of a character: its kind, and its length, where so asked lower-cased
-    and without accents."""
+    """Returns the kind of a character, as the tokenizer sees it, and the length of its normalised text: where
+    so asked lower-cased and without accents."""
     if unicodedata.category(character) in ("Cc", "Cf") or character == "\ufffd":
         return "dropped", 0
     if character.isspace():

@@ -23,7 +23,7 @@ _CHUNK_CONTEXTS = 2048  # are tokenised at once
 
 @dataclasses.dataclass(frozen=True)
 class WindowRules:
-    """How windows are cut; the fields are the flags of the same names."""
+    """Rules for cutting windows; the fields are the flags of the same names."""
 
     max_seq_length: int = 384
     doc_stride: int = 128
@@ -189,7 +189,7 @@ def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules
 
 @dataclasses.dataclass(frozen=True)
 class _Windows:
-    """Where the windows of all questions lie, int64 [N] each."""
+    """Places of the windows of all questions, int64 [N] each."""
 
     questions: np.ndarray  # their numbers
     first_lengths: np.ndarray  # tokens before the window

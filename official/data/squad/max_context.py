@@ -1,4 +1,4 @@
-"""Which of a question's windows shows a token of the context best."""
+"""Search for the window of a question that shows a token of the context best."""
 
 import functools
 

@@ -69,7 +69,7 @@ class SquadData:
 
 @dataclasses.dataclass(frozen=True)
 class GoldAnswers:
-    """What the official measures need of a file, in its order."""
+    """Gold answers of a file, for the official measures, in its order."""
 
     version: str
     answers: dict[str, list[str]]  # {question id: answers, none where it cannot be answered}

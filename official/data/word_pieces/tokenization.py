@@ -65,7 +65,7 @@ _CLASSES = bytes(
 
 
 class _Buffers(NamedTuple):
-    """What the compiled look-up of a text writes to, with room for one of some bytes."""
+    """Buffers that the compiled look-up of a text writes to, with room for a text of some bytes."""
 
     ids: np.ndarray
     places: np.ndarray  # int64 [3, bytes]: of words that are not in the table
@@ -120,7 +120,7 @@ class Tokenizer:
         return self.tokenize_lines(_join(sentences))
 
     def tokenize_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Does what `tokenize` does, for a line of UTF-8 for each sentence, each with its line feed."""
+        """Tokenises as `tokenize` does, given a line of UTF-8 for each sentence, each with its line feed."""
         if not text:
             return np.zeros(0, self._dtype), np.zeros(0, np.int64)
         library = compiled.library()
@@ -130,7 +130,7 @@ class Tokenizer:
         return tokens.astype(self._dtype, copy=False), lengths
 
     def _look_up_compiled(self, library: ctypes.CDLL, text: bytes) -> tuple[np.ndarray, np.ndarray]:
-        """Does what `_look_up` does."""
+        """Looks ids up as `_look_up` does, by a compiled function."""
         is_usual = len(text) <= _KEPT_BYTES
         try:
             buffers = self._buffers.pop() if is_usual else _Buffers.of(len(text), self._wide)
@@ -252,8 +252,8 @@ def _single_blanks(text: bytes) -> bytes:
 
 
 def _find_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where the words begin and end, each line feed and each chunk that is not all ASCII among them;
-    no blank of the text follows another."""
+    """Returns the beginnings and ends of the words, each line feed and each chunk that is not all ASCII among
+    them; no blank of the text follows another."""
     codes, classes = np.frombuffer(text, np.uint8), np.frombuffer(text.translate(_CLASSES), np.uint8)
     foreign = np.flatnonzero(codes > 127)
     if len(foreign):

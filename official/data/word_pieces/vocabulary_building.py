@@ -72,7 +72,7 @@ def build_vocabulary(
 
 
 def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.Counter:
-    """Returns how often each word occurs that has word pieces."""
+    """Returns the number of occurrences of each word that has word pieces."""
     chunks: collections.Counter[str] = collections.Counter()
     for sentence in sentences:
         chunks.update(_WHITE.split(sentence))

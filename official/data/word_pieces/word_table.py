@@ -26,7 +26,7 @@ def keys_of(text: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def keys_of_words(words: Collection[str]) -> np.ndarray:
-    """Returns what `keys_of` does, of words by themselves; they are ASCII."""
+    """Returns the keys, as `keys_of`, of words that are given one by one; they are ASCII."""
     lengths = np.fromiter(map(len, words), np.intp, len(words))
     ends = np.cumsum(lengths)
     return keys_of("".join(words).encode(), ends - lengths, ends)
