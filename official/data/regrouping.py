@@ -83,8 +83,7 @@ class Grouping:
         return below.paths(*self.keys(number))[file << BITS : (file + 1) << BITS]
 
     def counts_path(self, number: int, file: int) -> str:
-        """Returns the path of the counts of a file that a task has made. Written last, they mark the task as
-        finished."""
+        """Returns the path of the counts of a file. Written last, they mark the task as finished."""
         return f"{self.path(number, file)}.json"
 
 

@@ -85,8 +85,7 @@ class Deal:
 
 
 def spilled_path(folder: str, number: int) -> str:
-    """Returns the path of a part's number of blocks and their bytes. Written last, they mark the task as
-    finished."""
+    """Returns the path of a part's blocks and bytes, counted. Written last, it marks the task as finished."""
     return os.path.join(folder, f"spilled-{number:05d}.json")
 
 

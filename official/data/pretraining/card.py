@@ -43,8 +43,7 @@ def gather(
 
 
 def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
-    """Returns "records", the numbers of the records, and "examples", the first of some files; `summary` as of
-    `gather`."""
+    """Returns "records", their numbers, and "examples", the first of some files; `summary` as of `gather`."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
     found = summary or some_of(paths, vocabulary)

@@ -18,6 +18,6 @@ def counted(documents: TokenizedDocuments) -> dict[str, int]:
 
 def listed(totals: Mapping[str, int]) -> dict[str, int]:
     """Returns {power of two: documents with fewer tokens, and not fewer than half of it}, ascending, for a
-    manifest; `totals` holds the sums of what was counted."""
+    manifest; `totals` holds the sums of all tasks' counts."""
     limits = sorted(int(name.removeprefix(_NAME)) for name in totals if name.startswith(_NAME))
     return {str(limit): totals[f"{_NAME}{limit}"] for limit in limits}

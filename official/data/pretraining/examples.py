@@ -1,5 +1,4 @@
-"""A batch of pre-training examples in memory, as they are built, before they become records of one format or
-another.
+"""Pre-training examples in memory, a batch of them, before they become records of one format or another.
 
 Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq.
 """

@@ -38,7 +38,7 @@ def tokenize_text(
     sha256: str,
 ) -> None:
     """Writes the documents of a task's splits of the text, all of one source, a sample of them and, last,
-    what was counted."""
+    their counts."""
     if unfinished.read_done(counts_path(grouping.folder, number)):
         return
     counts = documents.ReadCounts()
