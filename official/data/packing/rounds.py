@@ -85,7 +85,7 @@ class Deal:
 
 
 def spilled_path(folder: str, number: int) -> str:
-    """Returns the path of a part's blocks and bytes, counted. Written last, it marks the task as finished."""
+    """Returns the path of the counts of a part's blocks and bytes, which its task writes last."""
     return os.path.join(folder, f"spilled-{number:05d}.json")
 
 

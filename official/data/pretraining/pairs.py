@@ -136,8 +136,8 @@ def _joined(parts):
 
 @dataclasses.dataclass(frozen=True)
 class _Lanes:
-    """Positions in the documents being cut, while these have sentences left; arrays of one length, the number
-    of lanes."""
+    """Positions in the documents that are cut, while they have sentences left; arrays of one length, the
+    number of lanes."""
 
     number: np.ndarray  # of the lane, from 0 to K - 1
     sentence: np.ndarray  # the next one
