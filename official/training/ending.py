@@ -56,8 +56,8 @@ def _describe_interruption(loop: RunLoop, step: int) -> str:
 
 
 def finish(loop: RunLoop, end: End) -> tuple[End, finish_lib.Findings]:
-    """Returns the end, and the scores and predictions of the best weights; no findings for a run that failed
-    or was interrupted, during the training or here."""
+    """Returns the end, and the scores and predictions of the best weights; empty findings for a run that
+    failed or was interrupted, during the training or here."""
     if end.status in ("interrupted", "failed"):
         return end, finish_lib.Findings()
     try:

@@ -149,7 +149,8 @@ class Pace:
     """
 
     def __init__(self, stops: Sequence[int] = (), unit: int = 1) -> None:
-        """Args: stops: steps at which a call ends in any case. unit: a call's steps are a multiple of it."""
+        """Args: stops: steps at which a call ends in any case. unit: a call's steps are a multiple of it,
+        unless fewer are left."""
         self._secs_per_step: float | None = None
         self._stops, self._unit = stops, unit
 
