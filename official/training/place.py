@@ -38,10 +38,10 @@ def from_saved(saved: dict, samples: int, rows: int) -> Place:
     """Returns the position at which a run continues.
 
     Args:
-      saved: the value of `to_saved`. Where the run wasn't packed so far, or its file is lost, it is another
-        dict, and the position is `rows` with no sequences of any stream.
-      samples: sequences done; saved positions with another total are not used.
-      rows: rows done, for a run without a saved position.
+      saved: the value of `to_saved`; another dict where the run wasn't packed so far, or its file is lost.
+      samples: sequences done; a saved position with another total is not used.
+      rows: rows done, for a run without a saved position. Its counts per stream are zeros, and the data
+        assume as many sequences of each stream: some are then read twice, and others left out.
     """
     rows_done, streams = saved.get("rows_done"), saved.get("stream_sequences")
     if (
