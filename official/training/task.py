@@ -108,7 +108,8 @@ class Task(Objective, Protocol):
         """Returns the files of each split, in the order in which they are read; empty for synthetic data."""
 
     def data_digest(self) -> dict:
-        """Returns the digest of each split's data; empty for data that is not read from files."""
+        """Returns the checksums and counts that identify each split's data; empty for data that is not read
+        from files."""
 
     def explain_read_error(self) -> str | None:
         """Returns a line naming the file and record that cannot be read; None where all can."""
