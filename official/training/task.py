@@ -101,7 +101,7 @@ class Task(Objective, Protocol):
         """
 
     def constant_prediction(self) -> tuple[str, float] | None:
-        """Returns the constant prediction, the most frequent label of the evaluation set, and its target
+        """Returns a constant prediction, such as the evaluation set's most frequent label, and its target
         metric, the baseline that a model must beat; None where there is none."""
 
     def data_files(self) -> dict[str, list[str]]:

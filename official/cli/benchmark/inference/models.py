@@ -67,7 +67,7 @@ def with_vocabulary(found: Source, vocab_file: str | None) -> Source:
 
 
 def write_huggingface(found: Source, is_made_up: bool, folder: str) -> str:
-    """Writes a model in Hugging Face's format into a new folder, and returns the folder.
+    """Writes a model in Hugging Face's format into a folder, made where it is missing, and returns it.
 
     Raises:
       ConfigError: where the format cannot hold it.
