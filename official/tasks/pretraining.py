@@ -316,7 +316,7 @@ class PretrainingTask:
         )
 
     def _vocabulary(self) -> Vocabulary | None:
-        """Returns the words of the records; None where they are not known."""
+        """Returns the vocabulary of the records; None where it is not known."""
         try:
             return load_vocabulary(self._config.vocab_file) if self._config.vocab_file else None
         except ConfigError as error:  # the run is over, and needed no words
@@ -337,7 +337,7 @@ class PretrainingTask:
 
 
 def _counts_name(order: pipeline.TrainingOrder) -> str:
-    """Returns the name of the file in which a process keeps the counts of the files that it reads."""
+    """Returns the name of the file with a process's record counts of the files that it reads."""
     if order.reader is not None:
         return f"record_counts-{order.host}-of-{order.reader}.json"
     return f"record_counts-{order.host}.json" if order.host else "record_counts.json"
