@@ -1,4 +1,4 @@
-"""Which vocabulary records are made with, as their manifest says."""
+"""Finds the vocabulary that records were made with, from their manifest."""
 
 from __future__ import annotations
 

@@ -129,7 +129,8 @@ class RecordsTask:
         return synthetic.endless(synthetic.packed_rows(schema, words, average, seed), batch_size)
 
     def _fitted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Puts, with --fit_vocabulary, [UNK] where a record has a word beyond the model's vocabulary."""
+        """Returns the batches; with --fit_vocabulary, ids beyond the model's vocabulary are replaced by
+        [UNK]."""
         config, unknown = self._config, UNKNOWN_WORD
         if not config.fit_vocabulary:
             return batches

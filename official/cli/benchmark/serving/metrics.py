@@ -1,4 +1,4 @@
-"""The sizes of batches, from what a server says at /metrics."""
+"""Sizes of a server's batches, from its /metrics page."""
 
 from __future__ import annotations
 
