@@ -10,7 +10,7 @@ _NAME = "bert_batch_sequences"
 
 
 class Batches(NamedTuple):
-    """Batches so far, or between two moments.
+    """Counts of batches, so far or between two moments.
 
     Attributes:
       computed: how many there were.

@@ -71,7 +71,7 @@ def _reduced(metric: Metric, numbers: list[float]) -> float:
 def derive(
     derived: Iterable[Derived], results: Results, values: dict[str, str], exitcode: int
 ) -> tuple[Results, list[str]]:
-    """Returns the metrics with the derived ones, and for each that is missing why.
+    """Returns (metrics with the derived ones, reasons of the missing ones).
 
     Args:
       derived: expressions of metrics, of derived ones before them, and of parameters.
