@@ -9,8 +9,8 @@ def find_vocabulary(path: str | None, first_file: str):
     """Returns the vocabulary of a file, or of records; None where it is unknown.
 
     Args:
-      path: path of the vocabulary; None: the one beside the records, else the one named in their manifest.json,
-        where that file exists.
+      path: path of the vocabulary; None: the one beside the records, else the one named in their
+        manifest.json, where that file exists.
       first_file: path of the first file of records.
     """
     from official.data.word_pieces import vocabulary
