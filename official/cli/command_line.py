@@ -1,4 +1,4 @@
-"""What the commands share: flags of one form, and errors in one line with exit code 2."""
+"""Command line of all commands: flags in one form, and errors in one line with exit code 2."""
 
 import argparse
 import atexit
@@ -22,7 +22,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults that say something: not those of flags that are required, unset or off."""
+    """Shows the defaults of flags, except None and false."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default in (None, False) else super()._get_help_string(action)
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
 
     def also(self, names: dict[str, str]) -> None:
-        """Takes other people's names of flags: {theirs: ours}, without dashes."""
+        """Adds other names of flags: {theirs: ours}, without dashes."""
         self._others |= {f"--{name.replace('_', '-')}": f"--{ours}" for name, ours in names.items()}
 
     def error(self, message: str) -> NoReturn:
@@ -85,15 +85,15 @@ class Parser(argparse.ArgumentParser):
         }
 
     def _joined(self, arguments: list[str]) -> list[str]:
-        """Returns arguments with values that are words of their own put where they belong: see
+        """Returns the arguments with values that are separate words joined to their flags, see
         `aliases.joined`."""
         flags = {name.removeprefix("--"): action for name, action in self._option_string_actions.items()}
         truths = [name for name, action in flags.items() if _is_on_or_off(action) or action.type is truth]
         return aliases.joined(arguments, truths, self.lists & set(flags))
 
     def _plain(self, text: str) -> str:
-        """Returns --name for --name=true of a flag that is true or false, and for --name=false --no-name, or
-        nothing where there is no such flag: one that may have a value would swallow the argument after it."""
+        """Returns --name for --name=true of an on/off flag, and --no-name for --name=false, or "" without
+        such a flag. Flags with an optional value would swallow the argument after them."""
         name, equals, value = text.partition("=")
         action = self._option_string_actions.get(name)
         if not equals or action is None or not _is_on_or_off(action):
@@ -113,7 +113,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _with_homes(value: Any) -> Any:
-    """Returns the value of a flag with home folders for ~ and ~user, where it is text or a list of texts."""
+    """Returns the value of a flag with ~ and ~user expanded, where it is text or a list of texts."""
     if isinstance(value, list):
         return [_with_homes(each) for each in value]
     return store_paths.expanded(value) if isinstance(value, str) else value
@@ -149,7 +149,7 @@ def _respelled(argument: str, spellings: dict[str, str]) -> str:
 
 
 def add_length_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --max_seq_length of what asks a model about text."""
+    """Adds --max_seq_length, for commands that ask a model about text."""
     parser.add_argument(
         "--max_seq_length",
         type=int,
@@ -159,7 +159,7 @@ def add_length_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_lower_case_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --do_lower_case=true|false of what tokenises text."""
+    """Adds --do_lower_case=true|false, for commands that tokenise text."""
     parser.add_argument(
         "--do_lower_case",
         type=truth,
@@ -198,32 +198,33 @@ def read_list(text: str, flag: str, allowed: tuple[str, ...]) -> list[str]:
 
 
 def program() -> str:
-    """Returns the name that errors begin with: that of the file, or `bert` and the command."""
+    """Returns the program's name, with which errors begin: the script's file name, or `bert` and the
+    command."""
     return os.path.basename(sys.argv[0])
 
 
 def words(arguments: list[str]) -> list[str]:
-    """Returns the words of this process's command line: the file of the program as it was typed, or `bert`
-    and the command, then the arguments."""
+    """Returns the words of this process's command line: the program's file as typed, or `bert` and the
+    command, then the arguments."""
     is_bert = sys.argv[0].startswith("bert ")
     return [*(sys.argv[0].split() if is_bert else sys.argv[:1]), *arguments]
 
 
 def as_typed() -> str:
-    """Returns this process's command line as it is typed in the repository."""
+    """Returns this process's command line as typed in the repository."""
     is_script = program().endswith(".py")
     first = ["python", f"scripts/{program()}"] if is_script else program().split()
     return shlex.join([*first, *sys.argv[1:]])
 
 
 def in_new_process(*words: str) -> list[str]:
-    """Returns the words that run a command of `bert` in a process of its own; its flags are to be added."""
+    """Returns the words that run a command of `bert` in a new process; the caller adds its flags."""
     return [sys.executable, "-m", "official.cli", *words]
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
-    """Calls `main` and exits with the code it returns; bad input ends in one line on stderr and code 2, a
-    signal in 129, 130 or 143."""
+    """Calls `main` and exits with its code; bad input ends with one line on stderr and code 2, a signal with
+    129, 130 or 143."""
     quiet.quieten_libraries()
     atexit.register(gc.freeze)  # what is left goes with the process: nobody looks for cycles in it
     try:
@@ -237,6 +238,6 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def fail(error: ConfigError) -> int:
-    """Prints an error's line. Returns the exit code."""
+    """Prints the line of an error and returns the exit code, 2."""
     report_error(program(), str(error))
     return 2

@@ -1,4 +1,4 @@
-"""Prints what completes `bert` in a shell: commands, flags, and the names of --config.
+"""Prints the shell completion of `bert`: commands, flags, and the names of --config.
 
   source <(bert completion bash)
   source <(bert completion zsh)
@@ -52,13 +52,13 @@ def _settings() -> Flags:
 
 
 def first_words() -> list[str]:
-    """Returns what may follow `bert`, each word once."""
+    """Returns the words that may follow `bert`, commands and groups, each once."""
     names = [command.group or command.name for command in table.COMMANDS.values()]
     return list(dict.fromkeys(names))
 
 
 def bash() -> str:
-    """Returns completions for bash: a function that looks its words up by the command."""
+    """Returns the completion script for bash: a function that looks up the words by command."""
     cases = [f"    {_quoted('')}) words={_quoted(' '.join(first_words()))} ;;"]
     cases += [f"    {group}) words={_quoted(' '.join(table.members(group)))} ;;" for group in table.GROUPS]
     values = []
@@ -76,12 +76,12 @@ def bash() -> str:
 
 
 def zsh() -> str:
-    """Returns completions for zsh: those for bash, which zsh can take."""
+    """Returns the completion script for zsh: bash's, loaded through bashcompinit."""
     return f"autoload -U +X bashcompinit && bashcompinit\n{bash()}"
 
 
 def fish() -> str:
-    """Returns completions for fish, a line a word."""
+    """Returns the completion script for fish, one line per command or flag."""
     first = " ".join(first_words())
     lines = ["complete -c bert -f"]
     for name in first_words():
@@ -105,7 +105,7 @@ SHELLS: dict[str, Callable[[], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
 
 
 def _with_equals(flag: tuple[str, tuple[str, ...]]) -> str:
-    """Returns a flag, with = where values can be offered."""
+    """Returns a flag, with = where it has known values to offer."""
     name, allowed = flag
     return f"{name}=" if allowed else name
 
@@ -115,7 +115,7 @@ def _fish_line(condition: str, what: str, text: str = "") -> str:
 
 
 def _quoted(text: str) -> str:
-    """Returns a text that every shell takes for one word."""
+    """Returns a text quoted as one word for every shell."""
     return "'" + text.replace("'", "") + "'"
 
 

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def describe(written: "export.Written", dtype: str) -> str:
-    """Returns a line that says what was exported, of an `export.Written`."""
+    """Returns a line about the exported model, from an `export.Written`."""
     return (
         f"Exported to {written.folder}: {', '.join(written.signatures)}; {dtype},"
         f" {written.bytes / _MEGABYTE:.1f} MB; outputs at most {written.difference:.1g} from the model's."

@@ -37,7 +37,7 @@ def parse_flags() -> argparse.Namespace:
 
 
 def shown(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool) -> str:
-    """Returns what is printed for a text: a line of words for each mask, or one JSON object."""
+    """Returns the output for a text: a line of words for each mask, or one JSON object."""
     if not as_json:
         return "\n".join(
             "  ".join(f"{word} {rounded(probability)}" for word, probability in words) for words in masks
@@ -47,7 +47,7 @@ def shown(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool
 
 
 def as_json_line(values: dict) -> str:
-    """Returns values as JSON that stdout takes as it is: Python's escapes are none of JSON's."""
+    """Returns values as one line of JSON, escaped to ASCII where stdout cannot encode all letters."""
     return json.dumps(values, ensure_ascii=not streams.has_all_letters())
 
 

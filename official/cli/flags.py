@@ -241,8 +241,8 @@ def _expanded(arguments: list[str], values: flags.FlagValues) -> list[str]:
 
 
 def _with_shipped_file(argument: str) -> str:
-    """Returns --flagfile=configs/X with the shipped file where there is none of that name here. Raises
-    ConfigError for what cannot be read as a file."""
+    """Returns --flagfile=configs/X with the path of the shipped file where no such file exists here. Raises
+    ConfigError for an unreadable file."""
     name, equals, path = argument.partition("=")
     if not equals or name.lstrip("-") != "flagfile":
         return argument
@@ -255,14 +255,14 @@ def _with_shipped_file(argument: str) -> str:
 
 
 def _typed(arguments: list[str]) -> set[str]:
-    """Returns the settings that the command line itself names, and not a flagfile of it."""
+    """Returns the names of the settings given on the command line itself, without those of its flagfiles."""
     words = [argument.lstrip("-").partition("=")[0] for argument in aliases.normalized(arguments)]
     return {name for word in words for name in (word, word.removeprefix("no")) if name in config_lib.FIELDS}
 
 
 def _given(values: flags.FlagValues) -> dict:
-    """Returns {setting: value} of the flags that were given; what is under configs/ is found where it is
-    shipped."""
+    """Returns {setting: value} of the flags that were given, with paths below configs/ replaced by those of
+    the shipped files."""
     return _with_shipped_files(
         {name: values[name].value for name in config_lib.FIELDS if values[name].present}
     )
@@ -285,8 +285,8 @@ def read_config(name: str) -> dict:
 def _read_source(
     source: foreign.Source, changes: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """Returns what a file of --config says, with changes of its fields, and whose keys these are; None:
-    ours."""
+    """Returns (keys and values of a --config file with changes of its fields, the family of Graphcore's
+    programs whose keys they are, None for ours)."""
     changes = changes or {}
     if source.path.endswith(python_config.ENDING):
         return _with_shipped_files(python_config.read(source.path, source.entry, changes)), None

@@ -41,11 +41,10 @@ class Source:
     """A configuration file that --config names.
 
     Attributes:
-      path: of the file.
-      entry: of a YAML file with several configurations, the name of the one; of a Python file the argument
-        of its function.
-      name: of the configuration, for the run's folder.
-      told: a line that says what was taken; empty where that is plain.
+      path: path of the file.
+      entry: name of one configuration in a YAML file with several; argument of a Python file's function.
+      name: name of the configuration, for the run's folder.
+      told: a line about the file that was chosen; empty where it is obvious.
     """
 
     path: str
@@ -55,8 +54,8 @@ class Source:
 
 
 def find(given: str) -> Source:
-    """Returns the file that --config=FILE|NAME|FILE.yml:NAME|FILE.py:ARGUMENT means. Raises ConfigError for
-    what there is not."""
+    """Returns the file that --config=FILE|NAME|FILE.yml:NAME|FILE.py:ARGUMENT names. Raises ConfigError where
+    it does not exist."""
     given = expanded(given)
     path, entry = configs.find(given), None
     found = _WITH_ENTRY.fullmatch(given)
@@ -85,7 +84,8 @@ def find(given: str) -> Source:
 
 
 def _plain(path: str) -> str:
-    """Returns the name of a file for the folder of its run: of a shipped one with the folders it is in."""
+    """Returns a file's name for the folder of its run; for a shipped file it includes the folders it is
+    in."""
     for name, shipped in configs.theirs().items():
         if os.path.exists(path) and os.path.samefile(path, shipped):
             return "_".join(name.split(os.sep)[2:])
@@ -93,7 +93,8 @@ def _plain(path: str) -> str:
 
 
 def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
-    """Returns the keys of a file of JSON or YAML, and whose they are; None: ours. Raises ConfigError."""
+    """Returns (keys and values of a JSON or YAML file, the family of Graphcore's programs whose keys they
+    are, None for ours). Raises ConfigError."""
     if not source.path.endswith(_YAML):
         values = config_lib.read_json(source.path, "config", once=True)
         older.check_program(flat(values), f"--config={source.path}")
@@ -113,11 +114,11 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """What a command line says, from below to above.
+    """Layers of settings of a command line, the lowest precedence first.
 
     Attributes:
-      layers: (source, {setting: value}).
-      told: lines for people, about what was translated.
+      layers: (source, {setting: value}) of each layer.
+      told: lines for people, about the translated keys.
     """
 
     layers: list[tuple[str, dict[str, Any]]]
@@ -135,13 +136,13 @@ def layers_of(
     """Returns the layers of settings of a configuration, options of theirs and flags of ours.
 
     Args:
-      source: of --config; None without one.
-      values: its keys.
-      family: whose they are; None: ours.
-      options: of the command line, that are no flags.
+      source: file of --config; None without one.
+      values: keys and values of the file.
+      family: family of Graphcore's programs whose keys they are; None: ours.
+      options: options of the command line that are not flags of ours.
       given: {setting: value} of the flags that were given.
-      typed: names of those that are words of the command line itself. Options stand above the others, which
-        flagfiles say: they mean the same over a flagfile as over --config.
+      typed: names of the flags given on the command line itself. Options take precedence over the others,
+        which are from flagfiles: they mean the same over a flagfile as over --config.
 
     Raises:
       ConfigError: for keys, options and values that are not known, and flags that contradict an option.
@@ -182,8 +183,8 @@ def layers_of(
 def _check_agreement(
     asked: Mapping[str, Any], family: Family | None, theirs: Mapping[str, Any], above: Mapping[str, Any]
 ) -> None:
-    """Raises ConfigError where an option says how many updates there are, or how large a batch is, and a flag
-    of the same command line says otherwise."""
+    """Raises ConfigError where an option sets the number of updates or the batch size, and a flag of the same
+    command line contradicts it."""
     table, settings = table_for(family.name if family else None), {**theirs, **above}
     for name, value in asked.items():
         if table[name].to == "@steps":
@@ -202,7 +203,7 @@ def _check_agreement(
 
 
 def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[str, Any]:
-    """Returns the flags that are options of theirs, too, and that the devices of this run do not know."""
+    """Returns the flags that are also options of theirs, and that the devices of this run do not support."""
     table, default = (
         table_for(family.name if family else None),
         config_lib.FIELDS["distribution_strategy"].default,
@@ -228,10 +229,10 @@ def _half(base: Mapping[str, Any]) -> str:
 
 
 def _checked(options: Options, family: Family | None) -> dict[str, str | list[str]]:
-    """Returns {name: value} of options; without a value, one that is on or off is on.
+    """Returns {name: value} of options; an on/off option without a value is on.
 
     Raises:
-      ConfigError: for options that only files of another kind have, and where a value is missing.
+      ConfigError: for options unknown to this kind of configuration, and for missing values.
     """
     found = {}
     table = table_for(family.name if family else None)
@@ -248,14 +249,14 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
 
 
 def options_of_theirs() -> set[str]:
-    """Returns the names of all options of theirs that are no flags of ours."""
+    """Returns the names of all options of theirs that are not flags of ours."""
     names = {key for family in FAMILIES.values() for key in family.table} | set(OPTIONS)
     return names - set(config_lib.FIELDS)
 
 
 def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags with data files under the task's name for them: their --train-file and --input-files
-    are for every task."""
+    """Returns the flags with --train_file or --input_files renamed to the task's flag for data files: theirs
+    are the same for every task."""
     task = base["task"]
     into = {"pretrain": ("train_file", "input_files"), "squad": ("input_files", "train_file")}.get(task)
     if not into or into[0] not in given or into[1] in given:
@@ -265,12 +266,12 @@ def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asks_only_to_answer(family: Family, settings: Mapping[str, Any], said: dict, given: dict) -> bool:
-    """Tells whether a fine-tuning command of their TensorFlow 1 programs, which do what is asked for and
-    nothing else, asks for answers and no training.
+    """Tells whether a fine-tuning command of their TensorFlow 1 programs asks for evaluation or predictions
+    but no training; these programs do only what is asked for.
 
     Args:
-      family: of the file.
-      settings: of file, options and flags.
+      family: family of the file.
+      settings: settings of file, options and flags.
       said: settings of file and options.
       given: the flags.
     """
@@ -280,7 +281,7 @@ def _asks_only_to_answer(family: Family, settings: Mapping[str, Any], said: dict
 
 
 def check_variables(layers: list[tuple[str, dict[str, Any]]]) -> None:
-    """Raises ConfigError where a path that would be read holds a variable that is not set."""
+    """Raises ConfigError where a path to be read contains an unset environment variable."""
     values = {name: value for _, layer in layers for name, value in layer.items()}
     if any(values.get(name) for name in _WITHOUT_DATA):
         return
@@ -297,13 +298,14 @@ def check_variables(layers: list[tuple[str, dict[str, Any]]]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# What is said
+# Lines for people
 
 
 def _told(
     source: Source | None, family: Family | None, theirs: translation.Translation, above: dict[str, Any]
 ) -> list[str]:
-    """Returns the lines: what was taken, a table key -> field -> value, and the keys that have none."""
+    """Returns the lines about a translation: the file, a table key -> field -> value, and the keys without a
+    field."""
     lines = [source.told] if source and source.told else []
     if source and family:
         lines.append(f"{source.path}: keys of Graphcore's {family.label} programs")
@@ -324,8 +326,8 @@ def _told(
 
 
 def _shown(line: translation.Line, settings: Mapping[str, Any], over: set[str]) -> str:
-    """Returns `field=value` of the settings that a key became; of `over` it is the command line that says the
-    value."""
+    """Returns `field=value` of the settings that a key became, marked where the command line (`over`) sets
+    the value."""
     fields = [f"{name}={_short(settings[name])}" for name in line.fields if settings.get(name) is not None]
     if not fields:
         return f"{' or '.join(line.fields)}, not used in this run"
@@ -334,7 +336,7 @@ def _shown(line: translation.Line, settings: Mapping[str, Any], over: set[str]) 
 
 
 def _by_reason(theirs: translation.Translation) -> dict[str, list[str]]:
-    """Returns {why: keys} of the keys that are no setting here; those of an IPU last."""
+    """Returns {reason: keys} of the keys without a setting here; those only for IPUs last."""
     reasons: dict[str, list[str]] = {}
     for line in theirs.lines:
         if not line.fields and line.note != translation.IPU_ONLY:

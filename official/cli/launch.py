@@ -113,7 +113,7 @@ def passed_variables(given: list[str], environment: Mapping[str, str]) -> dict[s
 
 
 def job_of(flags: argparse.Namespace, command: tuple[str, ...]) -> job.Job:
-    """Returns what is started. Raises ConfigError."""
+    """Returns the job to start: hosts, processes, command and environment. Raises ConfigError."""
     environment = passed_variables(flags.passed or [], os.environ)
     ssh = tuple(flags.ssh.split())
     if not ssh:

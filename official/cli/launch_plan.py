@@ -1,4 +1,4 @@
-"""What a command says of the job that runs it: replicas, IPUs, and whose program it is."""
+"""Layout of a job from its command: replicas, IPUs, and the family of programs that it belongs to."""
 
 import argparse
 import os
@@ -22,13 +22,13 @@ _VALUE = re.compile(r"(?!-)[\w.,:/${}\[\]-]+")
 
 
 def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dialect]:
-    """Returns how a job is laid out on IPU pods, and how its program's command lines are written.
+    """Returns (layout of a job on IPU pods, dialect of its program's command lines).
 
     Replicas and IPUs are those of the command's own flags, read as `bert train` reads them; flags of the
-    launcher stand above them.
+    launcher take precedence.
 
     Raises:
-      ConfigError: where the command does not say them, and where they do not fit each other.
+      ConfigError: where the command does not set them, and where they do not fit each other.
     """
     if not command:
         raise ConfigError("--print_poprun needs a program: launch --print_poprun -- COMMAND. See --help.")
@@ -58,7 +58,7 @@ def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun
 
 
 def _instances(flags: argparse.Namespace, names: tuple[str, ...], ipus: int, is_local: bool) -> int:
-    """Returns the number of instances: --instances_per_host of each host; where no hosts are named, one an
+    """Returns the number of instances: --instances_per_host for each host; without named hosts, one per
     IPU-Link domain."""
     if names or flags.instances_per_host > 1:
         return max(1, len(names)) * flags.instances_per_host
@@ -67,8 +67,8 @@ def _instances(flags: argparse.Namespace, names: tuple[str, ...], ipus: int, is_
 
 
 def _given(flags: argparse.Namespace) -> dict[str, str]:
-    """Returns the options of poprun that a person has set. Raises ConfigError for what a shell would take
-    apart."""
+    """Returns the poprun options given as flags. Raises ConfigError for values that a shell would split or
+    interpret."""
     names = (*SITE, "tcp_if_include", "num_ilds")
     given = {name: str(getattr(flags, name)) for name in names if getattr(flags, name) is not None}
     for name, value in given.items():
@@ -80,8 +80,8 @@ def _given(flags: argparse.Namespace) -> dict[str, str]:
 
 
 def topology_of(flags: argparse.Namespace, command: tuple[str, ...]) -> Topology:
-    """Returns who shares out the replicas of a job that the launcher starts itself: --num_replicas, else as
-    many a process as the command's --num_gpus says, else one. Raises ConfigError."""
+    """Returns the hosts, instances and replicas of a job that the launcher starts itself. The replicas are
+    --num_replicas, else the command's --num_gpus per process, else one. Raises ConfigError."""
     names = tuple(host.name for host in hosts.read_hosts(flags.hosts or "localhost"))
     instances = len(names) * flags.instances_per_host
     replicas = flags.num_replicas or instances * _local_replicas(command)
@@ -129,7 +129,8 @@ def _configuration(words: list[str]) -> Config:
 
 
 def _family(words: list[str]) -> str:
-    """Returns whose configuration a command names; of ours: TensorFlow 2's."""
+    """Returns the name of the family of Graphcore's programs whose configuration a command names; "tf2" for
+    ours."""
     for word, following in zip(words, [*words[1:], ""]):
         name, equals, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name == "config":

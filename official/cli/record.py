@@ -42,7 +42,7 @@ def read(folder: str, name: str) -> str:
 
 
 def record(model_dir: str) -> dict:
-    """Returns what is kept of a run, or of the runs of --num_runs."""
+    """Returns the record of a run, or of the runs of --num_runs: command, seed, result and evaluations."""
     from official.io.json_files import expect
     from official.reporting.result import load_result
 

@@ -101,7 +101,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _module_of(config: Config) -> str:
-    """Returns the name of the module that does what is asked for; of the others nothing is loaded."""
+    """Returns the name of the module for the job asked for; the others are not loaded."""
     if config.plan:
         return "official.planning.plan"
     return f"official.training.{'compilation' if config.compile_only else 'repeats'}"
@@ -181,7 +181,7 @@ def _say_config(arguments: list[str], config: Config) -> None:
 
 
 def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
-    """Prints how a run ended."""
+    """Prints status and reason of a run."""
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
     page = result.report or f"{config.model_dir}/report.html"
@@ -193,7 +193,7 @@ def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
 
 
 def _is_first(config: Config) -> bool:
-    """Tells whether this process is the first of its run: the one that talks to people."""
+    """Tells whether this process is the first of its run, which prints messages for people."""
     return own_place.rank(config) == 0
 
 

@@ -19,7 +19,7 @@ LONGEST_LINE = 2**24
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags by which all such commands are told what to load."""
+    """Adds the flags, shared by all such commands, that name the model to load."""
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -33,7 +33,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inference_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that say what computes a model, and in which type."""
+    """Adds the flags for back end, type, threads and calibration."""
     parser.add_argument(
         "--backend", default="tensorflow", help="What computes: tensorflow, onnxruntime or openvino."
     )
@@ -47,7 +47,7 @@ def add_inference_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def begin(flags: argparse.Namespace) -> "backends.Settings":
-    """Checks what the flags say of computing, and takes the threads. Raises ConfigError."""
+    """Checks the flags for back end and type, and sets the threads. Raises ConfigError."""
     from official.inference import backends
 
     if flags.calibration_file and flags.dtype != "int8":

@@ -1,4 +1,5 @@
-"""What differs between jobs, and nothing else. One module per task, one row each in `TASKS`."""
+"""The tasks: the code that differs between jobs, and nothing else. One module per task, one row in
+`TASKS`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ else:
 
 
 class _Tasks(_Table):
-    """The tasks by name; of the others nothing is imported, which would take a tenth of a second."""
+    """Task classes by name. A task's module is imported when it is looked up: each takes a tenth of a
+    second."""
 
     def __init__(self, rows: Mapping[str, str]):
         self._rows = rows

@@ -143,8 +143,8 @@ def answered_question(
 
 
 def passage(context: str, answers: Sequence[str], predicted: str) -> list[list[str]]:
-    """Returns the line of what stands around the answers: the true one that fits the prediction best, and the
-    predicted one."""
+    """Returns the line of text around two answers: the accepted one that equals the prediction, else the
+    first, and the predicted one."""
     gold = _span(context, predicted if predicted in answers else next(iter(answers), ""))
     spans = {"gold": gold, "wrong": gold if predicted in answers else _span(context, predicted)}
     windows = [_window(context, *span) for span in spans.values()]
@@ -163,7 +163,8 @@ def passage(context: str, answers: Sequence[str], predicted: str) -> list[list[s
 
 
 def _window(context: str, begin: int, end: int) -> tuple[int, int]:
-    """Returns what is shown around a stretch: whole words, unless they are very long."""
+    """Returns the (begin, end) of the text shown around an answer, cut between words unless these are
+    long."""
     first, last = max(0, begin - _AROUND), min(len(context), end + _AROUND)
     before, behind = (
         context.rfind(" ", max(0, first - _LONG_WORD), first),
@@ -173,7 +174,7 @@ def _window(context: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _span(context: str, text: str) -> tuple[int, int]:
-    """Returns where a text stands; the start of the context for one that does not."""
+    """Returns the (begin, end) of a text in the context; (0, 0) for one that is empty or not in it."""
     begin = max(context.find(text), 0)
     return (begin, begin + len(text)) if text and text in context else (0, 0)
 

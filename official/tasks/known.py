@@ -1,4 +1,4 @@
-"""Values that are there by the time that they are asked for."""
+"""Optional values that are set by the time they are used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ T = TypeVar("T")
 
 
 def known(value: T | None) -> T:
-    """Returns a value that the checks of the configuration, or `find_data`, have made sure of."""
+    """Returns an optional value that the checks of the configuration, or `find_data`, have set.
+
+    Raises:
+      ValueError: where it is None.
+    """
     if value is None:
         raise ValueError("asked for before find_data has found it, or though the configuration lacks it")
     return value

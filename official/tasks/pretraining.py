@@ -81,8 +81,8 @@ class PretrainingTask:
         return files
 
     def _take_vocabulary(self, files: list[str]) -> None:
-        """Takes the vocabulary that lies beside the records, where one does that fits the model: the words of
-        the report, and what is kept with the weights."""
+        """Uses the vocabulary beside the records, where there is one that fits the model, for the report and
+        as the one kept with the weights."""
         path = record_paths.find_vocabulary(files)
         if path is None:
             if self._config.export_dir and not self._config.plan:
@@ -111,8 +111,8 @@ class PretrainingTask:
         self.companions = vocabulary_files.companions(path, told, self._config.model.max_position_embeddings)
 
     def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
-        """Returns the files of the records' vocabulary; what their manifest says of capitals counts where no
-        flag says it."""
+        """Returns {name: content} of the files to keep for --vocab_file, which must agree with the vocabulary
+        beside the records. do_lower_case is the flag's, else that of the records' manifest."""
         config, told = self._config, self._config.do_lower_case
         if told is None and files:
             told = record_formats.lower_case_of(files[0])
@@ -184,8 +184,8 @@ class PretrainingTask:
 
     @functools.cached_property
     def train_samples(self) -> int | None:
-        """Sequences of the training records where --count_records asks for them; else --num_steps_per_epoch
-        says what an epoch is."""
+        """Number of sequences in the training records, counted with --count_records; else None, and
+        --num_steps_per_epoch sets the length of an epoch."""
         split = self._train
         if not (self._config.count_records and self._config.do_train and split.files):
             return None
@@ -241,7 +241,8 @@ class PretrainingTask:
         return self._fitted(batches)
 
     def _fitted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Puts, with --fit_vocabulary, [UNK] where a record has a word beyond the model's vocabulary."""
+        """Returns the batches; with --fit_vocabulary, ids beyond the model's vocabulary are replaced by
+        [UNK]."""
         config = self._config
         if not config.fit_vocabulary:
             return batches
@@ -316,7 +317,7 @@ class PretrainingTask:
         )
 
     def _vocabulary(self) -> Vocabulary | None:
-        """Returns the words of the records; None where they are not known."""
+        """Returns the vocabulary of the records; None where it is not known."""
         try:
             return load_vocabulary(self._config.vocab_file) if self._config.vocab_file else None
         except ConfigError as error:  # the run is over, and needed no words
@@ -337,7 +338,7 @@ class PretrainingTask:
 
 
 def _counts_name(order: pipeline.TrainingOrder) -> str:
-    """Returns the name of the file in which a process keeps the counts of the files that it reads."""
+    """Returns the name of the file with a process's record counts of the files that it reads."""
     if order.reader is not None:
         return f"record_counts-{order.host}-of-{order.reader}.json"
     return f"record_counts-{order.host}.json" if order.host else "record_counts.json"

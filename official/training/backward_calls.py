@@ -1,7 +1,7 @@
-"""Which layer a call in the graph of a training step is the backward pass of.
+"""Assigns the backward-pass calls in the graph of a training step to layers.
 
-The forward pass of a layer is a call with the layer's name. TensorFlow gives the call of its gradient none,
-but that reads what the forward pass has kept.
+The forward pass of a layer is a call with the layer's name. TensorFlow gives the call of its gradient no such
+name, but that call reads the tensors that the forward pass kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from official.reporting.profiles.places import split
 
 
 def stages_of(functions: set[str], stages: Sequence[str]) -> dict[str, str]:
-    """Returns {name of a call that has no stage in its name: the stage whose tensors it reads most of}.
+    """Returns {name of a call without a stage in it: stage of which it reads the most tensors}.
 
     Args:
-      functions: names of functions that Python has called; their definitions, and those that they call, are
-        looked at. Those that are not there any more are left out.
+      functions: names of functions that Python has called; they and the functions that they call are
+        searched. Functions that no longer exist are skipped.
       stages: names of stages.
     """
     known, found = frozenset(stages), {}
@@ -34,7 +34,7 @@ def stages_of(functions: set[str], stages: Sequence[str]) -> dict[str, str]:
 
 
 def _nodes(functions: set[str]):
-    """Yields the nodes of functions and of all that they call."""
+    """Yields the nodes of functions, and of all functions that they call."""
     left, seen = list(functions), set()
     while left:
         name = left.pop()

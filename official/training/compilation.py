@@ -1,4 +1,4 @@
-"""--compile_only: the steps of a run are built and compiled, and nothing is trained or written."""
+"""--compile_only: builds and compiles the steps of a run, and trains and writes nothing."""
 
 import tempfile
 import time
@@ -18,8 +18,7 @@ from official.training.starting import MakeTask
 
 
 def run(config: Config, make_task: MakeTask) -> str:
-    """Compiles the steps that a run makes, of training and of evaluation, on random records: a step of
-    training is undone.
+    """Compiles the training and evaluation steps of a run on random records; the training step is undone.
 
     Args:
       config: the frozen configuration. Its --model_dir is neither needed nor touched.
@@ -52,7 +51,7 @@ def run(config: Config, make_task: MakeTask) -> str:
 
 
 def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
-    """Returns the parts of a run that is compiled, and the seconds that compiling took."""
+    """Returns (loop of a run with its steps compiled, seconds of the compilation)."""
     ready = starting.make_ready(config, make_task)
     own, devices, task = ready.config, ready.devices, ready.task
     without_wandb = config_lib.replaced(own, wandb=False)
@@ -73,14 +72,13 @@ def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
 
 
 def _with_known_rows(loop: Loop) -> Config:
-    """Returns the configuration of a plan, which reads no data: it says what was found out about packed
-    rows."""
+    """Returns the configuration for the plan, which reads no data, with the sequences per packed row found in
+    the data."""
     return config_lib.replaced(loop.config, average_sequences_per_pack=loop.plan.sequences_per_row)
 
 
 def _memory_lines(strategy: tf.distribute.Strategy) -> list[str]:
-    """Returns the most memory that was in use at once: of each GPU, or of this process where there is
-    none."""
+    """Returns lines with the peak memory of each GPU, or of this process without GPUs."""
     names = strategy_lib.device_names(strategy)
     peaks = {
         name: tf.config.experimental.get_memory_info(name)["peak"] for name in names if name.startswith("GPU")

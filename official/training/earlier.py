@@ -1,4 +1,4 @@
-"""What earlier processes of a run left in its folder: result, metrics, settings."""
+"""Result, metrics and settings that earlier processes of a run left in its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from official.training.task import Task, is_scored
 
 
 class Earlier:
-    """Read before this process writes."""
+    """The result, settings and metrics of a run's folder, read before this process writes to it."""
 
     def __init__(self, model_dir: str):
         self.result = read_result(model_dir)
@@ -29,7 +29,7 @@ class Earlier:
         self._settings = self.record.settings
 
     def evaluates_like(self, config: Config) -> bool:
-        """Tells whether its evaluations are of the set that this run evaluates."""
+        """Tells whether the earlier evaluations used the same set and settings as this run's."""
         return bool(self._settings) and all(
             self.record.has(name, config[name])
             for name, field in config_lib.FIELDS.items()
@@ -37,20 +37,22 @@ class Earlier:
         )
 
     def check(self, asked: Config, config: Config) -> None:
-        """Raises ConfigError where a training is asked for that the run in the folder is not, or has no step
-        left for.
+        """Checks that the training asked for continues the run in the folder, and has steps left.
 
         Args:
           asked: the configuration that was asked for.
-          config: with all that follows from devices and data.
+          config: the configuration completed from devices and data.
+
+        Raises:
+          ConfigError: where the folder has another run, or no step is left.
         """
         if config.do_train:
             self.record.check(asked)
             self.record.check_steps(asked, config_lib.train_steps(config))
 
     def tell_changes(self, asked: Config) -> None:
-        """Says in what a training goes on otherwise than it was started, and warns of what its weights depend
-        on."""
+        """Logs the settings changed since the run was started: a warning for those that affect the
+        weights."""
         changes = self.record.changes(asked)
         others = changes.pop("")
         trained = [change for found in changes.values() for change in found]
@@ -60,7 +62,7 @@ class Earlier:
             logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(others))
 
     def check_model(self, config: Config) -> None:
-        """Raises ConfigError where its model computes something else with the same weights: other heads,
+        """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
         activation or epsilon."""
         saved = self._settings.get("model")
         other = contradictions(config.model, saved) if isinstance(saved, dict) else []
@@ -71,7 +73,7 @@ class Earlier:
             )
 
     def evaluations(self, last_step: int) -> dict[int, dict]:
-        """Returns {step: values} of its evaluations up to `last_step`."""
+        """Returns {step: values} of the earlier evaluations up to `last_step`."""
         return {
             line["step"]: line
             for line in self._metrics
@@ -79,8 +81,8 @@ class Earlier:
         }
 
     def skipped_steps(self, last_step: int) -> int:
-        """Returns the updates up to `last_step` that loss scaling skipped, in whole intervals: one that was
-        cut goes on with its own count."""
+        """Returns the number of updates up to `last_step` that loss scaling skipped, in whole intervals: an
+        interval that was cut keeps its own count when it is resumed."""
         return sum(
             line.get("skipped_steps") or 0
             for line in self._metrics
@@ -88,13 +90,13 @@ class Earlier:
         )
 
     def baseline(self) -> tuple[str, float] | None:
-        """Returns what to predict always, and its score, where it is known."""
+        """Returns the constant prediction and its score (the baseline) from the result; None without them."""
         prediction, score = (self.result.get(f"majority_{name}") for name in ("prediction", "accuracy"))
         return None if prediction is None or score is None else (prediction, score)
 
     def complete(self, result: TrainResult, first_step: int) -> None:
-        """Adds to the result of this process, which went on from `first_step`, what only earlier ones
-        know."""
+        """Adds the earlier processes' share to the result of this process, which resumed at `first_step`:
+        skipped steps and, where nothing was trained, throughput and wall time."""
         result.skipped_steps += self.skipped_steps(first_step)
         if result.step == first_step == self.result.get("step"):  # nothing was trained: the speed is theirs
             result.sequences_per_sec = self.result.get("sequences_per_sec")
@@ -102,11 +104,11 @@ class Earlier:
 
 
 def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
-    """Looks at the run that is in the folder already, before anything is built.
+    """Decides from the run in the folder what is left to do, before anything is built.
 
     Returns:
-      What there is to do, which of a run that is over may be an evaluation alone; and the run's result, where
-      nothing is.
+      (the configuration of the work left, which for a finished run may be an evaluation without training; the
+      finished run's result where no work is left, else None).
 
     Raises:
       ConfigError: where the run is another one, or is over and was trained otherwise.
@@ -145,12 +147,12 @@ def restore(
 
     Args:
       config, manager, state, task: of the run.
-      earlier: what earlier processes left.
-      initialize: path -> names; sets the variables of the model from a checkpoint, and returns those that it
-        does not have.
+      earlier: result, metrics and settings of earlier processes.
+      initialize: path -> names; sets the model's variables from a checkpoint, and returns the names of those
+        that the checkpoint lacks.
 
     Returns:
-      The checkpoint that it is from, and the names of a head that started fresh.
+      (path of the checkpoint that was restored, empty without one; names of the head's fresh variables).
 
     Raises:
       ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.

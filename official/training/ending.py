@@ -1,4 +1,4 @@
-"""How a run comes to its end: the status of the loop, the best weights' worth, the result."""
+"""The end of a run: status of the loop, scores of the best weights, result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from official.training.task import reading
 
 
 def run_loop(loop: RunLoop) -> End:
-    """Runs the loop and returns how it ended; the observers hear of the end whatever happens."""
+    """Runs the loop and returns its end (status, reason, step, sequences). The observers are told of the end
+    even when the loop raises."""
     status, reason = "failed", ""
     try:
         loop.run()
@@ -44,7 +45,7 @@ def run_loop(loop: RunLoop) -> End:
 
 
 def _judge(loop: RunLoop) -> tuple[str, str]:
-    """Returns the status of a loop that has ended in order, and why."""
+    """Returns (status, reason) of a loop that ended without an error."""
     if loop.outcome.interrupted:
         return "interrupted", _describe_interruption(loop, loop.state.step)
     return judge(loop.config, loop.task, loop.outcome, loop.state.step)
@@ -55,8 +56,8 @@ def _describe_interruption(loop: RunLoop, step: int) -> str:
 
 
 def finish(loop: RunLoop, end: End) -> tuple[End, finish_lib.Findings]:
-    """Returns the end and what the best weights are worth, unless a signal cuts that or has cut the
-    training."""
+    """Returns the end, and the scores and predictions of the best weights; empty findings for a run that
+    failed or was interrupted, during the training or here."""
     if end.status in ("interrupted", "failed"):
         return end, finish_lib.Findings()
     try:
@@ -67,8 +68,8 @@ def finish(loop: RunLoop, end: End) -> tuple[End, finish_lib.Findings]:
 
 
 def baseline(loop: RunLoop, end: End, earlier: Earlier | None) -> tuple[str, float] | None:
-    """Returns what to predict always, and its score. Found after the run, which is to be the first to read
-    the data."""
+    """Returns the constant prediction and its score, the baseline; None without one. Computed after the run,
+    so that the run is the first to read the data."""
     known = earlier.baseline() if earlier else None
     stopped = end.status in ("interrupted", "failed")
     if known or not loop.config.do_eval or loop.manager.read_only or stopped:
@@ -83,7 +84,7 @@ def baseline(loop: RunLoop, end: End, earlier: Earlier | None) -> tuple[str, flo
 def make_result(
     loop: RunLoop, end: End, findings: finish_lib.Findings, always: tuple[str, float] | None
 ) -> TrainResult:
-    """Returns the result of this process's part of the run; `always` is what `baseline` returns."""
+    """Returns the result of this process's part of the run. `always` is the value of `baseline`."""
     config, outcome, steps = loop.config, loop.outcome, loop.manager.steps()
     prediction, score = always or (None, None)
     packing = outcome.packing.shares(config.max_seq_length)
@@ -125,14 +126,14 @@ def write_result(
     command: list[str],
     page: str | None = None,
 ) -> str | None:
-    """Writes the result. Where the folder has one, what trains nothing adds an entry to it, with a page of
-    its own; what a signal has cut off leaves nothing.
+    """Writes the result. An evaluation without training adds an entry, with a page of its own, to the result
+    that the folder already has; one that failed or was interrupted writes nothing there.
 
     Args:
       config: of the run.
       result: of this process.
-      earlier: what earlier processes left.
-      weights: path of the checkpoint that they are from; empty for fresh ones.
+      earlier: result, metrics and settings of earlier processes.
+      weights: path of the checkpoint that the weights are from; empty for fresh ones.
       command: the command line.
       page: file name of the page that the caller writes about a training; None without one.
 

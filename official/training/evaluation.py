@@ -1,4 +1,4 @@
-"""One pass over a set: sums over all of it, and the model's outputs in the order of its sequences."""
+"""Evaluates a set in one pass: sums over all of it, and the model's outputs in the order of its sequences."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def run(
     Args:
       eval_step: see `step.make_eval_step`.
       batches: global batches.
-      before_each: called before a batch; what it raises comes through.
+      before_each: called before each batch; its exceptions propagate.
       secs: gets the seconds of each batch, from the call of the step to outputs in the host's memory.
 
     Returns:
       (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [sequences of the set, ...]}, without
-      what filled the batches).
+      padding rows).
     """
     totals: Any = 0.0
     parts: list[dict[str, np.ndarray]] = []
@@ -42,8 +42,8 @@ def run(
 
 
 def _without_filling(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the outputs of a batch as {output: [sequences, ...]}: rows that hold several have places for
-    many more, which would fill the memory."""
+    """Returns the outputs of a batch as {output: [sequences, ...]}, without the empty places of packed rows,
+    which would fill the memory."""
     if not part:
         return part
     is_sequence = part["rows"] >= 0

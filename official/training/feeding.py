@@ -1,4 +1,4 @@
-"""What the devices are fed: batches of files and of random records, each host its own share."""
+"""Input batches of the devices, from files or random records; each host reads its own share."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -35,8 +35,8 @@ def training_batches(
 def synthetic_batches(
     task: Task, replica_batch: int, strategy: tf.distribute.Strategy, for_evaluation: bool = False
 ) -> Iterator:
-    """Returns endless batches of random records, of `replica_batch` rows a replica, in the shape of those of
-    the training or of the evaluation."""
+    """Returns endless batches of random records, `replica_batch` rows per replica, in the shape of training
+    or evaluation batches."""
     return iter(
         strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch, for_evaluation), strategy)
     )
@@ -49,8 +49,8 @@ def one_batch(batch: dict[str, np.ndarray], strategy: tf.distribute.Strategy) ->
 
 
 def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:
-    """Returns a set once, for `strategy.batches`: global batches, filled up to one shape, cut into one batch
-    a replica and dealt out to the hosts."""
+    """Returns one pass over a set, for `strategy.batches`: global batches padded to one shape, cut into one
+    batch per replica and sharded among the hosts."""
 
     def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
         batches = dataset(plan.eval_batch_size).rebatch(plan.replica_eval_batch_size, drop_remainder=True)

@@ -1,4 +1,4 @@
-"""What follows the training: scores of the best checkpoint, where the model is wrong, and predictions."""
+"""Work after the training: scores, error examples and predictions of the best checkpoint."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from official.training.task import Outputs, ScoredTask, has_examples_only, is_sc
 
 @dataclasses.dataclass
 class Findings:
-    """What the best weights are worth.
+    """Scores, tables, examples and predictions of the best weights.
 
     Attributes:
-      scores: {metric: value} of the evaluation set, and the step of the best evaluation.
-      tables: {title: rows, the first one the head}.
+      scores: {metric: value} of the evaluation set, and `best_step`, the step of the best evaluation.
+      tables: {title: rows}, the first row of each is its head.
       examples: groups of examples for the report.
       files: paths of the predictions.
     """
@@ -33,8 +33,8 @@ class Findings:
 
 
 def finish(loop: RunLoop) -> Findings:
-    """Goes back to the weights of the best evaluation, scores them and writes what they predict; of a task
-    without scores it only looks at examples.
+    """Restores the weights of the best evaluation, scores them and writes their predictions; for a task
+    without scores it only collects examples.
 
     Raises:
       Interrupted: on a signal.
@@ -49,7 +49,7 @@ def finish(loop: RunLoop) -> Findings:
 
 
 def _score(loop: RunLoop, task: ScoredTask) -> Findings:
-    """Returns what the best weights score and predict."""
+    """Returns scores, tables, examples and prediction files of the best weights."""
     config, findings = loop.config, Findings()
     outputs = loop.outcome.outputs if _restore_best(loop) else {}
     if config.do_eval:
@@ -68,8 +68,8 @@ def _score(loop: RunLoop, task: ScoredTask) -> Findings:
 
 
 def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
-    """Predicts several times, and tells throughput and latency of each pass: its batches one after the other,
-    without what reads them. Returns the outputs."""
+    """Predicts `passes` times, logs throughput and latency of each pass, reading of the data excluded, and
+    returns the outputs of the last."""
     outputs: Outputs = {}
     for number in range(passes):
         secs: list[float] = []
@@ -81,7 +81,8 @@ def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
 
 
 def _restore_best(loop: RunLoop) -> bool:
-    """Restores the best weights. Returns whether the outputs that the loop has are theirs."""
+    """Restores the weights of the best evaluation. Returns whether the loop's outputs are of these
+    weights."""
     best, last = loop.best_step(), loop.state.step
     if best is None or best == last:
         return bool(loop.outcome.outputs)
@@ -96,8 +97,8 @@ def _restore_best(loop: RunLoop) -> bool:
 
 
 def _write_predictions(task: ScoredTask, outputs: Outputs, model_dir: str) -> list[str]:
-    """Writes the predictions into the run's folder, local or remote. Others of the same name that are there
-    are renamed, not lost."""
+    """Writes the prediction files into the run's folder, local or remote, and returns their paths. A file of
+    the same name with other content is renamed, not lost."""
     paths = []
     with tempfile.TemporaryDirectory() as folder:
         for made in task.write_predictions(outputs, folder):

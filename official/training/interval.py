@@ -1,5 +1,5 @@
-"""What a line of the metrics sums up, however many calls of the devices, and processes, its steps take; and
-how long a call may be."""
+"""Accumulates the metrics of one logging interval across device calls and restarts, and chooses the number of
+steps per call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from official.optimization.train_state import TrainState
 from official.training.task import Task
 from official.training.waiting import HostWait
 
-# Of a call of the devices: so often somebody looks for signals and losses that are not finite.
+# Duration of a device call; signals and non-finite losses are checked between calls.
 CALL_SECS = 5.0
 
 
@@ -25,14 +25,14 @@ class NonFiniteError(ArithmeticError):
 
 @dataclasses.dataclass
 class Interval:
-    """The steps since the last line of the metrics.
+    """Totals of the steps since the last line of the metrics.
 
     Attributes:
-      first_step: the updates done before it.
-      totals: what the training loop has summed up in it, see `step.no_totals`.
-      steps, sequences, secs: of them, those that this process has done, what they trained on, and how long
-        they took.
-      waited_secs: of `secs`, those in which a step's program waited for its batch; None where nobody asks.
+      first_step: number of updates done before the interval.
+      totals: sums of the training loop over the interval, see `step.no_totals`.
+      steps, sequences, secs: steps of the interval that this process has done, the sequences that they
+        trained on, and their seconds.
+      waited_secs: the part of `secs` in which steps waited for their batches; None where it isn't measured.
     """
 
     first_step: int
@@ -43,17 +43,18 @@ class Interval:
     waited_secs: float | None = None
 
     def add_wait(self, wait: HostWait | None) -> None:
-        """Notes how long a call has waited for batches, where that is measured."""
+        """Adds the seconds that a call waited for batches; nothing without a `wait`."""
         if wait is not None:
             self.waited_secs = (self.waited_secs or 0.0) + wait.take_secs()
 
     def add(self, totals: dict[str, tf.Tensor], steps: int, sequences: int, secs: float) -> None:
-        """Notes what a call has returned, which has gone on from `totals`."""
+        """Takes the totals that a call returned, which include those before it, and adds its steps, sequences
+        and seconds."""
         self.totals, self.steps, self.secs = totals, self.steps + steps, self.secs + secs
         self.sequences += sequences
 
     def numbers(self) -> dict[str, np.ndarray]:
-        """Returns the totals as NumPy has them."""
+        """Returns the totals as NumPy arrays."""
         return {name: value.numpy() for name, value in self.totals.items()}
 
     @property
@@ -63,7 +64,7 @@ class Interval:
         return step if step >= 0 else None
 
     def values(self, task: Task, state: TrainState) -> dict:
-        """Returns the line of the metrics as far as the interval is done."""
+        """Returns the values of the metrics line, for the part of the interval that is done."""
         totals, skipped = self.numbers(), int(self.totals["skipped"])
         wait, norm = {}, {}
         if self.waited_secs is not None and self.secs:
@@ -86,8 +87,8 @@ class Interval:
         return NonFiniteError(f"{', '.join(names)} not finite at step {self.bad_step}")
 
     def check_skipped(self, state: TrainState) -> None:
-        """Raises NonFiniteError where loss scaling has skipped all steps of the interval, which is over, and
-        will go on to."""
+        """Raises NonFiniteError where loss scaling has skipped all steps of a finished interval and cannot
+        lower its scale any more."""
         steps = state.step - self.first_step
         if state.loss_scale is None or int(self.totals["skipped"]) < steps:
             return
@@ -99,13 +100,15 @@ class Interval:
             )
 
     def to_saved(self) -> dict:
-        """Returns what a later process goes on from, to the last bit, ready for JSON."""
+        """Returns the first step and the totals as a dict for JSON, from which a later process resumes
+        bit-exactly."""
         totals = {name: value.tolist() for name, value in self.numbers().items()}
         return {"first_step": self.first_step, **totals}
 
 
 def _loss_scale(state: TrainState) -> float:
-    """Returns the loss scale of the last step, 1 without loss scaling; a dynamic one is that of the next."""
+    """Returns the loss scale of the last step, 1 without loss scaling; the next step's where it is
+    dynamic."""
     if state.loss_scale is None:
         return 1.0
     told = state.loss_scale.told(state.step - 1)
@@ -113,12 +116,13 @@ def _loss_scale(state: TrainState) -> float:
 
 
 def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interval:
-    """Returns the interval that a run goes on with.
+    """Returns the interval that a run resumes with.
 
     Args:
-      saved: what `to_saved` returned with the checkpoint of `step`; empty where an interval ended there.
-      step: updates done.
-      nothing: see `step.no_totals`; totals of another form are those of another task, and begin anew.
+      saved: the value of `to_saved` from the checkpoint of `step`; empty where an interval ended there.
+      step: number of updates done.
+      nothing: initial totals, see `step.no_totals`; saved totals of other shapes belong to another task, and
+        the interval starts anew.
     """
     try:
         totals = {
@@ -137,24 +141,26 @@ def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interva
 
 
 class Pace:
-    """How many steps take about `CALL_SECS`, by what the last call took.
+    """Chooses the number of steps of a device call, so that it takes about `CALL_SECS`, from the last call's
+    time.
 
-    The first call is one unit: it compiles, and people wait for it. So it takes longer than it will, and
-    what follows is not too long.
+    The first call is one unit: it compiles, and people wait for it. Its time overestimates that of a step, so
+    that the second call is rather too short than too long.
     """
 
     def __init__(self, stops: Sequence[int] = (), unit: int = 1) -> None:
-        """Args: stops: steps at which a call ends, whatever the pace. unit: steps that are done at once."""
+        """Args: stops: steps at which a call ends in any case. unit: a call's steps are a multiple of it,
+        unless fewer are left."""
         self._secs_per_step: float | None = None
         self._stops, self._unit = stops, unit
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no step was done yet."""
+        """Whether no call has been timed yet."""
         return self._secs_per_step is None
 
     def steps(self, left: int, step: int = 0) -> int:
-        """Returns the steps of the next call, of `left` ones, after `step` updates."""
+        """Returns the number of steps of the next call: at most `left`, after `step` updates."""
         left = min([left, *(stop - step for stop in self._stops if stop > step)])
         if self._secs_per_step is None:
             return min(self._unit, left)
@@ -162,5 +168,5 @@ class Pace:
         return min(left, max(1, units) * self._unit)
 
     def note(self, steps: int, secs: float) -> None:
-        """Notes how long a call took, in all processes the same."""
+        """Records the seconds of a call, which must be the same in all processes."""
         self._secs_per_step = secs / steps

@@ -1,5 +1,5 @@
-"""What lies in a run's folder beside its weights: vocabulary and names of labels, without which they mean
-nothing, and the settings."""
+"""Files kept beside the weights in a run's folder: vocabulary and label names, which give the weights their
+meaning, and the settings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FLAGS = {"vocab.txt": "vocab_file", "tokenizer_config.json": "do_lower_case", "
 
 
 def missing(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
-    """Returns those of {name: content} that are not in the folder of a run.
+    """Returns the part of {name: content} that a run's folder lacks.
 
     Raises:
-      ConfigError: where one is there and says something else: the weights there would be of another
-        vocabulary, or other labels.
+      ConfigError: where a file is there with other content: the weights there belong to another vocabulary,
+        or other labels.
     """
     found = {name: b"".join(writing.read_lines(os.path.join(model_dir, name))) for name in wanted}
     for name, content in found.items():
@@ -42,7 +42,8 @@ def write(model_dir: str, contents: dict[str, bytes]) -> None:
 
 
 def write_settings(config: Config, command: list[str]) -> None:
-    """Writes what was asked for. An evaluation of somebody's run leaves that run's own settings alone."""
+    """Writes the settings asked for and the command line. An evaluation leaves the settings of the run
+    alone."""
     path = os.path.join(config.model_dir, "config.json")
     if config.do_train or not tf.io.gfile.exists(path):
         writing.replace_file(path, config_lib.to_json(config))

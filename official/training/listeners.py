@@ -1,4 +1,4 @@
-"""The observers of a run: the one place that knows them by name."""
+"""Makes the observers of a run; no other module names them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ from official.training.starting import Beginning, Devices
 
 @contextlib.contextmanager
 def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
-    """Yields the list of observers, to which those that need the state are added later; all are closed at the
-    end, whatever happens.
+    """Yields the list of observers, to which the caller later adds those that need the state; all of them are
+    closed at the end, also after an error.
 
     Args:
       config: of the run.
@@ -49,8 +49,8 @@ def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
 
 
 def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Observer]:
-    """Returns the observers that write the files of a training and go on where it begins; of a process that
-    is not the chief, and without training, there are none."""
+    """Returns the observers that write a training's files, resumed at its first step; none without training,
+    or where this process isn't the chief."""
     if not (devices.is_chief and config.do_train):
         return []
     step = beginning.state.step
@@ -63,7 +63,8 @@ def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Obs
 
 
 def _profile(config: Config, devices: Devices, state: TrainState) -> list[Observer]:
-    """Returns what profiles steps that are still to come; nothing where none are asked for."""
+    """Returns a list with the profiler of the steps asked for; empty where none are, or all of them are
+    past."""
     window = profile_window.window(config, state.step, config_lib.train_steps(config))
     if window is None and config.profile_steps:
         logging.warning("No profile: steps %s are not ahead of step %d.", config.profile_steps, state.step)
@@ -71,7 +72,7 @@ def _profile(config: Config, devices: Devices, state: TrainState) -> list[Observ
 
 
 def _mlperf_log(config: Config, devices: Devices, beginning: Beginning) -> mllog.MLPerfLog | None:
-    """Returns the MLPerf log; None of a run that is over and has none."""
+    """Returns the MLPerf log; None where the run is over and never wrote one."""
     strategy, plan, state = devices.strategy, devices.plan, beginning.state
     kind = strategy_lib.device_names(strategy)[0].split(":")[0].lower()
     platform = f"{kind}-{strategy.num_replicas_in_sync}"

@@ -1,4 +1,4 @@
-"""The loop of a run on the devices of a strategy of TensorFlow."""
+"""The loop of a run under a TensorFlow distribution strategy."""
 
 import functools
 import time
@@ -52,7 +52,7 @@ class Loop(RunLoop):
 
     @functools.cached_property
     def _held_batch(self) -> strategy_lib.HeldBatch:
-        """The batch of --synthetic_input: one for good, as the graph of the steps knows no other."""
+        """The single batch of --synthetic_input, which the graph of the steps holds."""
         return strategy_lib.held(self._synthetic_batches(), self.strategy)
 
     def _evaluated(self, dataset: Dataset, secs: list[float] | None = None) -> tuple[np.ndarray, Outputs]:
@@ -63,8 +63,8 @@ class Loop(RunLoop):
         return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll, secs))
 
     def few_outputs(self, task: ExampleTask) -> Outputs:
-        """Returns what the task makes of the first rows of the evaluation set: one small batch a replica, so
-        that it costs next to nothing."""
+        """Returns the task's example outputs of the first rows of the evaluation set: one small batch per
+        replica, so that it costs next to nothing."""
 
         def work() -> Outputs:
             look = step_lib.make_example_step(task, self.state, self.strategy)
@@ -78,8 +78,8 @@ class Loop(RunLoop):
     # Compiling
 
     def warm_up(self) -> None:
-        """Compiles the training and the evaluation step, those that the run makes, on synthetic data and
-        leaves every variable bit-equal; tells of each."""
+        """Compiles the training and evaluation steps that the run needs, on synthetic data, and leaves every
+        variable bit-equal. The observers are told of each."""
         since, works = time.monotonic(), self.compilations().values()
         if works:
             self._tell_compiling(0, len(works), since)
@@ -90,7 +90,8 @@ class Loop(RunLoop):
             self.wait.take_secs()  # of no step that counts
 
     def compilations(self) -> dict[str, Callable[[], None]]:
-        """Returns what compiles each kind of step that the run makes first."""
+        """Returns {name: function that compiles it} of the steps to compile before the run starts: training,
+        evaluation."""
         works = {"training": self._compile_training} if self.state.step < self.last_step else {}
         config = self.config
         if config.do_eval or config.do_predict and not config.do_train:

@@ -1,5 +1,5 @@
-"""The weights of a training step in bfloat16 or float16: copies that the native update writes along with the
-weights, so that no step casts them, nor their gradients."""
+"""bfloat16 or float16 copies of the weights, which the native update writes along with the weights, so that
+no step casts weights or gradients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from official.optimization.state import TrainState
 
 
 class NarrowWeights(NamedTuple):
-    """What a training loop does for the copies.
+    """The two functions by which a training loop uses the copies.
 
     Attributes:
-      reading: makes of a replica's function one that reads them.
-      renew: gives them the weights' values, in a graph. The first thing that a call of the devices does:
-        whatever has changed the weights before, the copies are theirs.
+      reading: wraps a replica's function so that it reads the copies.
+      renew: sets the copies to the weights' values, in a graph. Called first in each device call, so that the
+        copies are right whatever has changed the weights before.
     """
 
     reading: Callable[[Callable], Callable]
@@ -32,8 +32,8 @@ class NarrowWeights(NamedTuple):
 
 
 def make(config: Config, state: TrainState, strategy: tf.distribute.Strategy) -> NarrowWeights:
-    """Makes the copies of a run; none where TensorFlow's operations update its weights, or the step is
-    compiled or spread as a whole."""
+    """Makes the copies of a run; without effect where TensorFlow's operations update the weights, under XLA,
+    and in a pipeline."""
     optimizer, dtype = state.optimizer, tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
     if not isinstance(optimizer, NativeOptimizer) or config.enable_xla or as_pipeline(strategy) is not None:
         return NarrowWeights(lambda function: function, lambda: None)

@@ -1,7 +1,7 @@
-"""The data files that a run began with, noted in its folder, and compared when it goes on.
+"""Data files that a run began with, saved in its folder and compared when it is resumed.
 
-Of each file its bytes and a digest of some of them are kept, so that terabytes are compared in seconds. The
-order of the files counts, and not where they lie.
+For each file its size and a digest of some of its bytes are kept, so that terabytes are compared in seconds.
+The order of the files counts, their folders do not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Notes = dict  # {split: list of its DataFiles}, in the order in which they are r
 
 
 class DataFile(NamedTuple):
-    """A file of a run's data."""
+    """Name, size and digest of a data file."""
 
     name: str
     bytes: int
@@ -38,20 +38,20 @@ class DataFile(NamedTuple):
 
 
 def note(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
-    """Notes the data, {split: paths}, that a run begins with. Raises OSError."""
+    """Saves the data files, {split: paths}, that a run begins with. Raises OSError."""
     _write(model_dir, {split: _look_at(paths) for split, paths in data_files.items()}, False)
 
 
 def have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
-    """Tells whether a run that goes on has other data, now or earlier, than it began with, and notes those
-    that it has.
+    """Tells whether a resumed run has, or once had, other data than it began with, and saves the present
+    ones.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       data_files: {split: paths}.
 
     Raises:
-      ConfigError: with --deterministic, where they are others now; for a note that is damaged.
+      ConfigError: with --deterministic, where the data differ now; for a damaged file.
     """
     noted, changed = _read(config.model_dir)
     found: Notes = {split: _look_at(paths) for split, paths in data_files.items()}
@@ -74,7 +74,8 @@ def _write(model_dir: str, notes: Notes, changed: bool) -> None:
 
 
 def _read(model_dir: str) -> tuple[Notes, bool]:
-    """Returns the notes of `_write`; nothing where an older version of the program began the run."""
+    """Returns ({split: data files}, whether they changed earlier), as saved by `_write`; empty where an older
+    version began the run."""
     path = os.path.join(model_dir, FILE_NAME)
     if not files.is_file(path):
         return {}, False
@@ -95,7 +96,7 @@ def _look_at(paths: list[str]) -> list[DataFile]:
 
 
 def _digest(path: str, size: int) -> str:
-    """Returns a digest of the bytes at the beginning, in the middle and at the end of a file."""
+    """Returns a digest of a small file, or of the beginning, middle and end of a large one."""
     places = (0, size // 2, size - _SAMPLE_BYTES) if size > _WHOLE_BYTES else (0,)
     length = _SAMPLE_BYTES if len(places) > 1 else size
     digest = hashlib.blake2b(digest_size=16)
@@ -111,7 +112,8 @@ def _digest(path: str, size: int) -> str:
 
 
 def _difference(ours: list[DataFile], noted: list[DataFile]) -> str | None:
-    """Returns how the files of a split differ from those that were noted, None where they do not."""
+    """Returns a description of the first difference between the files of a split and the saved ones; None
+    where they are equal."""
     if [own[1:] for own in ours] == [own[1:] for own in noted]:
         return None
     if len(ours) != len(noted):

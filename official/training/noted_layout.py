@@ -1,4 +1,4 @@
-"""What a run was laid out for when it began, noted in its folder."""
+"""Layout (workers, replicas, micro batches) that a run began with, saved in its folder as layout.json."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ FILE_NAME = "layout.json"
 
 
 def read(model_dir: str) -> Layout | None:
-    """Returns the layout of the run that goes on in a folder; None where none does, or nothing is noted.
+    """Returns the saved layout of the run that continues in a folder; None without a checkpoint or a saved
+    layout.
 
     Raises:
-      ConfigError: for a file that is damaged.
+      ConfigError: for a damaged file.
     """
     path = os.path.join(model_dir, FILE_NAME)
     if not tf.io.gfile.exists(path) or not CheckpointManager(model_dir, {}, 1).steps():
@@ -37,5 +38,5 @@ def read(model_dir: str) -> Layout | None:
 
 
 def write(model_dir: str, layout: Layout) -> None:
-    """Notes the layout of a run. Raises OSError."""
+    """Saves the layout of a run. Raises OSError."""
     replace_file(os.path.join(model_dir, FILE_NAME), json.dumps(dataclasses.asdict(layout)) + "\n")

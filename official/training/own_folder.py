@@ -1,4 +1,4 @@
-"""The folder of a run: the run that it holds, which is a record once it is over, and its lock."""
+"""The folder of a run: the run in it (a record once it is over), and its lock."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _MOST_OF_CHANGES, _MOST_OF_VALUE = 100, 36  # characters of a message, which has
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """The run that a folder holds.
+    """The run in a folder.
 
     Attributes:
       model_dir: the folder.
-      settings: what was asked for, as config.json has it; empty where there is no run.
-      result: of result.json; empty while the run goes on and where it was killed.
-      step: of the newest checkpoint; 0 without one.
-      command: the command line that it was begun, or went on, with.
+      settings: the settings asked for, from config.json; empty without a run.
+      result: content of result.json; empty while the run is not over, and where it was killed.
+      step: step of the newest checkpoint; 0 without one.
+      command: the command line that last started or resumed it.
     """
 
     model_dir: str
@@ -59,21 +59,21 @@ class Record:
 
     @property
     def is_over(self) -> bool:
-        """Whether the training has come to its end: from then on it is a record."""
+        """Whether the training has ended: from then on the run is a record."""
         settings = self.result.get("config")
         trained = not isinstance(settings, dict) or settings.get("do_train", True)
         return self.result.get("status") in OVER and bool(trained)
 
     def has(self, name: str, value: Any) -> bool:
-        """Tells whether the run's setting of a name means the same as a value of now."""
+        """Tells whether the run's value of a setting means the same as `value`."""
         environment, field = self.result.get("environment"), FIELDS[name]
         folder = environment.get("working_directory", "") if isinstance(environment, dict) else ""
         return field.is_same(self.settings.get(name, field.default), value, folder)
 
     def changes(self, config: Config) -> dict[str, list[str]]:
-        """Returns the settings that differ from those of the run: {part in the training: 'name old -> new'}.
+        """Returns the settings that differ from the run's: {part in the training: ['name old -> new', ...]}.
 
-        Settings that an older version did not know are not compared.
+        Settings unknown to the version that wrote the run are not compared.
         """
         found: dict[str, list[str]] = {IDENTITY: [], RECIPE: [], LENGTH: [], "": []}
         for name, field in FIELDS.items():
@@ -96,7 +96,8 @@ class Record:
         }
 
     def _changes_of_vocabulary(self, config: Config) -> list[str]:
-        """Compares the vocabulary with the one that the folder keeps, word by word, whatever their paths."""
+        """Returns the differences between the vocabulary and the folder's, compared by content, not by
+        path."""
         kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
         content = _content(kept)
         if not (content and config.vocab_file):
@@ -110,19 +111,20 @@ class Record:
         return found
 
     def check(self, config: Config) -> None:
-        """Raises ConfigError where a training is asked for that the run is not, or is not any more."""
+        """Raises ConfigError where the settings belong to another training, or change the recipe of one that
+        is over."""
         changes = self.changes(config)
         refused = changes[IDENTITY] + (changes[RECIPE] if self.is_over else [])
         if refused:
             self._refuse(refused, "does not fit")
 
     def check_steps(self, config: Config, last_step: int) -> None:
-        """Raises ConfigError where settings have changed that the weights depend on, and there is no step
-        left to train with them.
+        """Raises ConfigError where settings that the weights depend on have changed, and no step is left to
+        train with them.
 
         Args:
-          config: as it was asked for.
-          last_step: that it ends with.
+          config: the configuration asked for.
+          last_step: number of its last step.
         """
         changes = self.changes(config)
         length, others = changes[LENGTH], changes[RECIPE]
@@ -139,7 +141,7 @@ class Record:
             self._refuse(changed, f"ends at step {last_step} and leaves nothing to train in")
 
     def _refuse(self, changes: list[str], problem: str) -> NoReturn:
-        """Raises ConfigError that names all changes; the values of as many as there is room for."""
+        """Raises a ConfigError that names all changed settings, with as many values as fit into the line."""
         state = self.result.get("status") if self.is_over else "not over"
         more = "more steps (--num_train_epochs, --stop_steps), " if self.is_over else ""
         text, names = ", ".join(changes), [change.partition(" ")[0] for change in changes]
@@ -152,8 +154,8 @@ class Record:
 
 
 def read_record(model_dir: str) -> Record:
-    """Returns the run that a folder holds. One that is empty, or has a model of other people's, holds
-    none."""
+    """Returns the run in a folder; an empty record for an empty folder, and for one with a model of another
+    program."""
     settings: Any = read_json_or_empty(os.path.join(model_dir, "config.json"))
     result = read_json_or_empty(os.path.join(model_dir, "result.json"))
     if not isinstance(settings.get("model"), dict):
@@ -165,7 +167,8 @@ def read_record(model_dir: str) -> Record:
 
 
 def _content(path: str) -> bytes:
-    """Returns the content of a file; nothing where it cannot be read: who writes to its folder says why."""
+    """Returns the content of a file; empty where it cannot be read, which the first write to the folder
+    reports."""
     try:
         return b"".join(read_lines(path))
     except OSError:
@@ -173,7 +176,7 @@ def _content(path: str) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Returns a value for people; of a long path its end."""
+    """Returns a value as text for messages; a long one is shortened to its end."""
     if isinstance(value, bool):
         return str(value).lower()
     text = "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
@@ -182,11 +185,12 @@ def _text(value: Any) -> str:
 
 @contextlib.contextmanager
 def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
-    """With --overwrite, renames the folder to the next free of MODEL_DIR.1, MODEL_DIR.2, ... where it holds a
-    run. Where what follows fails before there is a new folder, it gets its name back.
+    """With --overwrite, renames a folder that holds a run to the next free name of MODEL_DIR.1, MODEL_DIR.2,
+    ... Where the block fails before it has made a new folder, the old one gets its name back.
 
-    A run that this very command line has begun, and that is not over, goes on: programs that start a command
-    again after a loss would begin anew each time.
+    An unfinished run that this very command line has begun is resumed instead: programs that restart a
+      command
+    after a loss would otherwise begin anew each time.
 
     Yields:
       the configuration, without the flag.
@@ -205,7 +209,7 @@ def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
 
 
 def _rename(config: Config, command: list[str]) -> str | None:
-    """Renames the folder of a run, and returns where it is; None where there is none to rename."""
+    """Renames the folder of a run and returns its new path; None where it is not renamed."""
     folder = os.path.normpath(config.model_dir)
     record, first = read_record(config.model_dir), read_record(os.path.join(folder, _FIRST_OF_SEVERAL))
     if not (record.is_there or first.is_there):
@@ -252,8 +256,8 @@ def _check_not_within(config: Config, folder: str) -> None:
 
 @contextlib.contextmanager
 def writing(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Locks the folder, and turns a full disk or a missing permission into one line. Yields what `locked`
-    does."""
+    """Locks the folder, and turns a full disk or a missing permission into a ConfigError. Yields the check of
+    `locked`."""
     with locked(model_dir) as check:
         try:
             yield check
@@ -269,8 +273,8 @@ def writing(model_dir: str) -> Iterator[Callable[[], None]]:
 def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     """Makes the folder and holds its lock, so that no second run writes to it. Remote folders have no lock.
 
-    Yields what raises ConfigError once the lock is not the folder's any more: it was removed or moved, and
-    another run may write to its name.
+    Yields a function that raises ConfigError once the folder was removed or moved, and another run may write
+    to its name.
     """
     try:
         tf.io.gfile.makedirs(model_dir)
@@ -294,7 +298,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
 
 
 def unchecked() -> None:
-    """Checks nothing: of a folder that this process has no lock of."""
+    """Checks nothing; for folders that this process has not locked."""
 
 
 def _check(lock: IO, model_dir: str) -> None:

@@ -1,7 +1,7 @@
-"""A round of micro batches through the parts of a pipeline, forward and back.
+"""Forward and backward passes of a round of micro batches through the parts of a pipeline.
 
-A part is what one stage of the pipeline holds of the model. From part to part pass the tensors that later
-stages of the model need; back come their gradients.
+A part is the section of the model on one pipeline stage. Each part passes on the tensors that later parts
+need, and receives their gradients.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from official.optimization.spread import device_of
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one stage of a pipeline holds of the model.
+    """The section of the model on one pipeline stage.
 
     Attributes:
-      stages: of the model, with their numbers in it.
-      device: where it works.
-      variables: that are trained and are here.
-      tied: trained variables of a part before this one, of which it has a copy.
-      outputs: names of the tensors that the parts behind it take.
+      stages: (number in the model, stage) of the model's stages in this part.
+      device: name of its device.
+      variables: trained variables placed on its device.
+      tied: trained variables of an earlier part, of which this one uses a copy.
+      outputs: names of the tensors that later parts take.
     """
 
     stages: list[tuple[int, Stage]]
@@ -43,7 +43,7 @@ class Part:
 
 
 def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
-    """Returns the parts of a model, in the context of a replica: each is where its own variables are."""
+    """Returns the parts of a model, each on the device of its variables; called in a replica context."""
     numbered = list(enumerate(model.stages()))
     all_stages = [stage for _, stage in numbered]
     trained = {variable.name for variable in model.trainable_variables}
@@ -62,18 +62,18 @@ def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
 
 
 def copies(part: Part) -> dict[str, tf.Tensor]:
-    """Returns {name: value} of a part's tied variables, on its device: one copy for all micro batches."""
+    """Returns {name: copy} of a part's tied variables on its device, shared by all micro batches."""
     with tf.device(part.device):
         return {variable.name: tf.identity(variable) for variable in part.tied}
 
 
 @dataclasses.dataclass
 class _Kept:
-    """What the backward pass of a part needs of the forward pass.
+    """The tape and tensors of a part's forward pass, kept for its backward pass.
 
     Attributes:
-      inputs, outputs: tensors that have gradients, as they came in and go out.
-      total: of the last part, the objective.
+      inputs, outputs: the floating-point tensors among the part's inputs and outputs.
+      total: the objective, in the last part; None in the others.
     """
 
     tape: tf.GradientTape
@@ -84,13 +84,13 @@ class _Kept:
 
 @dataclasses.dataclass
 class PipelineRound:
-    """Some micro batches of a replica, which a pipeline takes before it runs empty.
+    """One filling of the pipeline: the micro batches of a replica that pass through it before it runs empty.
 
     Attributes:
       batches: features [micro batches, rows, ...].
-      copied: of each part, see `copies`.
-      shared: by all micro batches of the step.
-      first: number of the first one in the step.
+      copied: copies of each part's tied variables, see `copies`.
+      shared: values shared by all micro batches of the step.
+      first: number of the round's first micro batch in the step.
     """
 
     config: Config
@@ -112,14 +112,14 @@ class PipelineRound:
         self._done: dict[str, list] = {}  # the last operations of each device
 
     def run(self, orders: Sequence[Sequence[Work]]) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
-        """Takes all micro batches through.
+        """Runs the forward and backward passes of all micro batches.
 
         Args:
-          orders: what each device does, in order.
+          orders: the passes of each device, in its order.
 
         Returns:
-          (for each part the gradients of its variables and of what is tied, on its device; the terms as
-          `replica_step.stack_terms` has them), added up.
+          (per part the gradients of its own and its tied variables, on its device; the terms as stacked by
+          `replica_step.stack_terms`), both summed over the micro batches.
         """
         for work in one_after_the_other(orders, len(self.parts)):
             device = self.parts[work.stage].device
@@ -130,7 +130,7 @@ class PipelineRound:
         return self._gradients, tf.add_n(self._sums)
 
     def _forward(self, work: Work) -> Any:
-        """Takes a micro batch through a part. Returns what must be there when it is done."""
+        """Runs the forward pass of a micro batch through a part. Returns the tensors that complete it."""
         part, place = self.parts[work.stage], (work.stage, work.micro_batch)
         sent = tf.nest.map_structure(tf.identity, self._sent.pop(place, {}))
         kept = _Kept(tf.GradientTape(), _with_gradients(sent), {})
@@ -167,14 +167,13 @@ class PipelineRound:
         return self._seeds[micro_batch]
 
     def _finish(self, carried: Tensors, micro_batch: int) -> tf.Tensor:
-        """Returns the objective of a micro batch, and notes its terms."""
+        """Returns the objective of a micro batch, and records its terms."""
         terms = self.objective.terms(self.model.outputs_of(carried), self._features(micro_batch))
         self._sums.append(replica_step.stack_terms(terms, self.objective.metrics))
         return replica_step.objective_of(self.config, self.objective, terms, self.shared)
 
     def _backward(self, work: Work) -> Any:
-        """Takes the gradient of a micro batch back through a part. Returns what must be there when it is
-        done."""
+        """Runs the backward pass of a micro batch through a part. Returns the tensors that complete it."""
         part, kept = self.parts[work.stage], self._kept.pop((work.stage, work.micro_batch))
         sources = [*part.variables, *self.copied[work.stage].values(), *kept.inputs.values()]
         if kept.total is not None:
@@ -193,7 +192,7 @@ class PipelineRound:
 
 
 def _with_gradients(tensors: Tensors) -> dict[str, tf.Tensor]:
-    """Returns those of some tensors that can have gradients."""
+    """Returns the floating-point tensors, which can have gradients."""
     return {
         name: value
         for name, value in tensors.items()
@@ -202,7 +201,8 @@ def _with_gradients(tensors: Tensors) -> dict[str, tf.Tensor]:
 
 
 def one_after_the_other(orders: Sequence[Sequence[Work]], num_stages: int) -> Iterator[Work]:
-    """Yields the works of all devices so that each comes after what it needs, each device's in its order."""
+    """Yields the passes of all devices, each after those that it depends on, and each device's in its
+    order."""
     left = [list(order) for order in orders]
     done: set[Work] = set()
     while any(left):

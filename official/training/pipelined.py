@@ -1,8 +1,10 @@
-"""The model as a pipeline: its stages on several devices, micro batches one behind the other.
+"""Pipeline parallelism: the model's stages on several devices, with the micro batches in flight one after
+another.
 
-The graph of a step has a piece for each work of the schedule: the forward or backward pass of a micro batch
-through one part, on the part's device. A piece waits for what it reads, and for the piece before it on its
-device; so the devices work side by side, in the schedule's order, and keep no more than the schedule says.
+The graph of a step has a piece for each work item of the schedule: the forward or backward pass of a micro
+batch through one part, on the part's device. A piece waits for its inputs, and for the piece before it on its
+device; so the devices work in parallel, in the schedule's order, and hold no more activations than the
+schedule says.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from official.training.task import Task
 
 
 def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> TrainState:
-    """Builds the state of a run, in a pipeline with each variable on the device of its stage.
+    """Builds the state of a run; in a pipeline, each variable is on the device of its stage.
 
     Raises:
-      ConfigError: where the stages that are asked for do not fit the model.
+      ConfigError: where the stages asked for do not fit the model.
     """
     pipeline = as_pipeline(strategy)
     if pipeline is None:
@@ -56,7 +58,8 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
 
 
 def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
-    """Logs what is where, and how long devices wait for each other if all stages take the same time."""
+    """Logs the device of each stage, and the share of time that devices idle if all stages take equally
+    long."""
     bubble = schedules.make_timeline(plan).bubble
     where = ", ".join(
         f"{stage} on {'+'.join(strategy.names_of(device))}"
@@ -67,8 +70,8 @@ def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
 
 
 def description(strategy: tf.distribute.Strategy) -> dict | None:
-    """Returns what result.json says of a pipeline: stages in Graphcore's notation, devices, schedule and
-    micro batches; None without one."""
+    """Returns the entry of a pipeline in result.json: stages in Graphcore's notation, devices, schedule and
+    micro batches; None without a pipeline."""
     pipeline = as_pipeline(strategy)
     if pipeline is None or pipeline.plan is None:
         return None
@@ -76,7 +79,8 @@ def description(strategy: tf.distribute.Strategy) -> dict | None:
 
 
 def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
-    """Returns what is called as the model is, of a pipeline with each stage on its device."""
+    """Returns a function with the model's call signature that runs each stage on its pipeline device; the
+    model itself without a pipeline."""
     if as_pipeline(strategy) is None:
         return model
 
@@ -93,7 +97,8 @@ def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
 def make_accumulate(
     config: Config, objective: Objective, model: Any, strategy: tf.distribute.Strategy
 ) -> Accumulate | None:
-    """Returns what adds up the micro batches of a replica in a pipeline; None without one."""
+    """Returns the function that accumulates gradients and terms over a replica's micro batches in a pipeline;
+    None without a pipeline."""
     pipeline = as_pipeline(strategy)
     if pipeline is None or pipeline.plan is None:
         return None
@@ -116,7 +121,7 @@ def make_accumulate(
 
 
 def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]) -> tuple:
-    """Returns the sum of `one_round` over the rounds of a replica's batch, each on the device of its part."""
+    """Returns the sums of `one_round` over the rounds of a replica's batch, each part's on its device."""
     if rounds == 1:
         return one_round(tf.constant(0), batch)
     slices = {name: gradients_lib.cut(value, rounds) for name, value in batch.items()}
@@ -146,7 +151,7 @@ def _added(part: Part, totals: list[tf.Tensor], gradients: list[tf.Tensor]) -> l
 def _in_order(
     variables: list[tf.Variable], parts: list[Part], totals: list[list[tf.Tensor]]
 ) -> list[tf.Tensor]:
-    """Returns the gradient of each variable on its device; of one that is tied the sum over its parts."""
+    """Returns the gradient of each variable, on its device; for a tied variable summed over its parts."""
     found: dict[str, tf.Tensor] = {}
     for part, gradients in zip(parts, totals):
         for variable, gradient in zip([*part.variables, *part.tied], gradients):

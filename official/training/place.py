@@ -1,4 +1,4 @@
-"""Where in its training data a run stands, beside the number of its sequences."""
+"""Position of a run in its training data: rows read, and sequences read per stream."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from official.data.pipeline import MOST_STREAMS, TrainingOrder
 
 @dataclasses.dataclass
 class Place:
-    """Of a run on packed rows: how many it has read, and how many sequences of each stream of the data.
+    """Position of a run on packed rows: the rows read, and the sequences read of each stream of the data.
 
-    Both follow from no number of sequences, so that checkpoints keep them.
+    Neither follows from the total number of sequences, so checkpoints keep both.
     """
 
     rows: int
     stream_sequences: np.ndarray  # int64 [MOST_STREAMS]
 
     def add(self, rows: int, stream_sequences: np.ndarray) -> None:
-        """Notes what was trained on since."""
+        """Advances the position by the rows and the sequences of each stream that were trained on."""
         self.rows, self.stream_sequences = self.rows + rows, self.stream_sequences + stream_sequences
 
     def order(self, order: TrainingOrder) -> TrainingOrder:
-        """Returns an order of the data that goes on here."""
+        """Returns the order of the data, continued from this position."""
         return dataclasses.replace(
             order, rows_done=self.rows, stream_sequences=tuple(self.stream_sequences.tolist())
         )
 
     def to_saved(self) -> dict:
-        """Returns what `from_saved` takes, ready for JSON."""
+        """Returns the position as a dict for JSON, which `from_saved` reads."""
         return {"rows_done": self.rows, "stream_sequences": self.stream_sequences.tolist()}
 
 
 def from_saved(saved: dict, samples: int, rows: int) -> Place:
-    """Returns where a run goes on.
+    """Returns the position at which a run continues.
 
     Args:
-      saved: what `to_saved` returned; of a run that was not packed so far, or whose file is lost, it is
-        something else.
-      samples, rows: the sequences and rows done, for that case: as many of each stream then, which reads some
-        sequences twice and leaves others out.
+      saved: the value of `to_saved`; another dict where the run wasn't packed so far, or its file is lost.
+      samples: sequences done; a saved position with another total is not used.
+      rows: rows done, for a run without a saved position. Its counts per stream are zeros, and the data
+        assume as many sequences of each stream: some are then read twice, and others left out.
     """
     rows_done, streams = saved.get("rows_done"), saved.get("stream_sequences")
     if (

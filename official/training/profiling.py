@@ -135,7 +135,7 @@ class Profile(Observer):
 
 
 def _collected(folder: str) -> bytes:
-    """Returns what the profiler has written. Raises OSError where that is nothing."""
+    """Returns the content of the profiler's .xplane.pb file. Raises OSError where it has written none."""
     paths = glob.glob(os.path.join(folder, "**", "*.xplane.pb"), recursive=True)
     if not paths:
         raise OSError("TensorFlow's profiler has written nothing.")
@@ -148,8 +148,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def stage_variables(state: TrainState) -> dict[str, tuple[int, int]]:
-    """Returns {stage: (bytes of its weights, bytes of what the optimizer keeps of them)}. What two stages
-    share is the first one's."""
+    """Returns {stage: (bytes of its weights, bytes of their optimizer slots)}. Variables that two stages
+    share count for the first."""
     of_stage: dict[str, str] = {}
     for stage in state.model.stages():
         for variable in stage.variables:

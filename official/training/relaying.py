@@ -1,4 +1,4 @@
-"""The training data of processes that compute what others were laid out for."""
+"""Reads the data shards of a run that continues with another number of workers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from official.training.task import Task
 def host_dataset(
     task: Task, plan: BatchPlan, layout: Layout, order: TrainingOrder, context: tf.distribute.InputContext
 ) -> tf.data.Dataset:
-    """Returns the batches of one host, of a replica each: the rows of its micro batches of the layout.
+    """Returns the batches of one host, one per replica, from the rows of its micro batches of the layout.
 
-    A host reads the files of the workers whose micro batches it computes, and no others. Where hosts share
-    those of one worker, each reads all its files and leaves out what is another's.
+    A host reads only the files of the workers whose micro batches it computes. Where several hosts share the
+    micro batches of one worker, each reads all of that worker's files and drops the rows of the others.
     """
     host, hosts = context.input_pipeline_id, context.num_input_pipelines
     own = dataclasses.replace(order, num_hosts=layout.workers, reader=host)
@@ -30,7 +30,7 @@ def host_dataset(
 
 
 def _part(task: Task, layout: Layout, order: TrainingOrder, share: Share) -> tf.data.Dataset:
-    """Returns what a worker of the layout would read for some of its micro batches, a step at a time."""
+    """Returns the rows of a share of one worker's micro batches in the layout, one element per step."""
     rows = layout.train_batch_size
     own = dataclasses.replace(order, host=share.worker)
     batches = task.train_dataset(rows, rows // layout.num_replicas, own)

@@ -1,4 +1,4 @@
-"""The same run from several seeds: mean and standard deviation of what it scores."""
+"""Repeats a run with several seeds; mean and standard deviation of its scores."""
 
 import json
 import os
@@ -25,8 +25,8 @@ def run(
 ) -> TrainResult:
     """Runs --num_runs times with the seeds --seed, --seed + 1, ..., in model_dir/run-1, run-2, ...
 
-    A run that is over only says again what it scored, so the same command goes on where it was interrupted,
-    and more of --num_runs adds runs.
+    A finished run only returns its saved scores, so the same command continues where it was interrupted, and
+    a larger --num_runs adds runs.
 
     Returns:
       The result that ended the last run, with {metric: mean} and {metric_std: sample standard deviation} over
@@ -45,7 +45,7 @@ def run(
 
 
 def _is_complete(config: Config) -> bool:
-    """Tells whether all runs are over that are asked for: their summary is not written again.
+    """Tells whether all runs asked for are over; their summary is then not written again.
 
     Raises:
       ConfigError: where the folder holds a single run, more runs, or runs of other settings.
@@ -96,7 +96,7 @@ def _run_all(
 
 
 def _summarize(result: TrainResult, scores: dict[int, dict[str, float]]) -> None:
-    """Sets the scores of all runs in place of those of the last one."""
+    """Replaces the scores of the last run in the result by those of all runs."""
     names = [name for name in next(iter(scores.values())) if name != "best_step"]
     result.tables = {
         "Runs": [

@@ -1,7 +1,8 @@
-"""The loop of a run: what happens between two calls of the devices, and when.
+"""The loop of a run: training intervals, evaluations and checkpoints between two device calls, and their
+order.
 
-How the devices are called is said by a class that extends it: `official.training.loop` has that of the
-strategies of TensorFlow, `official.training.ipu.loop` that of IPUs.
+Subclasses make the device calls: `official.training.loop` under TensorFlow's strategies,
+`official.training.ipu.loop` on IPUs.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from official.training.waiting import HostWait
 
 @dataclasses.dataclass
 class RunLoop:
-    """The parts of a run that the loop works with, whatever computes it.
+    """The loop of a run on any kind of device.
 
     Attributes:
-      strategy: in whose scope variables are made.
+      strategy: the strategy in whose scope variables are made.
       plan: batches of all replicas.
-      observers: what hears of the run.
+      observers: observers that are told of the run's events.
       evaluated: {step: values} of evaluations that an earlier process made.
-      process_started: when this process began, seconds since 1970.
-      check_folder: raises ConfigError where the run's folder is not its own any more.
+      process_started: start of this process, seconds since 1970.
+      check_folder: raises ConfigError where the run no longer owns its folder.
       train_loop: runs steps on the devices, see `step.make_train_loop`.
       weights_are_finite: tells whether every weight of the model is finite.
-      wait: is told how long steps wait for their batches, where that is measured.
+      wait: sums the time that steps wait for their batches; None where it isn't measured.
     """
 
     config: Config
@@ -81,35 +82,43 @@ class RunLoop:
         self.pace = interval_lib.Pace(stops, self.config.device_iterations)
 
     # --------------------------------------------------------------------------------------------------------
-    # What the devices say
+    # The devices
 
     def _find_peers(self) -> Together:
         """Returns the processes of the run: this one alone."""
         return Together(self.interruption)
 
     def no_totals(self) -> dict[str, tf.Tensor]:
-        """Returns what `train_loop` starts from, see `step.no_totals`."""
+        """Returns the initial totals of `train_loop`, see `step.no_totals`."""
         raise NotImplementedError
 
     def few_outputs(self, task: ExampleTask) -> Outputs | None:
-        """Returns what a task makes of the first rows of the evaluation set, for the report; None where the
-        devices make none."""
+        """Returns the task's example outputs of the first rows of the evaluation set, for the report; None
+        where the devices compute none."""
         raise NotImplementedError
 
     def _train_iterator(self) -> Any:
-        """Returns the batches of the training from where the run stands, for `train_loop`."""
+        """Returns the training batches from the run's position, for `train_loop`."""
         raise NotImplementedError
 
     def _evaluated(self, dataset: Dataset, secs: list[float] | None = None) -> tuple[np.ndarray, Outputs]:
-        """Returns what `evaluation.run` does. Raises Interrupted on a signal, between two batches."""
+        """Evaluates a set; returns (sums, outputs), see `evaluation.run`.
+
+        Args:
+          dataset: makes the set's global batches.
+          secs: gets the seconds of each batch, where it is given.
+
+        Raises:
+          Interrupted: on a signal, between two batches.
+        """
         raise NotImplementedError
 
     # --------------------------------------------------------------------------------------------------------
     # The course of the run
 
     def run(self) -> None:
-        """Trains to the threshold, the last step or a signal, saves the final state, and notes it all in
-        `outcome`.
+        """Trains to the threshold, the last step or a signal, saves the final state, and records the results
+        in `outcome`.
 
         Raises:
           NonFiniteError: where a metric is not finite; the state is not saved then.
@@ -129,7 +138,8 @@ class RunLoop:
         self.manager.wait()
 
     def _train_and_evaluate(self) -> None:
-        """Goes on to the threshold or the last step. Raises Interrupted on a signal, between two updates."""
+        """Trains and evaluates in turns up to the threshold or the last step. Raises Interrupted on a signal,
+        between two updates."""
         iterator = None
         while True:
             self._evaluate_if_due()
@@ -142,12 +152,13 @@ class RunLoop:
                 self._save()
 
     def order(self) -> TrainingOrder:
-        """Returns the order of the training data from where the run stands."""
+        """Returns the order of the training data from the run's position."""
         order = TrainingOrder(self.config.seed, self.state.samples_done)
         return self.place.order(order) if self.plan.is_packed else order
 
     def _save(self) -> None:
-        """Saves the state, unless the last update has broken the weights: the last good checkpoint stays."""
+        """Saves the state. Raises NonFiniteError where a weight is not finite: the last good checkpoint
+        stays."""
         if not self.weights_are_finite():
             raise NonFiniteError(f"weights not finite after step {self.state.step}")
         self.check_folder()
@@ -162,10 +173,11 @@ class RunLoop:
     # Training
 
     def _train(self, iterator: Any) -> dict:
-        """Trains to the end of the interval, in calls of some seconds, tells of it and returns its values.
+        """Trains to the end of the interval, in calls of some seconds, reports it and returns its values.
 
-        Where an interval ends depends on steps alone, and its totals go on from call to call: how long calls
-        are changes no bit.
+        The end of an interval depends on steps alone, and its totals continue from call to call: the length
+          of
+        calls changes no bit.
         """
         self.together.poll()
         step = self.state.step
@@ -216,7 +228,8 @@ class RunLoop:
         return values
 
     def _packing_of_interval(self) -> dict[str, float]:
-        """Returns what the rows of the interval hold, so far; empty where they are not packed."""
+        """Returns `sequences_per_row` and `packing_efficiency` of the interval so far; empty without packed
+        rows."""
         packing = PackingCounts()
         if self.plan.is_packed:
             steps = self.state.step - self.interval.first_step
@@ -228,8 +241,8 @@ class RunLoop:
             observer.on_interval(self.state.step, values)
 
     def _tell_steps(self, first: bool, step_secs: float, values: dict) -> None:
-        """Notes and tells that steps were done. The first one of a process says nothing about how long the
-        others will take."""
+        """Records the time of a step and tells the observers of the steps. The first call of a process
+        includes the compilation, and counts as the startup time instead."""
         if not first:
             self.outcome.step_secs = step_secs
             for observer in self.observers:
@@ -240,7 +253,7 @@ class RunLoop:
             observer.on_first_step(self.state.step, self.outcome.first_step_secs)
 
     def _tell_open_interval(self) -> None:
-        """Tells of an interval that a signal has cut: a run that stops early has metrics, too."""
+        """Reports the interval that a signal cut off: a run that stops early has metrics, too."""
         first = self.interval.first_step
         if not self.config.do_train or first == self.state.step:
             return
@@ -271,7 +284,7 @@ class RunLoop:
         outcome.reached = target is not None and accuracy >= target
 
     def _keep_best(self, step: int) -> None:
-        """Saves the state where no evaluation before was better, and keeps it from being removed."""
+        """Saves the state where its evaluation is the best so far, and protects it from removal."""
         self.evaluated[step] = self.outcome.eval_metrics
         if self.best_step() == step:
             if not self.manager.is_saved(step):
@@ -279,8 +292,8 @@ class RunLoop:
             self.manager.pin(step)
 
     def best_step(self) -> int | None:
-        """Returns the step of the best evaluation of a task that is scored: of equal scores the one with the
-        lower loss, of equal losses the first. None where there was none."""
+        """Returns the step of the best evaluation of a scored task: of equal scores the one with the lower
+        loss, of equal losses the first; None without one."""
         if not (is_scored(self.task) and self.evaluated):
             return None
 
@@ -292,8 +305,12 @@ class RunLoop:
         return max(sorted(self.evaluated), key=rank)
 
     def evaluate(self) -> dict:
-        """Evaluates the whole set, sums first and divides once, tells of it and returns the values. On a
-        signal, Interrupted comes through."""
+        """Evaluates the whole set, sums first and divides once, reports the values and returns them.
+
+        Raises:
+          Interrupted: on a signal.
+          NonFiniteError: where a value is not finite.
+        """
         started, step, samples = time.monotonic(), self.state.step, self.state.samples_done
         for observer in self.observers:
             observer.on_evaluation_start(step, samples)
@@ -313,7 +330,7 @@ class RunLoop:
         return values
 
     def _evaluation_values(self, samples: int, sums: np.ndarray) -> dict:
-        """Returns the values of an evaluation; NaN for a target metric that cannot be told."""
+        """Returns the values of an evaluation; the target metric is NaN where it cannot be computed."""
         values = {"samples": samples, **mean_metrics(self.task.losses, self.task.eval_metrics, sums)}
         outputs = self.outcome.outputs
         if is_scored(self.task) and all(np.isfinite(output).all() for output in outputs.values()):
@@ -322,6 +339,6 @@ class RunLoop:
         return values
 
     def outputs_of(self, dataset: Dataset, secs: list[float] | None = None) -> Outputs:
-        """Returns the model's outputs, in the order of the sequences; `dataset` makes the set's global
-        batches of their size, `secs` gets the seconds of each."""
+        """Returns the model's outputs, in the order of the sequences. `dataset` makes the set's global
+        batches from their size; `secs` gets the seconds of each."""
         return self._evaluated(dataset, secs)[1]

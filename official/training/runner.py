@@ -1,4 +1,4 @@
-"""One run from a configuration and a task to a result, as a person would tell it."""
+"""Runs one job from a configuration and a task to a result, step by step."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ def run(
       config: the frozen configuration.
       make_task: config -> Task.
       command: the command line, saved with the run.
-      started: when the process began, seconds since 1970; unset: now.
+      started: start of the process, seconds since 1970; unset: now.
 
     Returns:
       The result, which is also in the folder of the run.
@@ -84,8 +84,8 @@ def run(
 
 
 def _writing(config: Config, devices: starting.Devices) -> contextlib.AbstractContextManager:
-    """Returns what holds the run's folder, of the process that writes; its value checks that the folder is
-    still there."""
+    """Returns the context manager that locks the run's folder, in the process that writes; it yields a
+    function that checks that the folder is still the run's."""
     if devices.is_chief:
         return own_folder.writing(config.model_dir)
     return contextlib.nullcontext(own_folder.unchecked)
@@ -113,7 +113,7 @@ def _make_loop(
 
 
 def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> TrainResult:
-    """Runs the loop and what follows it."""
+    """Runs the loop, the scoring after it and the baseline, and returns the result."""
     state, first_step = loop.state, loop.state.step
     run_started = time.time()  # known better once all is prepared
     end, findings, peer_lost = End("failed", "", first_step, state.samples_done), Findings(), False
@@ -140,7 +140,8 @@ def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> 
 
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
-    """Does what comes before the clock starts: compiles, and empties caches."""
+    """Compiles the steps and empties caches before the run's clock starts, and tells the observers of the
+    start."""
     config, state = loop.config, loop.state
     if config_lib.compiles_first(config):
         since = time.monotonic()

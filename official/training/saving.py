@@ -1,4 +1,4 @@
-"""How the checkpoints of a run are written: beside its training, or while it waits."""
+"""Writes the checkpoints of a run, asynchronously beside its training or while it waits."""
 
 import json
 
@@ -7,16 +7,16 @@ from official.config import Config
 
 
 def save(config: Config, manager: CheckpointManager, step: int, kept: dict) -> None:
-    """Writes the checkpoint of a step, or begins to, as --async_checkpoints says.
+    """Writes the checkpoint of a step, or starts to with --async_checkpoints.
 
     Args:
-      config: of the run.
-      manager: of its checkpoints.
-      step: of the state.
-      kept: what belongs to the state and is no variable, ready for JSON; may be empty.
+      config: configuration of the run.
+      manager: manager of its checkpoints.
+      step: step of the state.
+      kept: values of the state that are not variables, as a dict for JSON; may be empty.
 
     Raises:
-      ConfigError: where the folder is full or cannot be written to; also for the checkpoint before.
+      ConfigError: where the folder is full or cannot be written to; also for the previous checkpoint.
     """
     write = manager.begin_save if config.async_checkpoints else manager.save
     write(step, json.dumps(kept) + "\n" if kept else None)

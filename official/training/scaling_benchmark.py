@@ -1,5 +1,5 @@
-"""What `bert benchmark scaling` times in each of its processes: steps of one model with more and more micro
-batches, and the all-reduce alone."""
+"""Workloads that `bert benchmark scaling` times in each of its processes: steps of one model with more and
+more micro batches, and the all-reduce alone."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ SMALL_SUMS = 20  # of a timing: one takes less than a millisecond
 
 
 def step_name(accumulation: int) -> str:
-    """Returns what a step of so many micro batches is called."""
+    """Returns the workload name of a step with `accumulation` micro batches."""
     return f"step of {accumulation}"
 
 
 def make_works(
     config: Config, make_task: Callable[[Config], Task], accumulations: Sequence[int], steps: int
 ) -> tuple[dict[str, Callable[[], object]], int]:
-    """Returns ({name: what is timed, which returns when it is done}, bytes of the gradients).
+    """Returns ({name: workload, a function that returns when the devices are done}, bytes of the gradients).
 
     Args:
-      config: of one micro batch a step and process: its train_batch_size is the rows of all of them.
+      config: configuration with one micro batch per step and process; its train_batch_size is their total
+        rows.
       make_task: config -> task.
-      accumulations: micro batches of a step.
-      steps: of one timing.
+      accumulations: numbers of micro batches per step, a workload for each.
+      steps: number of steps in one timing.
     """
     strategy = strategy_lib.make_strategy(config)
     state = pipelined.make_state(config, make_task(config), strategy)
@@ -57,8 +58,8 @@ def make_works(
 def _make_sums(
     strategy: tf.distribute.Strategy, shapes: Sequence[tf.TensorShape], repeats: int
 ) -> Callable[[], object]:
-    """Returns what sums float32 tensors of some shapes over all replicas, several times one after the other,
-    and waits."""
+    """Returns a function that all-reduces float32 tensors of the given shapes over all replicas, `repeats`
+    times in sequence, and waits for the result."""
 
     def replica_sums() -> tf.Tensor:
         tensors = [tf.ones(shape) for shape in shapes]

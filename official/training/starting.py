@@ -1,4 +1,5 @@
-"""The state that a run starts from, and what is said and kept of it before it trains."""
+"""Start of a run: devices, data, the restored state, and the settings that are logged and saved before
+training."""
 
 import dataclasses
 import time
@@ -28,8 +29,8 @@ MakeTask = Callable[[Config], Task]
 
 
 def check_init_checkpoint(config: Config) -> None:
-    """Raises ConfigError where --init_checkpoint is needed and is none for the model: found out before
-    a large model is built."""
+    """Raises ConfigError where --init_checkpoint is needed and does not fit the model, before a large model
+    is built."""
     if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
         source = registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
         initialize.check_model(config.model, source)
@@ -37,13 +38,13 @@ def check_init_checkpoint(config: Config) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """What this process computes with.
+    """Strategy, batches and role of this process.
 
     Attributes:
-      strategy: of all processes.
+      strategy: the strategy of all processes.
       plan: batches of all replicas.
-      is_chief: whether this process is the one that writes files and talks to people.
-      layout: what the run is laid out for; None where it keeps no layout.
+      is_chief: whether this process writes files and logs.
+      layout: workers, replicas and micro batches that the run keeps; None where it keeps no layout.
     """
 
     strategy: tf.distribute.Strategy
@@ -54,12 +55,12 @@ class Devices:
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-    """What a run stands on before its model is built.
+    """Configuration, devices and task of a run before its model is built.
 
     Attributes:
-      config: with all that follows from devices and data.
-      devices: of this process.
-      task: the task, whose data are found.
+      config: the configuration completed from devices and data.
+      devices: devices of this process.
+      task: the task, after `find_data`.
       data_files: all files, of training and evaluation.
       data_secs: seconds that finding the data took.
     """
@@ -72,7 +73,7 @@ class Ready:
 
 
 def make_ready(config: Config, make_task: MakeTask) -> Ready:
-    """Takes the devices and finds the data.
+    """Sets up the devices and finds the data.
 
     Raises:
       ConfigError: where devices or data are missing, or a batch cannot be divided among replicas.
@@ -87,7 +88,8 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
 
 
 def _take_devices(config: Config) -> tuple[Devices, Config]:
-    """Makes the strategy. Returns the devices, and the configuration with what depends on them decided."""
+    """Makes the strategy. Returns the devices, and the configuration with the settings that depend on
+    them."""
     strategy = strategy_lib.make_strategy(config)
     config = strategy_lib.with_length_buckets(config, strategy)
     chief = strategy_lib.is_chief(strategy)
@@ -98,7 +100,7 @@ def _take_devices(config: Config) -> tuple[Devices, Config]:
 
 
 def _make_plan(config: Config, strategy: tf.distribute.Strategy) -> tuple[BatchPlan, Layout | None]:
-    """Returns the batches, and the layout that the run keeps, where it keeps one."""
+    """Returns (batch plan, layout that the run keeps, None where it keeps none)."""
     replicas = strategy.num_replicas_in_sync
     if not is_kept(config):
         return make_batch_plan(config, replicas), None
@@ -106,7 +108,7 @@ def _make_plan(config: Config, strategy: tf.distribute.Strategy) -> tuple[BatchP
 
 
 def tell(config: Config, devices: Devices) -> None:
-    """Logs what the run is, and where."""
+    """Logs task, devices, precision and batches of the run; warns of a warmup longer than the schedule."""
     strategy = devices.strategy
     kind = type(strategy).__name__.removesuffix("V1").removesuffix("Strategy")
     names = ", ".join(sorted(set(strategy_lib.device_names(strategy))))
@@ -134,7 +136,7 @@ def tell(config: Config, devices: Devices) -> None:
 
 
 def tell_built(observers: list[Observer], ready: Ready) -> None:
-    """Tells that the model is built, and where it is."""
+    """Tells the observers that the model is built, and its devices."""
     strategy = ready.devices.strategy
     names = tuple(name.replace(":", " ") for name in strategy_lib.device_names(strategy))
     built = Built(ready.data_secs, names, _allocation(strategy))
@@ -143,7 +145,8 @@ def tell_built(observers: list[Observer], ready: Ready) -> None:
 
 
 def _allocation(strategy: tf.distribute.Strategy) -> tuple[tuple[str, str], ...]:
-    """Returns (part of the model, its device in each replica) of a pipeline; empty without one."""
+    """Returns (part of the model, its devices in all replicas) of each part in a pipeline; empty without
+    one."""
     pipeline = as_pipeline(strategy)
     if pipeline is None or pipeline.plan is None:
         return ()
@@ -155,16 +158,16 @@ def _allocation(strategy: tf.distribute.Strategy) -> tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """Where a run begins.
+    """State of a run at its start, and the results of earlier processes.
 
     Attributes:
-      state: as it is trained on from here.
-      manager: of its checkpoints.
-      earlier: what earlier processes left.
-      earlier_counts: whether what they found out, on their evaluation set, is true of this run.
+      state: the restored or fresh state.
+      manager: manager of its checkpoints.
+      earlier: result, metrics and settings of earlier processes.
+      earlier_counts: whether their evaluations are valid for this run, with the same evaluation set.
       fresh: names of the variables that no checkpoint had.
-      data_changed: whether the data are not those that the run began with.
-      weights: path of the checkpoint that they are from; empty for fresh ones.
+      data_changed: whether the data differ from those that the run began with.
+      weights: path of the checkpoint that the weights are from; empty for fresh ones.
       parameters: the table of parameters, for the report.
     """
 
@@ -182,9 +185,9 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
     """Builds the state, restores it, and saves the settings beside it.
 
     Args:
-      config: with all that follows from devices and data.
-      task: the task, whose data are found.
-      devices: of this process.
+      config: the configuration completed from devices and data.
+      task: the task, after `find_data`.
+      devices: devices of this process.
       asked: the configuration that was asked for, which is saved.
       command: the command line, saved, too.
     """
@@ -215,7 +218,7 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
 def restore(
     config: Config, manager: CheckpointManager, state: TrainState, earlier: Earlier, task: Task
 ) -> tuple[str, list[str]]:
-    """Sets the state, see `earlier.restore`; --init_checkpoint may be of any format."""
+    """Restores the state, see `earlier.restore`; --init_checkpoint may be of any format."""
 
     def initialize_model(path: str) -> list[str]:
         made = initialize.initialize(state.model_variables(), path, config.model, task.class_names)

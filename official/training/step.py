@@ -1,4 +1,4 @@
-"""The graphs that the devices run: a loop of optimizer steps, a step of an evaluation.
+"""Graphs that run on the devices: a loop of optimizer steps, an evaluation step.
 
 A replica's part of an optimizer step is `official.optimization.replica_step`.
 """
@@ -28,9 +28,9 @@ Totals = dict[str, tf.Tensor]
 
 
 def no_totals(task: Task, plan: BatchPlan) -> Totals:
-    """Returns what a training loop starts from: `sums` [2 x metrics] over all steps, `norm` the sum of
+    """Returns the initial totals of a training loop: `sums` [2 x metrics] over all steps, `norm` the sum of
     gradient norms, `skipped` the number of updates that loss scaling skipped, `bad_step` the first step with
-    a non-finite loss (or, without loss scaling, gradient), else -1. Of packed rows also `counts`, int64
+    a non-finite loss (or, without loss scaling, gradient), else -1. For packed rows also `counts`, int64
     [MOST_STREAMS + 1]: the sequences of each stream of the data, and the tokens."""
     totals = {
         "sums": tf.zeros([2 * len(task.metrics)]),
@@ -49,11 +49,12 @@ def make_train_loop(
     plan: BatchPlan,
     wait: HostWait | None = None,
 ) -> Callable:
-    """Returns (iterator, number of steps, totals so far) -> totals; runs that many steps on the devices.
+    """Returns (iterator, number of steps, totals so far) -> totals, which runs that many steps on the
+    devices.
 
-    A step advances `state.samples` by the sequences that it trains on. The totals go on from those that are
-    given, at first `no_totals`, so that a loop in two calls is the same as one. `wait` is told how long each
-    step waits for its batch.
+    A step advances `state.samples` by the sequences that it trains on. The totals continue from those given,
+    at first `no_totals`, so that a loop in two calls equals one. `wait` sums the time that steps wait for
+    batches.
     """
     accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
     gradients = replica_step.make_replica_gradients(
@@ -90,7 +91,8 @@ def make_train_loop(
 
 
 def _laid_out(plan: BatchPlan) -> replica_step.LaidOut | None:
-    """Returns what a step counts as that others compute than it was laid out for; else None."""
+    """Returns the replicas and micro batches that a step counts as, by the run's layout; None without a
+    layout."""
     if plan.layout is None:
         return None
     return replica_step.LaidOut(plan.layout.num_replicas, plan.layout.num_accumulation_steps)
@@ -98,7 +100,7 @@ def _laid_out(plan: BatchPlan) -> replica_step.LaidOut | None:
 
 def _make_counting(strategy: tf.distribute.Strategy) -> Callable:
     """Returns (batch of packed rows) -> int64 [MOST_STREAMS + 1] over all replicas: the sequences of each
-    stream, and the tokens. A batch without `streams` is of the first one."""
+    stream, and the tokens. A batch without `streams` belongs to the first stream."""
 
     def replica_counts(batch):
         sequences_B = tf.reduce_sum(batch["example_weights"], axis=1)
@@ -131,8 +133,8 @@ def _plain_step(replica_gradients: Callable, state: TrainState, strategy: tf.dis
 def _scaled_step(
     replica_gradients: Callable, state: TrainState, loss_scale: LossScale, strategy: tf.distribute.Strategy
 ) -> Callable:
-    """Returns what `_plain_step` does, of a step whose update is skipped where the scaled gradient is not
-    finite."""
+    """Returns (batch) -> (sums, gradient norm, whether the update was skipped), a step that skips its update
+    where the scaled gradient is not finite."""
 
     def apply(gradients, factor):
         state.optimizer.update(gradients, state.model.trainable_variables, factor)
@@ -156,7 +158,7 @@ def _scaled_step(
 
 
 def _added(totals: Totals, sums, norm, skipped, step) -> Totals:
-    """Returns the totals with one more step, which is number `step`."""
+    """Returns the totals plus those of step number `step`."""
     finite = tf.reduce_all(tf.math.is_finite(sums)) & (tf.math.is_finite(norm) | skipped)
     return {
         "sums": totals["sums"] + sums,
@@ -234,8 +236,8 @@ def make_sum_over_replicas(strategy: tf.distribute.Strategy) -> Callable[[tf.Ten
 
 
 def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Tensor] | None, int]:
-    """Returns how the processes of a run add up a number, and over how many replicas: what `Together` takes;
-    None for a process that is alone."""
+    """Returns the arguments of `Together`: (scalar -> its sum over all replicas, None for a single process;
+    number of replicas)."""
     add = make_sum_over_replicas(strategy)
 
     def add_together(value: tf.Tensor) -> tf.Tensor:
@@ -246,5 +248,5 @@ def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Te
 
 
 def _first(strategy, value):
-    """Returns the first replica's value of something that is the same on all."""
+    """Returns the first replica's value, of one that is the same on all."""
     return strategy.experimental_local_results(value)[0]

@@ -1,4 +1,4 @@
-"""How fast the product's own training step is, beside what the machine's matrix products reach."""
+"""Speed of the product's own training step, and of bare matrix products on the same machine."""
 
 import time
 from collections.abc import Callable
@@ -61,12 +61,12 @@ def predictions_of(length: int) -> int:
 
 
 class Loop(NamedTuple):
-    """A training loop.
+    """A training loop and its arguments.
 
     Attributes:
       function: (iterator, number of steps, totals so far) -> totals, a tf.function.
-      arguments: it is called with.
-      task: that it trains.
+      arguments: the arguments of `function`.
+      task: the task that it trains.
     """
 
     function: Any
@@ -126,13 +126,14 @@ def make_step(
     steps: int,
     batch: dict[str, np.ndarray] | None = None,
 ) -> Callable[[], float]:
-    """Returns what runs `steps` steps and returns their mean loss; the arguments are those of `make_loop`."""
+    """Returns a function that runs `steps` steps and returns their mean loss; the arguments are those of
+    `make_loop`."""
     return make_loop(config, make_task, steps, batch).run
 
 
 def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> Callable[[], None]:
-    """Builds model, optimizer and training loop and returns what runs `steps` steps on the training data of
-    the configuration. Raises ConfigError where these are missing or wrong."""
+    """Builds model, optimizer and training loop and returns a function that runs `steps` steps on the
+    training data of the configuration. Raises ConfigError where the data are missing or wrong."""
     strategy, task = strategy_lib.make_strategy(config), make_task(config)
     task.find_data()
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
@@ -144,7 +145,8 @@ def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: i
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:
-    """Returns what multiplies square matrices, and the FLOPs of one call: the machine's own speed."""
+    """Returns (function that multiplies square matrices, FLOPs of one call), which measure the machine's
+    speed."""
     left = tf.cast(tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [1, 2]), _TYPES[dtype])
     right = tf.cast(
         tf.random.stateless_normal([_PRODUCT_SIZE] * 2, [3, 4]) / _PRODUCT_SIZE**0.5, _TYPES[dtype]

@@ -1,4 +1,4 @@
-"""What the training program asks of a task: a job, with its model, data, losses and scores."""
+"""Interface between the training program and a task: a job with its model, data, losses and scores."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ T = TypeVar("T")
 
 
 class Task(Objective, Protocol):
-    """What every task has. Implementations inherit nothing.
+    """Members that every task has. Implementations inherit nothing.
 
     Attributes:
-      eval_metrics: names of everything `evaluate` returns terms of, the losses first; may be empty.
-      output_names: those of the outputs that `evaluate` returns.
+      eval_metrics: names of all metrics whose terms `evaluate` returns, the losses first; may be empty.
+      output_names: names of the outputs that `evaluate` returns.
       target_metric: the metric, of `eval_metrics` or of `score`, that --stop_threshold is compared with.
         Higher is better.
-      class_names: all names of each class that the head tells apart, in their order, by which the head of
-        another checkpoint is matched; None where its outputs are no classes with names.
+      class_names: all names of each class of the head, in their order, by which the head of another
+        checkpoint is matched; None where its outputs are not named classes.
       is_scored: whether it is a ScoredTask, and not an ExampleTask.
-      companions: {name: content} of what is kept in the run's folder, because its weights mean nothing
-        without it: the vocabulary, whether text is lower-cased, the names of labels. Known once `find_data`
-        has found the data.
-      train_samples: sequences of the training set, once `find_data` has found it; None where that says
-        nothing about the steps.
+      companions: {name: content} of files kept in the run's folder, which give its weights their meaning: the
+        vocabulary, whether text is lower-cased, the names of labels. Set by `find_data`.
+      train_samples: number of sequences in the training set, set by `find_data`; None where the steps don't
+        follow from it.
     """
 
     eval_metrics: tuple[str, ...]
@@ -66,20 +65,20 @@ class Task(Objective, Protocol):
 
     @property
     def sequences_per_row(self) -> float | None:
-        """Returns how many sequences a packed row is expected to hold, once `find_data` has found the data;
-        None where every row is a sequence."""
+        """Expected number of sequences per packed row, set by `find_data`; None where every row is one
+        sequence."""
 
     def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
-        """Returns endless batches, one a replica, of a host's share of the training set.
+        """Returns endless batches, one per replica, of a host's share of the training set.
 
         Args:
-          global_batch, replica_batch: rows of the batch of a step, of all replicas and of one.
-          order: whose share, and behind what it goes on.
+          global_batch, replica_batch: rows per step, of all replicas and of one.
+          order: the host and its share, and the position at which to start.
         """
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
-        """Returns the evaluation set once, in batches of one shape; what fills up the last one has weight
-        0."""
+        """Returns one pass over the evaluation set, in batches of one shape; the padding of the last has
+        weight 0."""
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         """Returns endless batches of random records in the shape of `train_dataset`, or of `eval_dataset`."""
@@ -102,17 +101,18 @@ class Task(Objective, Protocol):
         """
 
     def constant_prediction(self) -> tuple[str, float] | None:
-        """Returns what to predict always, the most frequent of the evaluation set, and its target metric, the
-        baseline that a model must beat; None where there is none."""
+        """Returns a constant prediction, such as the evaluation set's most frequent label, and its target
+        metric, the baseline that a model must beat; None where there is none."""
 
     def data_files(self) -> dict[str, list[str]]:
         """Returns the files of each split, in the order in which they are read; empty for synthetic data."""
 
     def data_digest(self) -> dict:
-        """Returns what tells the data apart, per split; empty for data that is not read from files."""
+        """Returns the checksums and counts that identify each split's data; empty for data that is not read
+        from files."""
 
     def explain_read_error(self) -> str | None:
-        """Returns a line that names the file and record that cannot be read, or None where all can."""
+        """Returns a line naming the file and record that cannot be read; None where all can."""
 
 
 class ScoredTask(Task, Protocol):
@@ -130,17 +130,18 @@ class ScoredTask(Task, Protocol):
         sequences."""
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
-        """Returns {title: rows, the first one the head} that show where the model is right and wrong."""
+        """Returns {title: rows, the first one the head} of tables that show the model's right and wrong
+        answers."""
 
     def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
-        """Returns what is predicted, like `eval_dataset`."""
+        """Returns the set to predict, in batches like those of `eval_dataset`."""
 
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         """Writes the files of predictions, from the outputs of `predict_dataset`; returns their paths."""
 
 
 class ExampleTask(Task, Protocol):
-    """A task without scores: only a few sequences are looked at, which its `examples` are of."""
+    """A task without scores; its `examples` show only a few sequences."""
 
     def example_dataset(self, batch_size: int) -> tf.data.Dataset:
         """Returns the evaluation set like `eval_dataset`, one sequence a row."""
@@ -150,12 +151,12 @@ class ExampleTask(Task, Protocol):
 
 
 def is_scored(task: Task) -> TypeGuard[ScoredTask]:
-    """Tells whether a task has what a ScoredTask has."""
+    """Tells whether a task is a ScoredTask."""
     return task.is_scored
 
 
 def has_examples_only(task: Task) -> TypeGuard[ExampleTask]:
-    """Tells whether a task has what an ExampleTask has."""
+    """Tells whether a task is an ExampleTask."""
     return not task.is_scored
 
 

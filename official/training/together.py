@@ -1,4 +1,4 @@
-"""What the processes of a run agree on, so that all do the same: numbers, where they start, when to stop."""
+"""Agreement among the processes of a run: means of numbers, the same first step, a common stop on signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Together:
-    """The processes of a run, seen from one of them. Every method is called by all, at the same point."""
+    """Collective operations of a run's processes. All processes call each method, at the same point."""
 
     def __init__(
         self,
@@ -24,23 +24,23 @@ class Together:
         add: Callable[[tf.Tensor], tf.Tensor] | None = None,
         num_replicas: int = 1,
     ):
-        """Args: interruption: of this process. add: a scalar -> its sum over all replicas of all processes;
-        None for a process that is alone. num_replicas: of all processes."""
+        """Args: interruption: signals of this process. add: scalar -> its sum over all replicas of all
+        processes; None for a single process. num_replicas: number of replicas of all processes."""
         self.interruption = interruption
         self._add, self._num_replicas = add, num_replicas
 
     def mean(self, value: float) -> float:
-        """Returns the mean of what all processes give, in all of them the same; float32."""
+        """Returns the mean of the processes' values in float32, the same in all of them."""
         if self._add is None:
             return value
         return float(self._add(tf.constant(value, tf.float32))) / self._num_replicas
 
     def meet(self) -> None:
-        """Returns once all processes have called this."""
+        """Waits until all processes have called this (a barrier)."""
         self.mean(0.0)
 
     def check_same_step(self, step: int, model_dir: str) -> None:
-        """Raises ConfigError where processes start from different steps, because they do not see the same
+        """Raises ConfigError where the processes start from different steps, as they don't see the same
         folder."""
         if self._add and float(self._add(tf.constant(float(step)))) != step * self._num_replicas:
             raise ConfigError(
@@ -49,15 +49,18 @@ class Together:
             )
 
     def poll(self) -> None:
-        """Raises Interrupted, in all processes, once one of them has got a signal."""
+        """Raises Interrupted in all processes once one of them has received a signal."""
         received = self.mean(float(self.interruption.signal is not None)) > 0
         if received:
             self.interruption.signal = self.interruption.signal or signal.SIGTERM
             raise signals.Interrupted(self.interruption.signal)
 
     def interruptible(self, work: Callable[[], T]) -> T:
-        """Returns what `work` makes of files, which can be made again: a signal cuts it. Raises Interrupted
-        then, in all processes."""
+        """Returns the result of `work`, which only reads files and so may be cut off by a signal.
+
+        Raises:
+          Interrupted: in all processes, where a signal cut it off in one.
+        """
         made: list[T] = []
         try:
             with signals.raising():

@@ -1,4 +1,4 @@
-"""How long the program of a step waits for its batch: the host's part of a step."""
+"""Time that a step's program waits for its batch: the host's part of a step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import tensorflow as tf
 class HostWait:
     """A sum of seconds that graphs add to.
 
-    On GPUs the program runs ahead of the devices: what it waits while they still compute counts, too, so that
-    the sum is an upper bound.
+    On GPUs the program runs ahead of the devices: waiting while they still compute counts, too, so that the
+      sum
+    is an upper bound.
     """
 
     def __init__(self) -> None:
@@ -20,11 +21,11 @@ class HostWait:
             self._secs = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     def timed(self, take: Callable[[], Any], after: Iterable[tf.Tensor]) -> Any:
-        """Returns what `take` makes, of which the time is added; for graphs.
+        """Returns the batch of `take` and adds its time to the sum; for use in graphs.
 
         Args:
-          take: returns a batch of every replica.
-          after: tensors of the step before: the clock starts once they are there.
+          take: returns the batch of every replica.
+          after: tensors of the step before; the clock starts once they are computed.
         """
         with tf.device("CPU"), tf.control_dependencies(list(after)):
             began = tf.timestamp()
@@ -35,7 +36,7 @@ class HostWait:
         return batch
 
     def take_secs(self) -> float:
-        """Returns the seconds since the last time that this was asked, and begins anew."""
+        """Returns the seconds summed since the last call, and resets the sum."""
         secs = float(self._secs.numpy())
         self._secs.assign(0.0)
         return secs

@@ -54,7 +54,7 @@ def parse_flags() -> argparse.Namespace:
 
 
 def creation_cases(flags, folder: str) -> dict:
-    """Returns {name: what makes the records of a shape and a number of duplicates}."""
+    """Returns {name: function that creates the records of one shape, number of duplicates and format}."""
     from official.data.pretraining import creation, pairs
 
     def make(length: int, predictions: int, dupes: int, kind: str):
@@ -79,7 +79,7 @@ def creation_cases(flags, folder: str) -> dict:
 
 
 def tokenizer_case(flags, sentences: list[str]):
-    """Returns what calls tensorflow-text's tokenizer on all sentences at once."""
+    """Returns a function that runs tensorflow-text's tokenizer on all sentences at once."""
     import tensorflow as tf
     import tensorflow_text as tf_text
 
@@ -95,8 +95,8 @@ def tokenizer_case(flags, sentences: list[str]):
 
 
 def reading_cases(folder: str) -> tuple[dict, dict]:
-    """Returns ({name: what reads the records of 512 tokens a few times}, {name: how many sequences}); packed
-    rows of them are made first."""
+    """Returns ({name: function that reads the records of 512 tokens a few times}, {name: sequences read});
+    packs rows of them first."""
     from official.data.records import record_batches, record_files, schema
     from official.data.records.on_the_fly import Packer
 
@@ -125,7 +125,8 @@ def reading_cases(folder: str) -> tuple[dict, dict]:
 
 
 def pack(records: str, folder: str) -> str:
-    """Packs a folder of records into files with as many sequences a row as a run packs; returns theirs."""
+    """Packs a folder of records into `folder`, with at most as many sequences per row as a run packs, and
+    returns `folder`."""
     from official.data.packing import creation
 
     files = os.path.join(records, "*.tfrecord")
@@ -136,7 +137,7 @@ def pack(records: str, folder: str) -> str:
 
 
 def reading_case(paths: list[str], schema: dict, packer, batches: int):
-    """Returns what reads some batches of training data of files."""
+    """Returns a function that reads the next `batches` batches of the training data in files."""
     import tensorflow as tf
 
     from official.data.pipeline import TrainingOrder
@@ -158,7 +159,7 @@ def reading_case(paths: list[str], schema: dict, packer, batches: int):
 
 
 def peak_memory(flags, folder: str) -> dict:
-    """Returns {bytes of text: most bytes that a process of create_pretraining_data.py had in memory}."""
+    """Returns {bytes of text: peak memory in bytes of `bert data create` on it}."""
     from official.io import files
 
     texts = [open(path, "rb").read() for path in files.find_files(flags.input_files, "input_files")]

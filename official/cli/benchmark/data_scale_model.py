@@ -1,7 +1,7 @@
-"""What making records of far more text would take, by what was measured of less.
+"""Model of the time, memory and disk that creating records takes for far larger texts than were measured.
 
-Numbers of tasks, pools, files and regroupings are those that the job's own functions choose for a text of
-this size; time, tokens and disk a byte of text are those of the largest text that was measured.
+The numbers of tasks, pools, files and regroupings are those that the job's own functions choose for a text of
+this size; time, tokens and disk per byte of text are those of the largest measured text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ASSUMPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What there is where the command runs; None: not known."""
+    """Resources of the machine that runs the command; None: not known."""
 
     free_bytes: int
     free_files: int | None  # names that its file system has left
@@ -49,7 +49,7 @@ class Machine:
 
 
 def this_machine(folder: str) -> Machine:
-    """Returns what this machine has, and the disk of a folder, or of the one above that is there."""
+    """Returns the resources of this machine, with the disk of a folder or of its nearest existing parent."""
     while not os.path.exists(folder):
         folder = os.path.dirname(os.path.abspath(folder))
     most_open = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -63,7 +63,7 @@ def this_machine(folder: str) -> Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How a job lays out a text."""
+    """Layout of a text in a job: its tasks, files and regroupings."""
 
     text_bytes: int
     tokens: int
@@ -83,26 +83,26 @@ class Shape:
 
     @property
     def reads(self) -> int:
-        """How often a file of documents is opened: by merges, and for each pool once."""
+        """Number of times that files of documents are opened: by merges, and once for each pool."""
         below = sum(above.ranges * below.files for below, above in self.levels)
         files = self.levels[-1][1].files if self.levels else self.blocks
         return below + self.plan.num_pools * files
 
     @property
     def work_files(self) -> int:
-        """Files in the work folder, at the most."""
+        """Largest number of files in the work folder."""
         counts = self.tasks + self.plan.num_shards
         of_levels = [self.blocks, *(2 * above.ranges * above.files for _, above in self.levels)]
         return counts + max(map(sum, zip([0, *of_levels], of_levels)))
 
 
 def shape_of(text_bytes: int, tokens: int, documents: int | None = None) -> Shape:
-    """Asks the job's functions.
+    """Returns the layout of a text, from the job's own functions.
 
     Args:
-      text_bytes: of plain text, in files of 1 GB.
-      tokens: in it.
-      documents: in it; None: so many that pools and shards do not depend on them.
+      text_bytes: size of the plain text, in files of 1 GB.
+      tokens: number of its tokens.
+      documents: number of its documents; None: so many that pools and shards do not depend on them.
     """
     tasks = math.ceil(text_bytes / creation.task_bytes_of(text_bytes))
     blocks = tasks * math.ceil(tokens / tasks / text_round.BLOCK_TOKENS)
@@ -114,12 +114,14 @@ def shape_of(text_bytes: int, tokens: int, documents: int | None = None) -> Shap
 
 
 def model(rows: Sequence[dict], num_workers: int, text_bytes: int, machine: Machine) -> dict:
-    """Returns what a text would take.
+    """Returns the modelled cost of a text: time, memory, disk, files, and the limit of the machine that
+    breaks first.
 
     Args:
-      rows: what was measured, by ascending size, in `num_workers` processes.
-      text_bytes: of the text.
-      machine: whose limits are looked at.
+      rows: measurements by ascending size, made with `num_workers` processes.
+      num_workers: processes of the measurements.
+      text_bytes: size of the modelled text.
+      machine: the machine whose limits are checked.
     """
     row = rows[-1]
     scale = text_bytes / row["text_bytes"]
@@ -167,7 +169,8 @@ def _shape_of_row(row: dict) -> Shape:
 
 
 def _level_secs(rows: Sequence[dict]) -> float:
-    """Returns the seconds that a regrouping takes for a byte of text; 0 where the rows do not tell."""
+    """Returns the seconds of a regrouping per byte of text; 0 where the rows don't have both a text with one
+    and one without."""
     by_levels = {len(_shape_of_row(row).levels): row for row in rows}
     if not {0, 1} <= by_levels.keys():
         return 0.0
@@ -175,7 +178,7 @@ def _level_secs(rows: Sequence[dict]) -> float:
 
 
 def _limits(found: dict, num_workers: int, machine: Machine) -> dict[str, tuple[float, float]]:
-    """Returns {what may break: (what is needed, what there is)}."""
+    """Returns {resource: (needed, available)}, without resources of unknown limits."""
     limits: dict[str, tuple[float | None, float | None]] = {
         "disk": (found["peak_disk_bytes"], machine.free_bytes),
         "files of the disk": (found["work_folder_files"] + found["files"], machine.free_files),
@@ -190,12 +193,12 @@ def _limits(found: dict, num_workers: int, machine: Machine) -> dict[str, tuple[
 
 
 # ------------------------------------------------------------------------------------------------------------
-# What the parent holds, and writes last
+# Tables of the parent, and the manifest
 
 
 def _table_bytes(shape: Shape) -> int:
-    """Returns what the tables of the parent take that grow with the text: of tasks, merges, shards and files,
-    each by the size of some entries."""
+    """Returns the bytes of the parent's tables that grow with the text (tasks, merges, shards, files), each
+    extrapolated from the size of some entries."""
     length = pairs.ExampleRules().max_seq_length
     number = lambda place: 10**6 + place  # a small number would not be made, but shared
     tables: list[tuple[int, Callable[[int], object]]] = [
@@ -214,7 +217,7 @@ def _table_bytes(shape: Shape) -> int:
 
 
 def _bytes_of(make: Callable[[int], object]) -> float:
-    """Returns the bytes of an entry of a table."""
+    """Returns the average bytes of a table's entry."""
     tracemalloc.start()
     try:
         table = [make(place) for place in range(_SAMPLED)]
@@ -228,7 +231,8 @@ def _input_files(shape: Shape) -> int:
 
 
 def _manifest_bytes(shape: Shape) -> int:
-    """Returns the size of what grows with the text in `manifest.json`: the files and the inputs listed."""
+    """Returns the bytes of the parts of `manifest.json` that grow with the text: the lists of files and
+    inputs."""
     inputs = {
         f"text-{number:09d}": read_counts.FileCounts(_INPUT_BYTES) for number in range(_input_files(shape))
     }

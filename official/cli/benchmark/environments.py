@@ -15,7 +15,8 @@ _MADE = "made"  # the file that a whole environment has
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """What a system runs in: its name, which is that of its folder, and what pip installs there."""
+    """A virtual environment of a system: its name, also that of its folder, and the requirements that pip
+    installs."""
 
     name: str
     requirements: tuple[str, ...]
@@ -41,7 +42,7 @@ def python_of(environment: str | None, folder: str) -> str:
 
 
 def packages_of(environment: str, folder: str) -> str:
-    """Returns the folder of an environment's packages, for a program that takes those of this one, too."""
+    """Returns the site-packages folder of an environment, for a program that also uses those of this one."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     return os.path.join(os.path.abspath(folder), environment, "lib", version, "site-packages")
 
@@ -52,7 +53,7 @@ def prepare(wanted: Iterable[tuple[str, Environment]], folder: str, make: bool) 
     Args:
       wanted: (name of a peer, its environment).
       folder: of all environments.
-      make: whether to make them; else what is missing is an error.
+      make: whether to make them; else a missing one is an error.
 
     Raises:
       ConfigError: where one is missing, or cannot be made.
@@ -80,7 +81,7 @@ def prepare(wanted: Iterable[tuple[str, Environment]], folder: str, make: bool) 
 
 
 def _installed(place: str) -> list[str] | None:
-    """Returns what pip has installed in an environment; None where there is no whole one."""
+    """Returns the requirements installed in an environment; None where it is missing or incomplete."""
     path = os.path.join(place, _MADE)
     if not os.path.exists(path):
         return None

@@ -1,4 +1,4 @@
-"""What each type of an export costs in size and accuracy: exports are made, loaded and scored on real text.
+"""Measures size and accuracy of each type of export: exports are made, loaded and scored on real text.
 
   bert benchmark exports --checkpoints=runs/squad,runs/sst2 --predict_file=dev-v1.1.json --data_dir=glue \\
     --output=results/export_minilm

@@ -38,8 +38,8 @@ class System:
     """A system, and how it pads.
 
     Attributes:
-      title: in charts.
-      train_flags: of `bert train`; None: Hugging Face's Trainer.
+      title: its name in charts.
+      train_flags: flags of `bert train`; None: Hugging Face's Trainer.
       padding: the Trainer's: "grouped" (batches of about one length, as long as their longest), "longest"
         (batches in any order, as long as their longest) or "max_length" (all as long as the maximum).
     """
@@ -65,17 +65,17 @@ SYSTEMS = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What one run is.
+    """Settings of one run.
 
     Attributes:
-      system: its name in SYSTEMS.
+      system: name of its system in SYSTEMS.
       dtype: fp32 or bf16.
-      seed: of its order and its head.
-      train_flags: the recipe, flags of `bert train`, for all runs the same.
+      seed: seed of the data order and of the head's weights.
+      train_flags: the recipe, flags of `bert train`, the same for all runs.
       config: that recipe, with the steps of the benchmark.
       scored: whether its model is scored.
       environments: folder of the peers' environments.
-      work_dir: of all runs.
+      work_dir: folder of all runs.
     """
 
     system: str
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a run that is done must have been, to be taken instead of a new one."""
+        """Settings saved with a finished run; one with the same settings is reused instead of run again."""
         requirements = () if SYSTEMS[self.system].is_ours else peers.PEERS["huggingface"].requirements
         steps = self.config.num_steps_per_epoch
         return {
@@ -105,7 +105,7 @@ class Run:
 
 
 def common_flags(train_steps: int) -> list[str]:
-    """Returns the flags of `bert train` behind the recipe: so many updates, one checkpoint at their end, and
+    """Returns the flags of `bert train` after the recipe: `train_steps` updates, one checkpoint at their end,
     no evaluation."""
     told_every = range(max(1, train_steps // _TOLD_WHEN), 0, -1)
     return [
@@ -120,13 +120,13 @@ def common_flags(train_steps: int) -> list[str]:
 
 
 def scoring_flags(checkpoint: str) -> list[str]:
-    """Returns the flags of `bert train` behind the recipe that score a checkpoint."""
+    """Returns the flags of `bert train` after the recipe that score a checkpoint."""
     stages = ["--do_train=false", "--do_eval", "--do_predict=false"]
     return [*stages, "--dtype=fp32", "--unpad", f"--init_checkpoint={checkpoint}"]
 
 
 def done(run: Run) -> dict | None:
-    """Returns what a finished run has found; None where it is to be done.
+    """Returns the saved measurements of a finished run; None where it is still to be run.
 
     Raises:
       ConfigError: where a run of other settings lies in its folder, or its file is damaged.
@@ -146,11 +146,12 @@ def done(run: Run) -> dict | None:
 
 
 def finished(run: Run) -> dict:
-    """Returns what a run has found, from its folder where it is done there; else does it, from its beginning.
+    """Returns the measurements of a run: those saved in its folder, else those of a new run from its
+    beginning.
 
     Returns:
-      {whole_secs: of the process, cpu_secs: of all cores in it, training_secs: of its steps, loss: the last
-      one told, metric, score (None: not scored), data_sequences, data_tokens: of the training set, settings}.
+      {whole_secs: of the process, cpu_secs: of all its cores, training_secs: of its steps, loss: the last one
+      logged, metric, score (None: not scored), data_sequences, data_tokens: of the training set, settings}.
     """
     found = done(run)
     if found is not None:
@@ -169,13 +170,13 @@ def finished(run: Run) -> dict:
 
 
 def _cpu_secs() -> float:
-    """Returns the processor's seconds of all processes that this one has started and that have ended."""
+    """Returns the CPU seconds of all ended child processes."""
     used = os.times()
     return used.children_user + used.children_system
 
 
 def _train_ours(run: Run) -> tuple[dict, str]:
-    """Trains with `bert train`. Returns what was found, and the checkpoint."""
+    """Trains with `bert train`. Returns (measurements, checkpoint)."""
     folder = os.path.join(run.folder, _MODEL)
     own = SYSTEMS[run.system].train_flags or ()
     whole_secs = _bert_train(
@@ -201,7 +202,7 @@ def _train_ours(run: Run) -> tuple[dict, str]:
 
 
 def _result_of(folder: str) -> tuple[dict, str]:
-    """Returns a run's result and its file."""
+    """Returns (result of a run, path of its file)."""
     from official.reporting.result import FILE_NAME, load_result
 
     return load_result(folder), os.path.join(folder, FILE_NAME)
@@ -214,7 +215,7 @@ def _last_loss(folder: str) -> float:
 
 
 def _bert_train(run: Run, *own: str) -> float:
-    """Runs `bert train` with the recipe and some flags behind it. Returns its seconds. Raises ConfigError
+    """Runs `bert train` with the recipe and then the flags `own`. Returns its seconds. Raises ConfigError
     where it fails."""
     log_file = os.path.join(run.folder, _LOG)
     command = [*command_line.in_new_process("train"), *run.train_flags, *own]
@@ -236,7 +237,7 @@ def _bert_train(run: Run, *own: str) -> float:
 
 
 def _train_theirs(run: Run) -> tuple[dict, str]:
-    """Trains with Hugging Face's Trainer. Returns what was found, and the checkpoint."""
+    """Trains with Hugging Face's Trainer. Returns (measurements, checkpoint)."""
     specification = specification_of(run)
     advice = ": give a smaller --train_batch_size behind --"
     environment = peers.PEERS["huggingface"].environment
@@ -251,7 +252,8 @@ def _train_theirs(run: Run) -> tuple[dict, str]:
 
 
 def specification_of(run: Run) -> dict[str, Any]:
-    """Returns what the program of the Trainer is told; see there."""
+    """Returns the specification of a run for the Trainer's program, see
+    `peer_programs/huggingface_trainer.py`."""
     config = run.config
     recipe = (
         "train_batch_size learning_rate weight_decay_rate beta_1 beta_2 epsilon clip_norm max_seq_length"
@@ -291,8 +293,8 @@ def huggingface_folder(config: Config) -> str:
 
 
 def training_file(config: Config, work_dir: str) -> tuple[str, int]:
-    """Returns the training set that the Trainer reads, and the outputs of the model's head. GLUE's rows are
-    written as JSON lines, which the Trainer's example reads, too."""
+    """Returns (the Trainer's training file, number of outputs of the model's head). GLUE's rows are written
+    as JSON lines, which the Trainer's example reads, too."""
     if config.task == "squad":
         return config.train_file or "", 2
     from official.data.glue import tasks, tsv_files
@@ -311,8 +313,8 @@ def training_file(config: Config, work_dir: str) -> tuple[str, int]:
 
 
 def _score(run: Run, checkpoint: str) -> tuple[str, float]:
-    """Scores a checkpoint with this project's evaluation, in fp32, whoever has trained it. Returns the metric
-    and its value, a fraction."""
+    """Scores a checkpoint of any system with this project's evaluation, in fp32. Returns (metric, its value,
+    a fraction)."""
     folder = os.path.join(run.folder, _SCORES)
     _bert_train(run, *scoring_flags(checkpoint), f"--model_dir={folder}")
     result, path = _result_of(folder)

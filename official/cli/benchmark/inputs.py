@@ -1,5 +1,5 @@
-"""What the benchmarks of a model's step share: the model, the shapes of its batches, the GPUs, and how often
-it is timed."""
+"""Flags shared by the benchmarks of a model's step: model, batch shapes, GPUs, numbers of rounds and
+steps."""
 
 import argparse
 

@@ -176,7 +176,7 @@ def measure_cases(flags) -> None:
 
 
 def record(flags, results: list[dict]) -> dict:
-    """Returns what is written: the results, and where they are from."""
+    """Returns the record to write: the results with command, environment, allocator settings and model."""
     from official.reporting.environment import environment
 
     return {

@@ -63,7 +63,7 @@ def measure_case(index: int, model: str, steps: int) -> dict:
 
 
 def time_operations(operations: str, model: str, rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of a step of the smaller batch, a value a round: {--recompute: seconds}."""
+    """Returns {--recompute: seconds of a step with the smaller batch, a value per round}."""
     from official.reporting import measurement
     from official.tasks import TASKS
     from official.training import step_benchmark

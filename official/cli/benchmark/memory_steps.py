@@ -40,7 +40,7 @@ def reset_highest() -> None:
 
 
 def measure_steps(config: Config, steps: int) -> list[int]:
-    """Returns the bytes that each of some training steps takes at its peak."""
+    """Returns the peak memory of each of `steps` training steps, in bytes above that before the step."""
     from official.tasks import TASKS
     from official.training import step_benchmark
 
@@ -63,8 +63,8 @@ def plan_and_measure(config: Config, steps: int) -> tuple[dict[str, int], list[i
 
 
 def run_in_process(arguments: list[str], model: str, usual: bool = False) -> dict:
-    """Returns what this command prints as JSON for some arguments in a new process, whose memory nothing else
-    has touched; `usual` leaves the allocation of memory as it is."""
+    """Returns the JSON output of this command for some arguments, run in a new process, whose memory nothing
+    else has touched; `usual` leaves the memory allocation at its defaults."""
     command = [*command_line.in_new_process("benchmark", "memory"), *arguments, f"--model={model}"]
     environment = {**os.environ, **({} if usual else ALLOCATION)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -135,7 +135,8 @@ def make_optimizer(config: Config, strategy, variables):
 
 
 def update(optimizer, strategy, compiled: bool, variables, gradients):
-    """Returns what updates the weights once, and with gradients of another type makes their copies in it."""
+    """Returns a function that updates the weights once, and for gradients of another type also makes the
+    weights' copies in that type."""
     import tensorflow as tf
 
     narrow, dtype = gradients[0].dtype != tf.float32, gradients[0].dtype

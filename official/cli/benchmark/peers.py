@@ -108,7 +108,7 @@ def start_worker(name: str, specification: dict, folder: str, of_environments: s
 
 
 def run_steps(worker: Program, count: int) -> list[float]:
-    """Lets a system run steps, and returns their losses."""
+    """Runs steps of a system, and returns their losses."""
     worker.ask({"steps": count})
     return worker.answer()["losses"]
 

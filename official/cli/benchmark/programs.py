@@ -1,4 +1,4 @@
-"""A program of another system as a process: it answers a line of JSON with a line of JSON."""
+"""Runs a program of another system as a process that answers each line of JSON with a line of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Measures how a training step scales from one process to two, beside what the arithmetic of plans says.
+"""Measures how a training step scales from one process to two, beside the prediction of the arithmetic of
+plans.
 
   bert benchmark scaling --output=results/scaling_cpu
 
@@ -65,7 +66,7 @@ def _cores() -> list[int]:
 
 
 def _free_addresses(count: int) -> list[str]:
-    """Returns addresses of loopback whose ports nobody has at this moment."""
+    """Returns loopback addresses with free ports."""
     with contextlib.ExitStack() as stack:
         found = []
         for port in _HOST_PORTS[os.getpid() % len(_HOST_PORTS) :] or _HOST_PORTS:
@@ -79,7 +80,7 @@ def _free_addresses(count: int) -> list[str]:
 
 
 def specification(flags: argparse.Namespace, core: int, joined: bool) -> dict:
-    """Returns what a process is told first: see `scaling_worker`."""
+    """Returns the specification that a process gets first, see `scaling_worker`."""
     length, rows = flags.shape
     settings: dict[str, object] = {"num_gpus": 0, "intra_op_threads": 1, "inter_op_threads": 1}
     if joined:
@@ -99,7 +100,8 @@ def specification(flags: argparse.Namespace, core: int, joined: bool) -> dict:
 def start_pair(
     flags: argparse.Namespace, stack: contextlib.ExitStack, joined: bool
 ) -> tuple[list[Program], int]:
-    """Starts two processes, a core each; returns them, once all has run, and the bytes of the gradients."""
+    """Starts two processes on a core each; returns them, after each workload has run once, and the bytes of
+    the gradients."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     hosts = _free_addresses(2)
     programs = []
@@ -114,14 +116,14 @@ def start_pair(
 
 
 def run(programs: list[Program], work: str) -> float:
-    """Lets processes do a work at once, and returns the seconds of the slowest."""
+    """Runs a workload in all processes at once, and returns the seconds of the slowest."""
     for program in programs:
         program.ask({"work": work})
     return max(program.answer()["secs"] for program in programs)
 
 
 def measure(flags: argparse.Namespace) -> tuple[dict[str, dict[str, list[float]]], int]:
-    """Returns ({group of processes: {work: seconds of each round}}, bytes of the gradients)."""
+    """Returns ({group of processes: {workload: seconds of each round}}, bytes of the gradients)."""
     from official.cli.benchmark.scaling_prediction import ALONE, APART, JOINED
     from official.io.bars import Bar
     from official.training import scaling_benchmark

@@ -1,5 +1,5 @@
-"""Two processes that train together, beside what the model of scaling predicts from one and from a bare
-all-reduce."""
+"""Measured steps of two processes that train together, beside the scaling model's prediction from one process
+and a bare all-reduce."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def results(
     secs: dict[str, dict[str, list[float]]],
     gradient_bytes: int,
 ) -> dict:
-    """Returns what was measured, and beside it what is predicted of the joined processes, ready for JSON.
+    """Returns the measurements and the predictions for the joined processes, as a dict for JSON.
 
     Args:
-      accumulations: micro batches of the steps.
-      rows: of a micro batch of one process.
-      steps: of one timing.
-      secs: {group of processes: {work: seconds of each round}}.
-      gradient_bytes: that are summed.
+      accumulations: numbers of micro batches per step.
+      rows: rows of a micro batch of one process.
+      steps: number of steps in one timing.
+      secs: {group of processes: {workload: seconds of each round}}.
+      gradient_bytes: bytes of the gradients that are summed.
     """
 
     def timing(group: str, work: str, repeats: int) -> Timing:
@@ -59,14 +59,15 @@ def results(
 
 
 def network_of(gradient_bytes: int, sum_secs: float, small_secs: float) -> Network:
-    """Returns what two processes send over, from a bare all-reduce of the gradients and one of a number: a
-    ring of two sends all bytes once, in two rounds."""
+    """Returns the network between two processes, with bandwidth and latency from bare all-reduces of the
+    gradients and of one number: a ring of two sends all bytes once, in two rounds."""
     bytes_per_sec, latency_secs = gradient_bytes / max(sum_secs - small_secs, 1e-9), small_secs / 2
     return Network(1, bytes_per_sec, bytes_per_sec, latency_secs, latency_secs)
 
 
 def work_of(timings: Timings, rows: int, gradient_bytes: int) -> Work:
-    """Returns what a step costs a process that does not talk: its time is a line over the micro batches."""
+    """Returns the work of a step without communication, whose time is fitted as a line over the micro
+    batches."""
     counts, secs = list(timings), [timing.median for timing in timings.values()]
     slope, start = secs[0] / counts[0], 0.0
     if len(counts) > 1:
@@ -77,8 +78,9 @@ def work_of(timings: Timings, rows: int, gradient_bytes: int) -> Work:
 def case(
     count: int, rows: int, timings: dict[str, Timings], works: dict[str, Work], network: Network
 ) -> dict:
-    """Returns a number of micro batches: seconds of a step in each group, and the joined ones predicted from
-    the other two. Efficiency is the time of one process alone over that of the joined ones."""
+    """Returns the row of one number of micro batches: seconds of a step in each group, and those of the
+    joined processes predicted from the other two. Efficiency is the time of one process alone over that of
+    the joined."""
     own = {group: each[count] for group, each in timings.items()}
     told = {
         f"predicted_from_{group}_secs": scaling.step_time(work, network, 2, Batch(count, rows))["step_secs"]
@@ -96,7 +98,7 @@ def case(
 
 
 def curve(count: int, rows: int, work: Work, network: Network) -> dict:
-    """Returns the predicted efficiency of many such processes, each with its own link."""
+    """Returns the predicted efficiency of 1 to 4,096 such processes, each with its own link."""
     secs = [scaling.step_time(work, network, hosts, Batch(count, rows))["step_secs"] for hosts in _HOSTS]
     return {
         "num_accumulation_steps": count,

@@ -67,7 +67,8 @@ def parse_flags() -> argparse.Namespace:
 
 
 def cases_of(flags: argparse.Namespace) -> list[Case]:
-    """Returns what there is of the back ends and types asked for; the reference first."""
+    """Returns the cases of the back ends and types asked for, where a back end computes in the type; the
+    reference first."""
     from official.inference import backends
 
     wanted = [
@@ -92,7 +93,7 @@ def find_source(path: str) -> "Source":
 
 
 def configure(flags: argparse.Namespace, source: "Source", **asked: Any) -> Config:
-    """Returns the configuration that reads a run's evaluation or training set. Raises ConfigError."""
+    """Returns the configuration with which a run's evaluation or training set is read. Raises ConfigError."""
     from official.config import replaced
 
     files = {"squad": ("predict_file", "train_file"), "glue": ("data_dir",)}[source.run.task]

@@ -112,7 +112,7 @@ def measure(flags: argparse.Namespace) -> dict:
 
 
 def case(config: Config, timing, steps: int, plan: dict, peaks: dict) -> dict:
-    """Returns the row of a case; `plan` is that of its configuration."""
+    """Returns the result row of a case; `plan` is the plan of its configuration."""
     gflops = timing.rate(plan["flops_per_step"] * steps) / 1e9
     return {
         "dtype": config.dtype,

@@ -58,7 +58,7 @@ def make_parser() -> command_line.Parser:
 
 
 def _add_example_flags(parser: command_line.Parser) -> None:
-    """Adds the flags that say what the examples are."""
+    """Adds the flags for the contents of the examples."""
     add = parser.add_argument
     duplicates = "Keep one of the documents that are the same, token by token."
     add("--drop_duplicates", action="store_true", help=duplicates)
@@ -90,7 +90,7 @@ def _add_example_flags(parser: command_line.Parser) -> None:
 
 
 def _add_format_flags(parser: command_line.Parser) -> None:
-    """Adds the flags that say how the examples are written."""
+    """Adds the flags for the format of the examples."""
     add = parser.add_argument
     formats = (
         "plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the size;"
@@ -123,7 +123,8 @@ def parse_flags() -> argparse.Namespace:
 
 
 def _check_files(flags: argparse.Namespace) -> None:
-    """Refuses files that are there already, and another number of them."""
+    """Raises ConfigError for files that exist, without --overwrite, and for --num_shards beside named
+    files."""
     if flags.num_shards:
         raise ConfigError(f"num_shards={flags.num_shards} excludes --output_file, which names the files.")
     for path in flags.output_file.split(","):
@@ -131,7 +132,7 @@ def _check_files(flags: argparse.Namespace) -> None:
 
 
 def _publish(files: list[str], folder: str, made: list[str]) -> None:
-    """Puts the files of a finished job where they are wanted, and removes its folder."""
+    """Moves the files of a finished job to their places, and removes its folder."""
     for path, name in zip(files, made, strict=True):
         shutil.move(os.path.join(folder, name), path)
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Which vocabulary records are made with, as their manifest says."""
+"""Finds the vocabulary that records were made with, from their manifest."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 
 def find_vocabulary(path: str | None, first_file: str):
-    """Returns the vocabulary of a file, or of records; None where nothing says which it is.
+    """Returns the vocabulary of a file, or of records; None where it is unknown.
 
     Args:
-      path: of the vocabulary; None: the one that lies beside the records, else the one that manifest.json
-        there names, where that is there.
-      first_file: of the records.
+      path: path of the vocabulary; None: the one beside the records, else the one named in their
+        manifest.json, where that file exists.
+      first_file: path of the first file of records.
     """
     from official.data.word_pieces import vocabulary
     from official.io import files, json_files, record_paths

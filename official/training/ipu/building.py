@@ -1,4 +1,4 @@
-"""Parts of a run on IPUs, before its first step: devices, state, and the programs of their calls."""
+"""Devices, state and compiled programs of a run on IPUs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Devices:
 
     Attributes:
       api: `tensorflow.python.ipu`.
-      instances: the replicas of the run, and this process's.
-      strategy: in whose scope variables are made.
+      instances: the replicas of the run, and those of this process.
+      strategy: the strategy in whose scope variables are made.
       pipeline: stages and IPUs of a replica.
-      evaluation: the same without a backward pass, with its own number of micro batches.
-      batches: of all replicas.
+      evaluation: the pipeline without a backward pass, with its own number of micro batches.
+      batches: batches of all replicas.
     """
 
     api: Any
@@ -49,7 +49,7 @@ class Devices:
 
 
 def set_numbers(config: Config) -> None:
-    """Sets precision and seed, before anything is drawn: data that are made up draw, too."""
+    """Sets precision and seed. Called before anything is drawn, generated data included."""
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     tf.random.set_seed(config.seed)
 
@@ -82,11 +82,11 @@ def take_devices(config: Config) -> Devices:
 
 @dataclasses.dataclass(frozen=True)
 class PipelineState(TrainState):
-    """The state of a run on IPUs. Its counters are kept on the host: to read one from the devices is to copy
-    all that is there.
+    """The state of a run on IPUs. Its counters are on the host: reading one from the devices would copy the
+    whole state.
 
     Attributes:
-      steps: updates done, as the checkpoint has them; the optimizer's own count follows it.
+      steps: number of updates done, saved in checkpoints; the optimizer's own count is set from it.
     """
 
     steps: tf.Variable
@@ -113,15 +113,15 @@ def make_state(config: Config, task: Task, devices: Devices) -> PipelineState:
 def make_training(
     config: Config, devices: Devices, task: Task, state: PipelineState, order: TrainingOrder
 ) -> Callable[[], np.ndarray]:
-    """Returns () -> float [steps, 2 x metrics + NUM_COUNTS], the sums of each of the next --device_iterations
-    steps, of this process's replicas; it runs them.
+    """Returns () -> float [steps, 2 x metrics + NUM_COUNTS], a function that runs the next
+    --device_iterations steps and returns the sums of each over this process's replicas.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       devices: see `take_devices`.
-      task: that is trained.
-      state: where the run goes on.
-      order: of its data, from there.
+      task: the task to train.
+      state: the state from which the run continues.
+      order: order of its data, from the same position.
     """
     batches = devices.batches
     state.optimizer.iterations.assign(state.step)
@@ -156,14 +156,14 @@ def make_training(
 def make_evaluation(
     config: Config, devices: Devices, task: Task, state: PipelineState, dataset: Dataset
 ) -> tuple[Callable[[], tuple[tf.Tensor, dict[str, tf.Tensor]]], int]:
-    """Returns () -> (sums, outputs) of the next call, as of `step.make_eval_step`, and the number of calls
-    that go through the set once. After that the set begins again.
+    """Returns (() -> (sums, outputs) of the next device call, as in `step.make_eval_step`; number of calls in
+    one pass over the set). After a pass the set begins again.
 
-    Each instance evaluates the whole set: so all of them know all of its outputs.
+    Each instance evaluates the whole set, so that each has all of its outputs.
 
     Args:
-      config, devices, task, state: as of `make_training`.
-      dataset: makes the set's batches of their rows.
+      config, devices, task, state: see `make_training`.
+      dataset: makes the set's batches from their number of rows.
     """
     plan, batches = devices.evaluation, devices.batches
     per_call = devices.instances.local_replicas * plan.micro_batches * batches.micro_batch_size
@@ -193,7 +193,7 @@ def _program(
     dataset: tf.data.Dataset,
     training: pipeline_lib.Training | None = None,
 ) -> Callable[[], Any]:
-    """Returns () -> what the last stage has given in a call of a pipeline, which it runs."""
+    """Returns a function that runs a pipeline once and returns the outputs of its last stage."""
     with devices.strategy.scope():
         queues = pipeline_lib.make_queues(devices.api, dataset)
 
@@ -211,8 +211,8 @@ def _program(
 
 
 def check_steps(config: Config, step: int) -> None:
-    """Refuses, with ConfigError, steps to the end, or between evaluations, that are no multiple of those of a
-    call."""
+    """Raises ConfigError where the steps to the end, or between evaluations, are not a multiple of
+    --device_iterations."""
     every, last = config.device_iterations, train_steps(config)
     between = config.steps_between_eval if config.do_eval else None
     for left, what in ((last - step, f"{last - step} steps from step {step} to step {last}"), (between, "")):

@@ -1,4 +1,4 @@
-"""A model as a program of the embedded runtime, and how fast that answers."""
+"""Exports a model as a program of the IPUs' embedded runtime, and measures its latency and throughput."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCHES = 8  # different ones that a measurement asks
 
 def export(config: Config, path: str) -> None:
     """Writes a run's newest checkpoint as a program: the features of a micro batch -> the outputs of
-    `stages.prediction_chain`. Beside it, in PATH.json, lies what it takes and gives.
+    `stages.prediction_chain`. PATH.json beside it names its inputs, outputs and step.
 
     Raises:
       ConfigError: where there are no weights, or what `building.take_devices` refuses.
@@ -62,11 +62,11 @@ def export(config: Config, path: str) -> None:
 
 
 def measure(config: Config, path: str, calls: int, threads: int, raw: bool) -> None:
-    """Asks a program about random rows and prints how long it took.
+    """Runs a program on random rows and prints its latency and throughput.
 
     Args:
-      config: that it was exported with.
-      path: of the program.
+      config: configuration that it was exported with.
+      path: path of the program.
       calls, threads: see `embedded.measure`.
       raw: also writes the seconds of each call to PATH.timings.json.
     """
@@ -81,7 +81,7 @@ def measure(config: Config, path: str, calls: int, threads: int, raw: bool) -> N
 
 
 def _of_one_replica(config: Config) -> Config:
-    """Returns the configuration of a program: one replica, whose micro batches are those of the training."""
+    """Returns the configuration of a program: one replica, with the micro batches of the training."""
     rows = config.train_batch_size // config.ipu_replicas
     config = config_lib.replaced(
         config,
@@ -108,8 +108,8 @@ def _restore(config: Config, state) -> None:
 
 
 def _rows(config: Config, task: Task, micro_batch: int) -> tf.data.Dataset:
-    """Returns micro batches {feature: [rows, ...]}; of pre-training they are those of the training, which may
-    be packed."""
+    """Returns micro batches {feature: [rows, ...]}: random ones, or for pre-training those of the training
+    data, which may be packed."""
     if config.task != "pretrain":
         return task.synthetic_dataset(micro_batch)
     task.find_data()

@@ -1,7 +1,8 @@
-"""Steps of rows -> micro batches of the replicas, with all that the IPUs would else have to count.
+"""Cuts the rows of a step into the replicas' micro batches, and computes on the host what the IPUs would else
+have to count.
 
-A micro batch says itself how much it weighs in its step, and from which seed its dropout is drawn: stages are
-functions of what they are given.
+Each micro batch carries its weight in the step and the seed of its dropout: stages are functions of their
+inputs.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def micro_batches(
 
     Args:
       config: of the run.
-      task: that says what they weigh.
+      task: gives the loss weights of a batch.
       steps: rows of whole steps, {feature: [train_batch_size, ...]}.
       first_step: number of the first of them.
       plan: batches of all replicas.
-      scale: step -> what the loss is multiplied by, see `objective_scale`.
+      scale: step -> factor of the loss, see `objective_scale`.
     """
 
     def cut(step, rows):
@@ -55,7 +56,7 @@ def of_instance(
 ) -> tf.data.Dataset:
     """Returns the micro batches of one instance's replicas, one an element: a tuple of the features `names`.
 
-    Every instance reads the whole step, for what its micro batches weigh in it, and keeps its part.
+    Every instance reads the whole step, which gives its micro batches their weights, and keeps its part.
     """
     turns, replicas = plan.num_accumulation_steps, plan.num_replicas
     first, local = instances.first_replica, instances.local_replicas
@@ -83,7 +84,7 @@ def _by_turn(value, plan: BatchPlan):
 
 
 def _factors(config: Config, task: Task, rows: dict, parts: dict, plan: BatchPlan) -> tf.Tensor:
-    """Returns what the summed losses of each micro batch are multiplied by, float32 [micro batches, losses].
+    """Returns the factors of the summed losses of each micro batch, float32 [micro batches, losses].
 
     global: 1 / weight of the step. local: 1 / weight of the micro batch, with --scale_loss also / replicas.
     """
@@ -104,8 +105,8 @@ def _factors(config: Config, task: Task, rows: dict, parts: dict, plan: BatchPla
 def evaluation_batches(
     whole: Callable[[int], tf.data.Dataset], rows: int, micro_batch: int
 ) -> tf.data.Dataset:
-    """Returns a set again and again, in micro batches {feature: [micro_batch, ...]}, each time filled up to
-    whole calls of the devices.
+    """Returns a set, repeated endlessly, in micro batches {feature: [micro_batch, ...]}; each pass is padded
+    to whole device calls.
 
     Args:
       whole: rows of a batch -> the set once, its last batch filled up.

@@ -36,7 +36,8 @@ class PipelineLoop(RunLoop):
         return totals
 
     def compile(self) -> None:
-        """Calls the program of the training once, and that of the evaluation where there is one."""
+        """Compiles the programs of the training and, where there is one, of the evaluation, by calling each
+        once."""
         self._train_iterator()()
         if self.config.do_eval:
             call, _ = self._evaluation_of(self.task.eval_dataset)
@@ -53,13 +54,14 @@ class PipelineLoop(RunLoop):
         return building.make_training(self.config, self.strategy, self.task, self.state, self.order())
 
     def _run_steps(self, call: Callable[[], np.ndarray], num_steps: tf.Tensor, totals: dict) -> dict:
-        """Runs steps as `step.make_train_loop` does, a call of the devices for --device_iterations."""
+        """Runs `num_steps` steps like the loop of `step.make_train_loop`, --device_iterations steps per
+        device call, and returns the totals."""
         for _ in range(int(num_steps) // self.config.device_iterations):
             totals = self._added(totals, call())
         return totals
 
     def _added(self, totals: dict[str, tf.Tensor], steps: np.ndarray) -> dict[str, tf.Tensor]:
-        """Returns the totals with the sums of more steps, and counts them."""
+        """Returns the totals plus the sums of more steps; advances the state's steps and samples."""
         sums, counts = np.split(steps, [-stages.NUM_COUNTS], axis=1)
         found = {**totals, "sums": totals["sums"] + tf.constant(sums.sum(axis=0), tf.float32)}
         bad = np.flatnonzero(~np.isfinite(sums).all(axis=1))
@@ -94,7 +96,7 @@ class PipelineLoop(RunLoop):
             raise
 
     def _evaluation_of(self, dataset: Dataset) -> tuple[Callable[[], Any], int]:
-        """Returns what `building.make_evaluation` does, compiled once a set."""
+        """Returns the compiled evaluation of a set, see `building.make_evaluation`; compiled once per set."""
         if dataset not in self._evaluations:
             parts = self.config, self.strategy, self.task, self.state
             self._evaluations[dataset] = self.together.interruptible(

@@ -1,4 +1,5 @@
-"""Our plain optimizers as the API wants one: a TF1 optimizer, given what a pipeline has added up."""
+"""Our plain optimizers as the TF1 optimizer that the IPU API takes, applied to a pipeline's accumulated
+gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class PipelineOptimizer(tf.compat.v1.train.Optimizer):
     """Reduces, unscales and clips the gradients of a step, and updates the weights."""
 
     def __init__(self, update: Callable[[list, list], None]):
-        """Makes it; `update` takes gradients and their variables."""
+        """Args: update: takes gradients and their variables."""
         super().__init__(use_locking=False, name="bert_optimizer")
         self._update = update
 
@@ -33,14 +34,14 @@ class PipelineOptimizer(tf.compat.v1.train.Optimizer):
 
 
 def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) -> Callable[[list, list], None]:
-    """Returns (gradients, variables) -> None, the end of a step: add up across replicas, unscale, clip,
+    """Returns (gradients, variables) -> None, the end of a step: reduce across replicas, unscale, clip,
     apply.
 
     Args:
-      config: of the run.
-      state: what is trained.
+      config: configuration of the run.
+      state: state to update.
       plan: batches of all replicas.
-      api: of the IPUs.
+      api: API of the IPUs.
     """
     scale, largest = (
         objective_scale(config, state, plan),
@@ -61,8 +62,7 @@ def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) ->
 
 
 def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Callable:
-    """Returns step -> what the loss of a micro batch is multiplied by, float32: see
-    `replica_step.objective_scale`."""
+    """Returns step -> factor of a micro batch's loss, float32, see `replica_step.objective_scale`."""
     loss_scale = state.loss_scale
     if loss_scale is None:
         return lambda step: tf.constant(1.0)

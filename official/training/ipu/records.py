@@ -82,8 +82,8 @@ class RecordsTask:
 
     @functools.cached_property
     def train_samples(self) -> int | None:
-        """Sequences of the training records where --count_records asks for them; else --num_steps_per_epoch
-        says what an epoch is."""
+        """Number of sequences in the training records, counted with --count_records; else None, and
+        --num_steps_per_epoch sets the length of an epoch."""
         files = self._files.get("train")
         if not (self._config.count_records and self._config.do_train and files):
             return None
@@ -91,7 +91,8 @@ class RecordsTask:
 
     @property
     def sequences_per_row(self) -> float | None:
-        """Returns what is expected where nobody says it: steps count the sequences that there are."""
+        """Expected number of sequences per packed row, that of synthetic rows, as real rows are not counted
+        beforehand; None for plain records."""
         schema = self._schemas.get("train", {})
         return synthetic_sequences_per_pack(self._config) if schema_lib.is_packed(schema) else None
 
@@ -128,7 +129,8 @@ class RecordsTask:
         return synthetic.endless(synthetic.packed_rows(schema, words, average, seed), batch_size)
 
     def _fitted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Puts, with --fit_vocabulary, [UNK] where a record has a word beyond the model's vocabulary."""
+        """Returns the batches; with --fit_vocabulary, ids beyond the model's vocabulary are replaced by
+        [UNK]."""
         config, unknown = self._config, UNKNOWN_WORD
         if not config.fit_vocabulary:
             return batches

@@ -1,4 +1,4 @@
-"""A run on IPUs from a configuration to its end: data, devices, state, loop, result."""
+"""Runs a configuration on IPUs: data, devices, state, loop, result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Lines(Observer):
 
 
 def make_task(config: Config) -> Task:
-    """Returns the task of a run. Raises ConfigError where this Python lacks what it imports."""
+    """Returns the task of a run. Raises ConfigError where this Python lacks packages that it imports."""
     missing = [name for name in _PACKAGES.get(config.task, ()) if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -64,7 +64,7 @@ def make_task(config: Config) -> Task:
 
 
 def run(config: Config, command: list[str]) -> int:
-    """Trains, evaluates and predicts, and writes what a run leaves. Returns the exit code.
+    """Trains, evaluates and predicts, and writes the files of the run. Returns the exit code.
 
     Args:
       config: the frozen configuration.
@@ -123,8 +123,8 @@ def run(config: Config, command: list[str]) -> int:
 
 
 def _make_ready(config: Config) -> tuple[Config, Task, building.Devices]:
-    """Finds the data and takes the devices. Returns the configuration, with what follows from the data, and
-    both."""
+    """Finds the data and sets up the devices. Returns (configuration completed from the data, task,
+    devices)."""
     api.load()  # where it is missing, that is said before data are read for minutes
     building.set_numbers(config)
     task = make_task(config)
@@ -141,7 +141,7 @@ def _make_loop(
     manager: CheckpointManager,
     earlier: Earlier | None,
 ) -> PipelineLoop:
-    """Returns the loop; `earlier` is None where what earlier processes have evaluated is another set."""
+    """Returns the loop; `earlier` is None where earlier processes evaluated another set."""
     observers: list[Observer] = [_Lines()]
     if devices.instances.is_chief and config.do_train:
         observers.append(MetricsWriter(config.model_dir, state.step))
@@ -151,7 +151,7 @@ def _make_loop(
 
 
 def _train(loop: PipelineLoop, devices: building.Devices, earlier: Earlier | None) -> TrainResult:
-    """Runs the loop and what follows it."""
+    """Runs the loop, the scoring after it and the baseline, and returns the result."""
     state, first_step, since = loop.state, loop.state.step, time.time()
     if first_step < loop.last_step:
         building.check_steps(loop.config, first_step)
@@ -175,7 +175,7 @@ def _train(loop: PipelineLoop, devices: building.Devices, earlier: Earlier | Non
 
 
 def _compile(config: Config, task: Task, devices: building.Devices) -> int:
-    """Compiles the programs of a run for IPUs that are not here."""
+    """Compiles the programs of a run without IPUs, for --ipu_version, and returns the exit code."""
     since = time.monotonic()
     with _explained():
         state = building.make_state(config, task, devices)
@@ -192,8 +192,8 @@ def _compile(config: Config, task: Task, devices: building.Devices) -> int:
 
 @contextlib.contextmanager
 def _explained() -> Any:
-    """Makes one line of what the IPUs say of a model that they have no room for, or of a program that they do
-    not take."""
+    """Turns the IPUs' errors for a model that does not fit, or a program that they refuse, into a ConfigError
+    of one line."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:

@@ -1,6 +1,7 @@
-"""The stages of a pipeline as the API wants them: functions of tensors that return tensors.
+"""The stages of a pipeline as functions from tensors to tensors, as the IPU API takes them.
 
-Between two of them passes what later ones need: of the batch, and of what stages before have made.
+From stage to stage pass the tensors that later ones need: features of the batch, and outputs of earlier
+stages.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _HEADS = {
 
 
 class Chain(NamedTuple):
-    """Computations of a pipeline.
+    """Stages of a pipeline: those of a model, and a last one.
 
     Attributes:
-      model: with `stages` and `seeds`.
-      last: a stage behind the model's; what it gives is what the pipeline gives.
+      model: the model, with `stages` and `seeds`.
+      last: the stage after the model's; its outputs are those of the pipeline.
       drops: whether there is dropout.
     """
 
@@ -48,9 +49,9 @@ class Part(NamedTuple):
     """A stage of the pipeline.
 
     Attributes:
-      stages: the chain's stages in it, each with its number.
-      features: names of the batch's features that it is called with, the first of its arguments.
-      carried: names of what earlier parts have made, the rest of them.
+      stages: (number, stage) of the chain's stages in it.
+      features: names of the batch's features among its arguments, which come first.
+      carried: names of the earlier parts' outputs among its arguments, which follow.
     """
 
     stages: tuple[tuple[int, Stage], ...]
@@ -66,10 +67,10 @@ def names_of(config: Config) -> list[str]:
 
 
 def training_chain(config: Config, task: Task, model: Any) -> Chain:
-    """Returns a model and what it is trained for.
+    """Returns the chain of a model and its training objective.
 
     The last stage gives `loss`, a scalar, and `sums` [2 x metrics + NUM_COUNTS]: the terms of the metrics,
-    their weights, and the micro batch's share of what the step counts. All float32.
+    their weights, and the micro batch's share of the step's counts. All float32.
     """
 
     def run(weights, carried, features, seed):
@@ -83,8 +84,8 @@ def training_chain(config: Config, task: Task, model: Any) -> Chain:
 
 
 def evaluation_chain(task: Task, model: Any) -> Chain:
-    """Returns a model and what a task evaluates of it: `sums` float32 [2 x eval metrics + 1], see
-    `step.make_eval_step`, and the task's outputs with `rows`."""
+    """Returns the chain of a model and a task's evaluation. The last stage gives `sums` float32 [2 x eval
+    metrics + 1], see `step.make_eval_step`, and the task's outputs with `rows`."""
 
     def run(weights, carried, features, seed):
         terms, outputs = task.evaluate(lambda batch: model.outputs_of(carried), features)
@@ -97,9 +98,9 @@ def evaluation_chain(task: Task, model: Any) -> Chain:
 
 
 def prediction_chain(task: Task, model: Any) -> Chain:
-    """Returns a model and what it predicts: the task's outputs; of pre-training `predicted_ids` int32 [B, P],
-    the likeliest tokens in place of the masked ones, and `next_sentence_logits` float32 [B, 2], or [B, S, 2]
-    of packed rows."""
+    """Returns the chain of a model and its predictions. The last stage gives the task's outputs; for
+    pre-training `predicted_ids` int32 [B, P], the likeliest tokens in place of the masked ones, and
+    `next_sentence_logits` float32 [B, 2], or [B, S, 2] for packed rows."""
 
     def run(weights, carried, features, seed):
         if task.output_names:
@@ -113,7 +114,8 @@ def prediction_chain(task: Task, model: Any) -> Chain:
 
 
 def _last(name: str, model: Any, run: Callable, gives: tuple[str, ...]) -> Stage:
-    """Returns a stage without weights behind a model's own. It takes what they give and do not take."""
+    """Returns a stage without weights after a model's own. It takes those of their outputs that none of them
+    takes."""
     stages = model.stages()
     taken = {taken for stage in stages for taken in stage.takes}
     outputs = dict.fromkeys(given for stage in stages for given in stage.gives if given not in taken)
@@ -121,11 +123,11 @@ def _last(name: str, model: Any, run: Callable, gives: tuple[str, ...]) -> Stage
 
 
 def make_parts(chain: Chain, plan: PipelinePlan, signature: dict[str, tf.TensorSpec]) -> list[Part]:
-    """Returns the parts of a chain, by the plan. The last one has the stage behind the model.
+    """Returns the parts of a chain by the plan. The last part also has the chain's last stage.
 
     Args:
-      chain: model and what is made of its outputs.
-      plan: which of the model's stages are in which part.
+      chain: the model and the last stage.
+      plan: the model's stages in each part.
       signature: {feature: shape and type} of a micro batch.
 
     Raises:
@@ -148,8 +150,8 @@ def make_parts(chain: Chain, plan: PipelinePlan, signature: dict[str, tf.TensorS
 
 
 def make_functions(chain: Chain, parts: Sequence[Part]) -> list[Callable]:
-    """Returns the function of each part: its arguments -> those of the next one; of the last: what the chain
-    gives."""
+    """Returns the function of each part, from its arguments to those of the next part; the last one returns
+    the chain's outputs."""
     after = [(part.features, part.carried) for part in parts[1:]]
     return [
         _function(chain, part, *results) for part, results in zip(parts, [*after, ((), chain.last.gives)])
@@ -167,14 +169,14 @@ def _function(chain: Chain, part: Part, features_out: tuple, carried_out: tuple)
 
 
 def _run(chain: Chain, stages: Sequence, batch: dict, carried: dict) -> None:
-    """Runs stages of a chain; what they give is added to `carried`."""
+    """Runs stages of a chain, and adds their outputs to `carried`."""
     seeds = [*chain.model.seeds(batch[SEED] if chain.drops else None), None]
     for number, stage in stages:
         stages_lib.run_one(stage, carried, batch, seeds[number])
 
 
 class _Recorded(dict):
-    """Features that note which of them are asked for."""
+    """A dict of features that records in `asked` which of them are read."""
 
     def __init__(self, features: dict):
         super().__init__(features)
@@ -197,7 +199,7 @@ class _Recorded(dict):
 
 
 def _with_arguments(chain: Chain, parts: list, signature: dict) -> list[Part]:
-    """Returns the parts with what passes into each."""
+    """Returns the parts with the names of their arguments."""
     asked = _features_asked(chain, parts, signature)
     flat = [stage for part in parts for _, stage in part]
     found: list[Part] = []
@@ -211,7 +213,7 @@ def _with_arguments(chain: Chain, parts: list, signature: dict) -> list[Part]:
 
 
 def _features_asked(chain: Chain, parts: list, signature: dict) -> list[set]:
-    """Returns the features that each part reads: what it asks for while it is traced."""
+    """Returns the names of the features that each part reads, found by tracing it."""
     asked = []
 
     def trace(*tensors):

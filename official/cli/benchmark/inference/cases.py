@@ -26,7 +26,8 @@ _PRODUCTS = systems.PRODUCTS.name
 
 
 class Bench:
-    """What all cases share: flags, model, folder, and the logits with which others are compared."""
+    """Shared state of all cases: flags, model, folder, and the reference logits that others are compared
+    with."""
 
     def __init__(self, flags: argparse.Namespace, found: Source, folder: str):
         self.flags, self.found, self.folder = flags, found, folder
@@ -40,12 +41,12 @@ class Bench:
 
     @functools.cached_property
     def huggingface(self) -> str:
-        """The folder of the model for Hugging Face."""
+        """Folder of the model in Hugging Face's format; writes it at the first use."""
         place = os.path.join(self.folder, "huggingface")
         return models.write_huggingface(self.found, not self.flags.checkpoint, place)
 
     def windows(self, length: int) -> Windows:
-        """Returns what is asked with rows of so many tokens."""
+        """Returns the input windows for rows of `length` tokens: generated, or from real questions."""
         if not self.is_real:
             size = max(self.flags.micro_batch_size)
             return questions.generated(self.found.bert.vocab_size, length, 4 * size, models.SEED)
@@ -82,7 +83,7 @@ def measure(flags: argparse.Namespace, found: Source, folder: str) -> dict[str, 
 
 
 def systems_of(flags: argparse.Namespace, dtype: str) -> list[System]:
-    """Returns the systems that were asked for and that compute in a type. Raises ConfigError for none."""
+    """Returns the requested systems that compute in a type; says which do not."""
     from official.inference import backends
 
     ours = [systems.backend(name, backends.dtypes_of(name)) for name in flags.backends]
@@ -95,7 +96,7 @@ def systems_of(flags: argparse.Namespace, dtype: str) -> list[System]:
 
 
 def measure_dtype(bench: Bench, dtype: str) -> tuple[list[dict], float | None]:
-    """Returns the rows of a type, and GFLOP/s of its bare products (None: they are not measured)."""
+    """Returns (result rows of a type, GFLOP/s of its bare products, None where these are not measured)."""
     rows: list[dict] = []
     seconds: list[float] = []
     with contextlib.ExitStack() as stack:
@@ -133,7 +134,8 @@ def start(bench: Bench, system: System, dtype: str) -> Group:
 def measure_case(
     bench: Bench, groups: dict[str, Group], case: dict[str, Any], windows: Windows, seconds: list[float]
 ) -> list[dict]:
-    """Returns a row for each system, or each of its ways; adds the seconds of bare products to `seconds`."""
+    """Returns a result row for each system and way of padding; adds the seconds of bare products to
+    `seconds`."""
     turns, ways, batches = turns_of(bench, groups, case, windows)
     told = {name: turn for name, turn in turns.items() if name != _PRODUCTS}
     key = case["max_seq_length"], case["batch"]
@@ -175,7 +177,7 @@ def measure_case(
 def turns_of(
     bench: Bench, groups: dict[str, Group], case: dict[str, Any], windows: Windows
 ) -> tuple[dict[str, Turn], dict[str, dict[str, Any]], list[Batch]]:
-    """Returns the turns of a case by their labels, how each pads and orders, and the batches."""
+    """Returns ({label: turn}, {label: its padding, order and lengths}, batches in file order) of a case."""
     size, length = case["batch"], case["max_seq_length"]
     name = f"{length}_{size}"
     count = len(windows.lengths_N)
@@ -204,7 +206,8 @@ def turns_of(
 
 
 def ways_of(system: System, whole_set: bool) -> list[tuple[str, str]]:
-    """Returns (padding, order) of a system: none, longest or max; file or sorted by length."""
+    """Returns the (padding, order) pairs measured for a system: none, longest or max; file or sorted (by
+    length)."""
     if not whole_set:
         return [("none" if system.is_ours else "longest", "file")]
     if system.is_ours:
@@ -213,7 +216,7 @@ def ways_of(system: System, whole_set: bool) -> list[tuple[str, str]]:
 
 
 def finished(bench: Bench, row: dict[str, Any], peak: float | None) -> dict[str, Any]:
-    """Returns a row with what follows from others: FLOPs without padding, their share of bare products."""
+    """Returns a row completed with GFLOP/s without padding, and their share of those of bare products."""
     flops, sequences = row.pop("flops"), row.pop("sequences")
     gflops = flops / sequences * row["sequences_per_sec"] / 1e9 if flops else None
     return {

@@ -156,6 +156,6 @@ def main() -> None:
 
 
 def model_name(flags: argparse.Namespace) -> str:
-    """Returns what the model is called."""
+    """Returns the model's name, from the file or folder that it is from."""
     path = flags.checkpoint or flags.bert_config_file or flags.config or "bert_base"
     return outputs.stem(os.path.normpath(path))

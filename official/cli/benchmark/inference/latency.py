@@ -1,4 +1,4 @@
-"""What the seconds of many calls say: mean, percentiles, extremes."""
+"""Statistics of timed calls: throughput, and latency as mean, percentiles and extremes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 def block_of(answers: Sequence[dict]) -> Block:
-    """Returns the block of what `peer_programs.asking.measure` returned in each instance."""
+    """Returns the block of the instances' answers, see `peer_programs.asking.measure`."""
     return Block(
         tuple(secs for answer in answers for secs in answer["secs"]),
         sum(answer["sequences"] / answer["total_secs"] for answer in answers),
@@ -43,11 +43,11 @@ def latency_ms(secs: Sequence[float]) -> dict[str, float]:
 
 
 def summary(blocks: Sequence[Block]) -> dict:
-    """Returns what the blocks of a case say.
+    """Returns the statistics of a case's blocks.
 
     Returns:
       sequences_per_sec, tokens_per_sec: medians over the blocks; spread: half the distance between the
-      quartiles of the first, over it; latency_ms of all calls; calls: how many there were.
+      quartiles of the first, over it; latency_ms of all calls; calls: their number.
     """
     rates = [block.sequences_per_sec for block in blocks]
     median = statistics.median(rates)

@@ -1,4 +1,4 @@
-"""Systems that take turns at the same batches, many rounds."""
+"""Times systems in turns on the same batches, round by round."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Tell = Callable[[str, int, Block], None]  # (system, number of the round, its bl
 
 
 class Amount(NamedTuple):
-    """How much is timed.
+    """Amount of work that is timed.
 
     Attributes:
       rounds: turns of each system.
       calls: batches of a system in all turns; None: as many as take `secs`.
-      secs: of a system in all turns.
+      secs: seconds of a system in all turns.
       callers: threads that ask at the same time.
     """
 
@@ -34,14 +34,16 @@ class Amount(NamedTuple):
     callers: int
 
     def of_round(self, call_secs: float) -> int:
-        """Returns the batches of one turn and thread, of a system that takes so long for one."""
+        """Returns the number of batches per turn and thread, for a system that takes `call_secs` per
+        batch."""
         if self.calls is not None:
             return math.ceil(self.calls / self.rounds)
         return max(1, round(self.secs / self.rounds / max(call_secs, 1e-6)))
 
 
 class Turn(NamedTuple):
-    """What one system is asked: a file of batches, and the width of padded rows (None: of the longest)."""
+    """A system's turn: its instances, a file of batches, and the width of padded rows (None: that of the
+    longest)."""
 
     group: Group
     file: str
@@ -57,8 +59,8 @@ def write(folder: str, name: str, batches: Sequence[Batch]) -> str:
 
 
 def logits_of(turns: dict[str, Turn], folder: str) -> dict[str, np.ndarray]:
-    """Returns {name: logits [2, T]} of all batches of each turn's file, which also compiles what is compiled
-    for their shapes."""
+    """Returns {name: logits [2, T]} of all batches in each turn's file. Also triggers the compilation for
+    their shapes."""
     found = {}
     for name, turn in turns.items():
         path = os.path.join(folder, "logits.npy")
@@ -68,8 +70,7 @@ def logits_of(turns: dict[str, Turn], folder: str) -> dict[str, np.ndarray]:
 
 
 def measure(turns: dict[str, Turn], amount: Amount, tell: Tell) -> dict[str, dict[str, Any]]:
-    """Returns {name: what `latency.summary` says} of turns that are taken one after the other, round by
-    round."""
+    """Runs the turns one after another, round by round, and returns {name: its `latency.summary`}."""
     questions = {name: _question(turn, amount) for name, turn in turns.items()}
     blocks: dict[str, list[Block]] = {name: [] for name in turns}
     for number in range(amount.rounds):
@@ -81,7 +82,8 @@ def measure(turns: dict[str, Turn], amount: Amount, tell: Tell) -> dict[str, dic
 
 
 def _question(turn: Turn, amount: Amount) -> dict:
-    """Returns the question of a round, after two calls that warm up and tell how long one takes."""
+    """Returns the question for each round, after calls that warm up and, unless the whole set is asked, show
+    how long one takes."""
     question = {"batches": turn.file, "width": turn.width, "calls": 2, "callers": amount.callers}
     if turn.whole is not None:
         turn.group.run({**question, "calls": turn.whole, "callers": 1})
@@ -95,7 +97,7 @@ def compare(logits: dict[str, np.ndarray], reference: np.ndarray, lengths: np.nd
 
     Args:
       logits: float32 [2, T] of each system.
-      reference: the same of the one that the others are compared with.
+      reference: float32 [2, T] of the reference system.
       lengths: int32 [N], tokens of each sequence.
 
     Returns:
@@ -118,5 +120,5 @@ def compare(logits: dict[str, np.ndarray], reference: np.ndarray, lengths: np.nd
 
 
 def say(text: str) -> None:
-    """Prints what goes on, for people."""
+    """Prints a line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)

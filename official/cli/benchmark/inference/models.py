@@ -1,4 +1,4 @@
-"""The model of a benchmark: a checkpoint, or one of random weights; and the same for Hugging Face."""
+"""The model of a benchmark, a checkpoint or one with random weights, also in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def settings_of(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_bert(path: str | None, settings: dict[str, Any]) -> BertConfig:
-    """Returns the sizes of a model that is made up: of --bert_config_file, else of --config. Raises
-    ConfigError."""
+    """Returns the sizes of a model with random weights: from --bert_config_file, else --config, else those of
+    BERT base. Raises ConfigError."""
     if path is None:
         values = settings.get("model") or read_json(configs.find("configs/models/bert_base.json"), "config")
         return bert_config_from_dict(values, "--config")
@@ -35,8 +35,8 @@ def read_bert(path: str | None, settings: dict[str, Any]) -> BertConfig:
 
 
 def find(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
-    """Returns --checkpoint, or a model that is made up. Raises ConfigError where it cannot answer, or
-    not as many tokens as are asked for."""
+    """Returns the model of --checkpoint, or one with random weights. Raises ConfigError where it has no head
+    for answers, or too few positions for --max_seq_length."""
     from official.inference import source
 
     if flags.checkpoint:
@@ -51,7 +51,8 @@ def find(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
 
 
 def with_vocabulary(found: Source, vocab_file: str | None) -> Source:
-    """Returns a model that is made up with the vocabulary that real questions need. Raises ConfigError."""
+    """Returns a model of random weights together with the vocabulary that real questions need. Raises
+    ConfigError."""
     from official.data.word_pieces import vocabulary
 
     if vocab_file is None:
@@ -66,10 +67,10 @@ def with_vocabulary(found: Source, vocab_file: str | None) -> Source:
 
 
 def write_huggingface(found: Source, is_made_up: bool, folder: str) -> str:
-    """Writes a model for Hugging Face into a folder, which is made, and returns the folder.
+    """Writes a model in Hugging Face's format into a folder, made where it is missing, and returns it.
 
     Raises:
-      ConfigError: where the format has no place for it.
+      ConfigError: where the format cannot hold it.
     """
     from official.checkpoint import convert
     from official.checkpoint.formats import huggingface
@@ -95,7 +96,7 @@ def write_huggingface(found: Source, is_made_up: bool, folder: str) -> str:
 
 
 def specification(flags: argparse.Namespace, found: Source) -> dict[str, Any]:
-    """Returns what a program of this project is told about the model."""
+    """Returns the specification of the model for a program of this project."""
     vocab_file = os.path.abspath(flags.vocab_file) if flags.vocab_file else None
     if flags.checkpoint:
         return {"model": os.path.abspath(flags.checkpoint), "vocab_file": vocab_file}

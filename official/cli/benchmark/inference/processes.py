@@ -13,7 +13,7 @@ _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_program
 
 
 def _start(system: System, specification: dict, folder: str, of_environments: str) -> Program:
-    """Starts an instance in its folder, and sends it what it has to do."""
+    """Starts an instance in its folder, and sends it the specification."""
     environment = system.environment.name if system.environment else None
     flag = "backends" if system.is_ours else "peers"
     instance = Program(
@@ -56,13 +56,13 @@ class Group:
         self.versions: dict = ready[0]["versions"]
 
     def run(self, question: dict) -> Block:
-        """Asks all instances at the same time, and returns what they took."""
+        """Asks all instances at the same time, and returns their timed calls."""
         for instance in self._instances:
             instance.ask(question)
         return block_of([instance.answer() for instance in self._instances])
 
     def save(self, batches: str, path: str, width: int | None) -> None:
-        """Lets the first instance write its logits of the batches of a file."""
+        """Makes the first instance write its logits of the batches in a file."""
         self._instances[0].ask({"batches": batches, "calls": 0, "callers": 1, "width": width, "save": path})
         self._instances[0].answer()
 

@@ -1,4 +1,4 @@
-"""What is asked: sequences of one length, made up, or the windows of real questions."""
+"""Inputs of the inference benchmark: random sequences of one length, or the windows of real questions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Windows(NamedTuple):
     firsts_N: np.ndarray
 
     def batch(self, numbers: np.ndarray) -> Batch:
-        """Returns some of the windows without padding."""
+        """Returns the windows of the given numbers as a batch without padding."""
         ids_NL, lengths_N, firsts_N = (values[numbers] for values in self)
         column_L = np.arange(ids_NL.shape[1])
         is_token_NL = column_L < lengths_N[:, None]
@@ -33,12 +33,12 @@ class Windows(NamedTuple):
         return Batch(ids_NL[is_token_NL], segments_NL[is_token_NL], lengths_N)
 
     def batches(self, order: np.ndarray, size: int) -> list[Batch]:
-        """Returns batches of so many windows in an order; the last one may have fewer."""
+        """Returns batches of `size` windows, in an order; the last one may have fewer."""
         return [self.batch(order[first : first + size]) for first in range(0, len(order), size)]
 
 
 def generated(words: int, length: int, count: int, seed: int) -> Windows:
-    """Returns made-up windows, all as long as a row: random words, half of them of the second segment."""
+    """Returns windows of random words, all `length` tokens long, the second half in the second segment."""
     ids_NL = np.random.default_rng(seed).integers(0, words, (count, length), dtype=np.int32)
     lengths_N = np.full(count, length, np.int32)
     return Windows(ids_NL, lengths_N, lengths_N // 2)
@@ -59,7 +59,7 @@ def real(path: str, found: Source, length: int) -> Windows:
 
 
 def some(windows: Windows, count: int | None, seed: int) -> Windows:
-    """Returns `count` windows drawn at random, in their order; all of them without a number."""
+    """Returns `count` windows drawn at random, in their order; all of them for None."""
     if count is None or count >= len(windows.lengths_N):
         return windows
     drawn = np.sort(np.random.default_rng(seed).permutation(len(windows.lengths_N))[:count])

@@ -1,4 +1,4 @@
-"""Which of several independent processes this one is, and which cores are whose."""
+"""Rank of this process among those that mpirun started, and its share of the cores."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Rank(NamedTuple):
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Rank | None:
-    """Returns what mpirun says; None where it did not start this process. Raises ConfigError for variables
-    that are no numbers."""
+    """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
+    ConfigError for variables that are not numbers."""
     for rank, size, local_rank, local_size in _VARIABLES:
         if rank not in environment:
             continue
@@ -53,12 +53,13 @@ def own_cores(cores: Sequence[int], rank: Rank | None, of_machine: int) -> list[
     """Returns the cores of this process.
 
     Args:
-      cores: that it may run on.
-      rank: of this process; None: it is alone.
-      of_machine: cores of the machine. Where the process may run on fewer, mpirun has bound it already.
+      cores: cores that it may run on.
+      rank: rank of this process; None: it is alone.
+      of_machine: number of the machine's cores. Where the process may run on fewer, mpirun has bound it
+        already.
 
     Returns:
-      Its share; where there are more processes than cores, several share one.
+      Its cores; with more processes than cores, several processes share one.
     """
     if rank is None or len(cores) < of_machine or rank.local_size < 2:
         return sorted(cores)
@@ -68,8 +69,8 @@ def own_cores(cores: Sequence[int], rank: Rank | None, of_machine: int) -> list[
 
 
 def split(cores: Sequence[int], parts: int) -> list[list[int]]:
-    """Returns cores in equal parts of neighbours; those that are left over belong to none. Raises ConfigError
-    where there are fewer cores than parts."""
+    """Returns the cores in equal parts of neighbours; the remainder is in no part. Raises ConfigError where
+    there are fewer cores than parts."""
     share = len(cores) // parts
     if not share:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What was measured: rows, table, verdicts, picture."""
+"""Rows, table, verdicts and picture of the measured cases."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ def row_of(case: dict[str, Any], label: str, system: str, measured: dict[str, An
     """Returns a row.
 
     Args:
-      case: what all systems of the case share: dtype, max_seq_length, batch and what else is kept.
-      label: of the system, with its way of padding where there are several.
-      system: its name.
-      measured: what was measured of it.
+      case: values shared by all systems of the case: dtype, max_seq_length, batch and what else is kept.
+      label: title of the system, with its way of padding where there are several.
+      system: name of the system.
+      measured: measurements of the system.
     """
     shape = f"{case['dtype']}, {case['max_seq_length']} tokens x {case['batch']}"
     return {

@@ -1,4 +1,4 @@
-"""The systems that are measured: back ends of this project, and what others use instead."""
+"""The systems measured: back ends of this project, and other inference systems."""
 
 from __future__ import annotations
 

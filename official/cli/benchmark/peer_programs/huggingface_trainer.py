@@ -130,7 +130,7 @@ def arguments_of(specification: dict):
 
 
 def train(specification: dict) -> dict:
-    """Trains as it is specified; returns what was done."""
+    """Trains by the specification; returns the answer, see the module's docstring."""
     import torch
     import transformers
 

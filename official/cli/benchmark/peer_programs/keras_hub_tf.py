@@ -40,7 +40,7 @@ def make_step(specification: dict):
 
 
 def make_model(sizes: dict, predictions: int):
-    """Returns the pre-training model of the keys of a bert_config.json, for so many masked words."""
+    """Returns the pre-training model from the keys of a bert_config.json, for a number of masked words."""
     import keras
     import keras_hub
 

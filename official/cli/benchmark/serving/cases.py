@@ -1,4 +1,5 @@
-"""What is measured, in its order: a long load, a new version under load, then all systems in turns."""
+"""Cases of the serving benchmark, in order: a long load, a new version under load, then all systems in
+turns."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Turns = dict[tuple[str, int], list[Run]]  # (server, clients): its runs, one a r
 
 
 class Bench:
-    """What all parts share: flags, folder, and the processes. A context manager, which ends them."""
+    """Shared state of all cases: flags, folder and processes. A context manager that ends the processes."""
 
     def __init__(self, flags: argparse.Namespace, pairs: list[tuple[str, str]], folder: str):
         """Starts our server, the peers, the bare model and the load. Raises ConfigError where one does not
@@ -65,7 +66,7 @@ class Bench:
     def drive(
         self, name: str, clients: int, secs: float, meanwhile: Callable[[float], object] = lambda _: None
     ) -> Run:
-        """Lets clients ask a server, see `traffic.drive`. Raises ConfigError where it answers nothing."""
+        """Runs clients against a server, see `traffic.drive`. Raises ConfigError where it answers nothing."""
         server = self.servers[name]
         run = traffic.drive(self.load, server, clients, secs, meanwhile)
         if not run.counted:
@@ -82,7 +83,7 @@ class Bench:
         return found
 
     def time_bare(self, size: int, secs: float) -> tuple[Block, dict[int, str]]:
-        """Returns batches of the bare model, and {number of a question: text of its answer}."""
+        """Returns (timed batches of the bare model, {number of a question: text of its answer})."""
         self.bare.ask({"batch": size, "secs": secs})
         found = self.bare.answer()
         taken = found["batch_secs"]
@@ -129,13 +130,13 @@ def measure(flags: argparse.Namespace, pairs: list[tuple[str, str]], folder: str
 
 
 def errors_of(runs: list[Run], exit_code: int | None) -> list[str]:
-    """Returns every request's error, and that of our server where it did not end with code 0."""
+    """Returns the errors of all requests, and our server's exit code where it is not 0."""
     errors = [error for run in runs for error in run.errors]
     return [*errors, *([f"{OURS} ended with code {exit_code} after SIGTERM"] if exit_code else [])]
 
 
 def measure_reload(bench: Bench) -> tuple[Run, dict[str, float]]:
-    """Returns a run in the middle of which a second version appears, and the moments of `reload.swap`."""
+    """Returns (a run during which a second version appears, the moments of `reload.swap`)."""
     secs, server = bench.flags.secs, bench.servers[OURS]
     moments: dict[str, float] = {}
     say(f"A new version under the load of {bench.most} clients, {secs:g} s ...")
@@ -147,8 +148,8 @@ def measure_reload(bench: Bench) -> tuple[Run, dict[str, float]]:
 
 
 def take_turns(bench: Bench, size: int) -> tuple[Turns, list[Block], dict[int, str]]:
-    """Returns the runs of all servers, the batches of the bare model, and the texts of its answers; all take
-    turns, round by round, while the others stand still."""
+    """Returns (runs of all servers, timed batches of the bare model, texts of its answers). The systems take
+    turns, round by round, while the others are paused."""
     flags = bench.flags
     texts: dict[int, str] = {}
     turns: Turns = {(name, clients): [] for clients in flags.clients for name in bench.servers}
@@ -164,12 +165,12 @@ def take_turns(bench: Bench, size: int) -> tuple[Turns, list[Block], dict[int, s
 
 
 def summary(blocks: list[Block]) -> dict[str, Any]:
-    """Returns what `latency.summary` says of blocks, without tokens."""
+    """Returns the `latency.summary` of blocks, without tokens_per_sec."""
     return {name: value for name, value in latency.summary(blocks).items() if name != "tokens_per_sec"}
 
 
 def same_answers(texts: dict[int, str], reference: dict[int, str]) -> float | None:
-    """Returns the share of questions with the same answer, of those with two; None for none."""
+    """Returns the share of equal answers among the questions answered in both; None without any."""
     both = texts.keys() & reference.keys()
     return statistics.mean(texts[number] == reference[number] for number in both) if both else None
 
@@ -177,7 +178,7 @@ def same_answers(texts: dict[int, str], reference: dict[int, str]) -> float | No
 def row_of_runs(
     flags: argparse.Namespace, name: str, clients: int, runs: list[Run], texts: dict[int, str]
 ) -> dict[str, Any]:
-    """Returns the row of a server and a number of clients."""
+    """Returns the result row of a server with a number of clients."""
     system = {OURS: systems.OURS, **systems.PEERS}[name]
     own = {number: text for run in runs for number, text in run.texts.items()}
     return {
@@ -199,7 +200,7 @@ def row_of_runs(
 
 
 def row_of_bare(flags: argparse.Namespace, size: int, blocks: list[Block]) -> dict[str, Any]:
-    """Returns the row of the bare model; a latency is that of a batch."""
+    """Returns the result row of the bare model; its latencies are those of batches."""
     nothing = ("client_cpu_secs", "server_cpu_secs", "peak_memory_bytes")
     return {
         "name": f"{flags.dtype}, batch {size}: {systems.BARE_TITLE}",
@@ -218,7 +219,7 @@ def row_of_bare(flags: argparse.Namespace, size: int, blocks: list[Block]) -> di
 
 
 def row_of_load(run: Run, texts: dict[int, str]) -> dict[str, Any]:
-    """Returns what one run says by itself, with the memory over time."""
+    """Returns the results of one run: requests, latency, errors, CPU seconds, and memory over time."""
     peaks = run.peaks
     return {
         "clients": run.clients,
@@ -236,11 +237,12 @@ def row_of_load(run: Run, texts: dict[int, str]) -> dict[str, Any]:
 
 
 def row_of_reload(run: Run, moments: dict[str, float], texts: dict[int, str]) -> dict[str, Any]:
-    """Returns what the run with a new version says, with all of its requests."""
+    """Returns the results of the run with a new version, and [end in seconds, latency in ms] of each
+    request."""
     over_time = [(one.end - run.began, (one.end - one.start) * 1000) for one in run.counted]
     return {**row_of_load(run, texts), **reload.told(run, moments), "requests_over_time": over_time}
 
 
 def row_of_batches(sizes: Batches) -> dict[str, Any]:
-    """Returns the sizes of our server's batches."""
+    """Returns number, mean size and size distribution of our server's batches."""
     return {"count": sizes.computed, "mean_size": sizes.mean, "share_up_to": sizes.shares()}

@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
 
 class Peaks(NamedTuple):
-    """The most memory in two stretches of time of one length, the last of a load and the one before it."""
+    """Peak memory in two windows of equal length: the last one of a load, and the one before it."""
 
     window_secs: float
     before_bytes: int
@@ -30,7 +30,8 @@ class Peaks(NamedTuple):
 
     @property
     def growth(self) -> float | None:
-        """How much higher the last peak is: 0.05 is 5 %; None where there was no sample before it."""
+        """Relative growth of the last peak over the one before: 0.05 is 5 %; None without an earlier
+        sample."""
         return self.last_bytes / self.before_bytes - 1 if self.before_bytes else None
 
 

@@ -1,4 +1,4 @@
-"""The sizes of batches, from what a server says at /metrics."""
+"""Sizes of a server's batches, from its /metrics page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAME = "bert_batch_sequences"
 
 
 class Batches(NamedTuple):
-    """Batches so far, or between two moments.
+    """Counts of batches, so far or between two moments.
 
     Attributes:
       computed: how many there were.

@@ -1,4 +1,4 @@
-"""A new version of the model that appears while clients ask."""
+"""Publishes a new version of the model while clients ask, and waits until it is served."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PART = 1 / 4  # of the run, before the new version appears
 
 
 def publish(model: str, folder: str, version: str) -> str:
-    """Makes a version of a folder of versions: a link to the model. Returns the folder of versions."""
+    """Adds a version, a link to the model, to a folder of versions, and returns the folder."""
     os.makedirs(folder, exist_ok=True)
     os.symlink(os.path.abspath(model), os.path.join(folder, version))
     return folder
 
 
 def available(server: Server) -> list[str]:
-    """Returns the versions that a server says that it serves, by TensorFlow Serving's model status."""
+    """Returns the versions that a server reports as available in TensorFlow Serving's model status."""
     _, body = server.get(_MODEL)
     source = f"GET {_MODEL}"
     states = json_files.expect(json_files.parse_json(body, source), "model_version_status", list, source)
@@ -37,16 +37,16 @@ def available(server: Server) -> list[str]:
 
 
 def swap(server: Server, model: str, folder: str, secs: float) -> dict[str, float]:
-    """Lets the second version appear after a quarter of a run, and waits until it is served.
+    """Publishes the second version after a quarter of a run, and waits until it is served.
 
     Args:
-      server: that clients ask.
-      model: that the version is a link to.
-      folder: of versions.
-      secs: of the run that are counted.
+      server: server that the clients ask.
+      model: target of the version's link.
+      folder: folder of versions.
+      secs: counted seconds of the run.
 
     Returns:
-      appeared, swapped: moments of the monotonic clock.
+      {appeared, swapped}: times of the monotonic clock.
 
     Raises:
       ConfigError: where it is not served before the run ends.
@@ -67,8 +67,8 @@ def swap(server: Server, model: str, folder: str, secs: float) -> dict[str, floa
 
 
 def told(run: Run, moments: dict[str, float]) -> dict[str, Any]:
-    """Returns what a run with a swap says: when, in seconds from its beginning, and the requests before it,
-    while the new version was loaded, and after it."""
+    """Returns the times of the swap in seconds from the run's beginning, and the requests and latencies
+    before it, while the new version was loaded, and after it."""
     appeared, swapped = (moments[name] - run.began for name in ("appeared", "swapped"))
     return {
         "appeared_secs": appeared,

@@ -1,4 +1,4 @@
-"""What was measured: table, verdicts, picture."""
+"""Table, verdicts and picture of the measured servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PANEL = 5.4, 3.7  # inches
 
 
 def table(measured: dict[str, Any]) -> str:
-    """Returns a line for each case of the turns."""
+    """Returns the table, a line for each case of the turns."""
     rows = measured["cases"]
     width = max(len(row["name"]) for row in rows) + 2
     head = f"{'case':<{width}}{'questions/s':>12}{'+-':>7}"
@@ -69,7 +69,8 @@ def _reload_line(reload: dict[str, Any]) -> str:
 
 
 def _turns_line(rows: Sequence[dict[str, Any]], most: int) -> str:
-    """Returns our rate with most clients over that of the bare model, of fewer clients, and of each peer."""
+    """Returns the ratios of our rate with most clients to those of the bare model, fewer clients, and each
+    peer."""
     ours = {row["clients"]: row for row in rows if row["system"] == systems.OURS.name}
     own = ours.pop(most)
     others = [row for row in rows if row["system"] == systems.BARE]
@@ -116,7 +117,7 @@ def _colors(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _named(row: dict[str, Any]) -> str:
-    """Returns a name of a row in two lines."""
+    """Returns the name of a row in two lines: system, then clients or batch."""
     return "\n".join(reversed(row["name"].partition(", ")[2].split(": ", 1)))
 
 
@@ -154,7 +155,7 @@ def _draw_latencies(axes: Axes, measured: dict[str, Any]) -> None:
 
 
 def _draw_memory(axes: Axes, measured: dict[str, Any]) -> None:
-    """Draws memory over the long load, and the two stretches whose peaks are compared."""
+    """Draws memory over the long load, and the peaks of its last two windows, which are compared."""
     from official.reporting import palette
 
     load = measured["load"]
@@ -172,7 +173,7 @@ def _draw_memory(axes: Axes, measured: dict[str, Any]) -> None:
 
 
 def _draw_reload(axes: Axes, measured: dict[str, Any]) -> None:
-    """Draws every request over time, and the while in which the new version was loaded."""
+    """Draws the latency of every request over time, and the period in which the new version was loaded."""
     from official.reporting import palette
 
     reload = measured["reload"]

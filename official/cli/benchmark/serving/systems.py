@@ -1,4 +1,4 @@
-"""What is measured: our server, the bare model, and what others serve the same model with."""
+"""The systems measured: our server, the bare model, and other servers of the same model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ServerSystem:
     """A kind of server.
 
     Attributes:
-      name, title: in JSON, and for people.
-      flag: that it was asked for with.
-      path, health: what is asked, and what answers 200 once it is ready.
+      name, title: its name in JSON, and for people.
+      flag: the flag that selects it.
+      path, health: URL paths of the requests, and of the health check, which answers 200 once it is ready.
       words: (flags, model, port) -> the command line that starts it.
-      environment: whose packages it takes beside this project's; None: none.
+      environment: environment whose packages it uses beside this project's; None: no other.
     """
 
     name: str
@@ -96,7 +96,7 @@ PEERS = {row.name: row for row in _ROWS}
 
 
 def environments_of(peers: list[str]) -> list[tuple[str, Environment]]:
-    """Returns (name, environment) of peers."""
+    """Returns the (name, environment) pairs of the peers that have an environment."""
     wanted = [(name, PEERS[name].environment) for name in peers]
     return [(name, environment) for name, environment in wanted if environment]
 
@@ -104,8 +104,8 @@ def environments_of(peers: list[str]) -> list[tuple[str, Environment]]:
 def variables(system: ServerSystem, of_environments: str) -> dict[str, str]:
     """Returns the environment variables of a server.
 
-    A peer serves this project's model: it is run by this interpreter, and finds its own packages in front of
-    this one's, as if pip had installed both into one environment.
+    A peer serves this project's model: this interpreter runs it, with the peer's packages before its own on
+    the path, as if pip had installed both into one environment.
     """
     found = environments.variables(None)
     if system.environment is None:

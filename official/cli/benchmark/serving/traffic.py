@@ -1,4 +1,4 @@
-"""One run of clients against a server: what they saw, and what the server took for it."""
+"""One run of clients against a server: their requests, and the server's CPU time and memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ WARM_SECS = (
 
 
 class Run(NamedTuple):
-    """A run.
+    """Measurements of a run.
 
     Attributes:
-      clients: that asked at the same time.
-      secs: that are counted.
-      began: when they begin, on the monotonic clock.
-      asked: all requests, in the order of their ends, those outside of these seconds, too.
+      clients: number of concurrent clients.
+      secs: counted seconds.
+      began: start of the counted seconds, on the monotonic clock.
+      asked: all requests, in the order of their ends, also those outside the counted seconds.
       client_cpu_secs, server_cpu_secs: CPU time of both sides in the whole run.
-      samples: the server's memory.
+      samples: samples of the server's memory.
     """
 
     clients: int
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
     @property
     def counted(self) -> list[Asked]:
-        """The requests without an error that ended within the seconds that are counted."""
+        """The requests without an error that ended within the counted seconds."""
         return [one for one in self.asked if not one.error and 0 < one.end - self.began <= self.secs]
 
     @property
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
     @property
     def block(self) -> Block:
-        """The requests that are counted, as `latency.summary` takes them."""
+        """The counted requests as a block, for `latency.summary`."""
         secs = tuple(one.end - one.start for one in self.counted)
         return Block(secs, len(secs) / self.secs, 0.0)
 
@@ -71,13 +71,13 @@ class Run(NamedTuple):
 def drive(
     load: Program, server: Server, clients: int, secs: float, meanwhile: Callable[[float], object]
 ) -> Run:
-    """Lets clients ask a server, and returns what they saw.
+    """Runs clients against a server, and returns the measurements.
 
     Args:
-      load: the process of the clients.
-      server: is resumed before and paused afterwards.
-      clients: that ask at the same time.
-      secs: that are counted; the run takes `WARM_SECS` more.
+      load: process of the clients.
+      server: server, resumed before and paused afterwards.
+      clients: number of concurrent clients.
+      secs: counted seconds; the run takes `WARM_SECS` more.
       meanwhile: called with `secs` once the clients ask; it returns before they end.
     """
     server.resume()

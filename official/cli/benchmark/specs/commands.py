@@ -1,4 +1,4 @@
-"""From a benchmark and its parameters to the words that are run, and their environment."""
+"""Makes the command lines of a benchmark's variants, and their environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from official.cli.benchmark.specs.spec import Benchmark
 from official.io.errors import ConfigError
 
 _INTERPRETERS = ("python3", "python")
-# What a command of several machines takes from the environment, and what else may hold it.
+# Environment variable of a command for several machines -> other variables that may hold its value.
 _OF_MACHINES = {
     "HOSTS": (),
     "IPUOF_VIPU_API_PARTITION_ID": ("PARTITION",),
@@ -32,13 +32,13 @@ class Variant:
     """A run of a benchmark.
 
     Attributes:
-      benchmark: that it is of.
+      benchmark: the benchmark that it belongs to.
       name: <benchmark>_<parameter>_<value>...
       values: {parameter: value}.
-      command: with the parameters in it, before variables of the environment are.
-      words: of the command, as they are run.
+      command: the command with its parameters filled in, environment variables not expanded.
+      words: words of the command that is run.
       env: the whole environment.
-      added_env: what the runner and the entry have added to it.
+      added_env: variables that the runner and the entry add to it.
       processes: N of `mpirun --np N`, else 1.
     """
 
@@ -54,13 +54,13 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the command line says of all commands.
+    """Options of the runner's command line that apply to all commands.
 
     Attributes:
       logging: level of Poplar's messages.
-      compile_only: the programs are to compile only.
-      allow_wandb: True: arguments for W&B stay; False: they go; None: as the entry says.
-      profile: Poplar writes its reports.
+      compile_only: whether the programs only compile.
+      allow_wandb: True: arguments for W&B stay; False: they are dropped; None: as set in the entry.
+      profile: whether Poplar writes its reports.
     """
 
     logging: str = "INFO"
@@ -72,8 +72,8 @@ class Options:
 def make_variants(
     benchmark: Benchmark, options: Options, environment: Mapping[str, str] = os.environ
 ) -> list[Variant]:
-    """Returns the runs of a benchmark. Raises ConfigError for a command that is no words, for variables that
-    are not set, and for a folder that is not there."""
+    """Returns the runs of a benchmark. Raises ConfigError for a command that cannot be split into words, for
+    unset variables, and for a missing folder."""
     if benchmark.needs_data and "DATASETS_DIR" not in environment:
         raise ConfigError(
             f"{benchmark.name} needs data: set DATASETS_DIR. Names of those on generated data have gen or"
@@ -104,7 +104,7 @@ def _make_variant(
 
 
 def _filled(benchmark: Benchmark, values: dict[str, str]) -> str:
-    """Returns the command in one line, with the parameters, and with the file that Python runs as a whole
+    """Returns the command in one line, with the parameters filled in, and the file that Python runs as a full
     path."""
     words = parameters.fill(benchmark.command, values).split()
     for interpreter in _INTERPRETERS:
@@ -117,7 +117,8 @@ def _filled(benchmark: Benchmark, values: dict[str, str]) -> str:
 
 
 def _edited(command: str, benchmark: Benchmark, options: Options) -> str:
-    """Returns a command without what is not wanted in it, and with --compile-only where it is."""
+    """Returns a command without disallowed W&B arguments; for compiling only, also without V-IPU's and with
+    --compile-only."""
     words = command.split()
     allows = benchmark.allows_wandb if options.allow_wandb is None else options.allow_wandb
     if not allows or options.compile_only:
@@ -128,7 +129,7 @@ def _edited(command: str, benchmark: Benchmark, options: Options) -> str:
 
 
 def _without_wandb(words: list[str]) -> list[str]:
-    """Returns words without arguments that have wandb in their name, and their values."""
+    """Returns the words without the arguments whose name contains wandb, and without their values."""
     kept: list[str] = []
     is_value = False
     for word in words:
@@ -143,7 +144,7 @@ def _without_wandb(words: list[str]) -> list[str]:
 
 
 def _added(benchmark: Benchmark, name: str, options: Options) -> dict[str, str]:
-    """Returns what the runner adds to the environment: for programs on IPUs."""
+    """Returns the environment variables that the runner adds, for programs on IPUs."""
     added = {
         "POPLAR_LOG_LEVEL": options.logging,
         "POPART_LOG_LEVEL": options.logging,
@@ -175,5 +176,5 @@ def _of_machines(benchmark: Benchmark, environment: Mapping[str, str]) -> dict[s
 
 
 def _expanded(command: str, env: Mapping[str, str]) -> str:
-    """Returns a command with the values of $NAME and ${NAME}; one that is not set stays as it is."""
+    """Returns a command with $NAME and ${NAME} replaced by their values; unset ones stay."""
     return _VARIABLE.sub(lambda found: env.get(found[1] or found[2], found[0]), command)

@@ -1,4 +1,4 @@
-"""The numbers of a run: found in what it printed, reduced to one each, and computed of one another."""
+"""Metrics of a run: extracted from its output, reduced to one number each, and derived from one another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPILED = re.compile(r"Compiled/Loaded model in (\d+(?:\.\d+)?) secs")
 def extract(
     metrics: Iterable[Metric], stdout: str, stderr: str, exitcode: int, processes: int = 1
 ) -> tuple[Results, list[str]]:
-    """Returns the metrics of a run, and for each that is missing why.
+    """Returns (metrics of a run, reasons of the missing ones).
 
     Args:
       metrics: to look for, in all lines of stdout, then in those of stderr.
@@ -40,7 +40,7 @@ def extract(
 
 
 def _value(metric: Metric, lines: list[str], exitcode: int) -> tuple[float | None, str]:
-    """Returns the value of a metric, or None and why there is none."""
+    """Returns (value of a metric, reason where it is None)."""
     if exitcode:
         return None, f"exit code {exitcode}"
     found = [text for line in lines for text in metric.regexp.findall(line)]
@@ -71,7 +71,7 @@ def _reduced(metric: Metric, numbers: list[float]) -> float:
 def derive(
     derived: Iterable[Derived], results: Results, values: dict[str, str], exitcode: int
 ) -> tuple[Results, list[str]]:
-    """Returns the metrics with the derived ones, and for each that is missing why.
+    """Returns (metrics with the derived ones, reasons of the missing ones).
 
     Args:
       derived: expressions of metrics, of derived ones before them, and of parameters.

@@ -1,4 +1,4 @@
-"""A run of a benchmark, from its start to its result in the published keys."""
+"""Runs a variant of a benchmark, and makes its result in the published keys."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _SDK_VERSION = re.compile(r"\d+\.\d+\.\d+\+\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What all runs of one command have in common.
+    """Settings shared by all runs of one command.
 
     Attributes:
       log_dir: folder of all files.
-      level: of the messages to show, one of `LEVELS`.
-      timeout: seconds of a run at most, or None.
-      trace_secs: seconds between two looks at a run that goes on.
-      keeps_metrics: whether numbers are looked for.
-      functions: {metric: function} of people's own files.
+      level: lowest level of the messages shown, one of `LEVELS`.
+      timeout: time limit of a run in seconds, or None.
+      trace_secs: seconds between two updates of the time shown for a run.
+      keeps_metrics: whether metrics are extracted from the output.
+      functions: {metric: function} from the user's own files.
     """
 
     log_dir: str
@@ -46,7 +46,7 @@ class Session:
     functions: dict[str, custom.Function] = dataclasses.field(default_factory=dict)
 
     def tell(self, text: str, level: str = "INFO") -> None:
-        """Prints a text, and keeps it in console.log."""
+        """Prints a text, and appends it to console.log, where its level is shown."""
         if LEVELS.index(level) >= LEVELS.index(self.level):
             print(text, flush=True)
             with open(os.path.join(self.log_dir, "console.log"), "a", encoding="utf-8") as file:
@@ -77,7 +77,8 @@ def run_variant(variant: Variant, session: Session) -> dict[str, Any]:
 def _result(
     variant: Variant, session: Session, ended: process.Ended, times: tuple, logs: tuple[str, str]
 ) -> dict[str, Any]:
-    """Returns the published keys, ours, and why numbers are missing."""
+    """Returns the result in the published keys and ours, with the reasons of missing metrics in
+    `problems`."""
     found, problems = _measured(variant, session, ended.code, *map(_text, logs))
     if ended.code:
         problems = [f"timeout of {ended.timeout:g} s" if ended.timeout else f"exit code {ended.code}"]
@@ -107,7 +108,7 @@ def _result(
 def _measured(
     variant: Variant, session: Session, code: int, stdout: str, stderr: str
 ) -> tuple[metrics.Results, list[str]]:
-    """Returns all metrics of a run, and why some are missing."""
+    """Returns (metrics of a run, reasons of missing ones)."""
     found: metrics.Results = {}
     problems: list[str] = []
     if session.keeps_metrics:
@@ -139,7 +140,7 @@ def _text(path: str) -> str:
 
 
 def _append_to(path: str, logs: tuple[str, str]) -> None:
-    """Adds what a run printed to the log of all of them."""
+    """Appends the output of a run to the log of all runs."""
     with open(path, "ab") as whole:
         for each in logs:
             if os.path.exists(each):
@@ -148,7 +149,7 @@ def _append_to(path: str, logs: tuple[str, str]) -> None:
 
 
 def _clock(session: Session) -> Callable[[float], None]:
-    """Returns what shows the time that a run has taken, on a terminal."""
+    """Returns (seconds) -> None, a function that shows the elapsed time of a run on a terminal."""
     shown = 0.0
 
     def show(secs: float) -> None:
@@ -162,7 +163,8 @@ def _clock(session: Session) -> Callable[[float], None]:
 
 
 def _latest_checkpoint(variant: Variant) -> str | None:
-    """Returns the newest checkpoint, else the newest folder, where the command says that checkpoints go."""
+    """Returns the newest checkpoint, else the newest folder, in the command's checkpoint folder; None without
+    one."""
     named = _CHECKPOINT_FLAGS.search(variant.command)
     if not named or "://" in named[1]:
         return None

@@ -17,7 +17,7 @@ NOT_FOUND = 127  # exit code, as of a shell
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code, and the seconds of the timeout that ended it, else None."""
+    """Exit code of a process, and the seconds of the timeout that ended it, else None."""
 
     code: int
     timeout: float | None = None
@@ -83,7 +83,7 @@ def _wait(process: subprocess.Popen, timeout: float | None, waiting: Callable[[f
 
 
 def end_tree(process: subprocess.Popen) -> None:
-    """Ends a process that leads a session, and all that it has started: politely, then at once."""
+    """Ends a session leader and all processes that it has started: by SIGTERM, then by SIGKILL."""
     everyone = {process.pid, *_descendants(process.pid)}
     _send(signal.SIGTERM, process.pid, everyone)
     with contextlib.suppress(subprocess.TimeoutExpired):

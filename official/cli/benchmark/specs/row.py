@@ -1,4 +1,4 @@
-"""What a run measured, in the keys that all our benchmarks of speed have."""
+"""Result row of a run, in the keys shared by all our speed benchmarks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _BACKENDS = ("backend", "backends")
 
 
 def make(variant: Variant, results: Results) -> dict[str, Any]:
-    """Returns {name, dtype, max_seq_length, batch, backend, sequences_per_sec, latency_ms}; None where the
-    command does not say it, or nothing was measured.
+    """Returns {name, dtype, max_seq_length, batch, backend, sequences_per_sec, latency_ms}, with None for
+    values that the command does not set or that were not measured.
 
-    Where the seconds of a step are known (`step_secs`), so is the speed with all its digits: the lines of a
-    training round it to tenths.
+    Where the seconds of a step are known (`step_secs`), the speed is computed from them, with all its digits:
+    the log lines of a training round it to tenths.
     """
     latencies = {key: _first(results, names) for key, names in _LATENCIES.items()}
     said, speed = _said(variant.words), number_of(results, "throughput")
@@ -49,8 +49,8 @@ def _first(results: Results, names: tuple[str, ...]) -> float | None:
 
 
 def _said(words: tuple[str, ...]) -> dict[str, Any]:
-    """Returns what a command says of its run: our training's as its configuration has it, with the sequences
-    of a step, where all have as many."""
+    """Returns dtype, length, batch and back end of a command: for our training from its configuration, with
+    the sequences of a step (0 for packed rows); else from its flags."""
     trains = [place for place, word in enumerate(words) if os.path.basename(word) == "train.py"]
     if trains:
         try:
@@ -76,7 +76,7 @@ def _said(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _one_of(given: dict[str, str], names: tuple[str, ...]) -> str | None:
-    """Returns the value of the first of some flags that is given; None for a list of several."""
+    """Returns the value of the first flag of `names` that is given; None for a comma-separated list."""
     value = next((given[name] for name in names if name in given), None)
     return None if value is None or "," in value else value
 

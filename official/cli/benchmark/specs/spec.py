@@ -57,7 +57,7 @@ _NEEDS_NO_DATA = ("gen", "synth")  # in the name
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A number to take from what a benchmark prints.
+    """A number to extract from the output of a benchmark.
 
     Attributes:
       name: of the metric.
@@ -74,7 +74,7 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-    """A number to compute of others: an expression with {names} of metrics and parameters."""
+    """A number computed from others: an expression with {names} of metrics and parameters."""
 
     name: str
     expression: str
@@ -119,7 +119,7 @@ class Benchmark:
 def read(
     paths: Iterable[str], choose: Callable[[Collection[str]], Iterable[str]] = iter
 ) -> dict[str, Benchmark]:
-    """Returns {name: benchmark} of the entries that are chosen, and checks no others.
+    """Returns {name: benchmark} of the chosen entries; others are not checked.
 
     Entries that hold what others share are none: those with `options` in their name, and those without a
     command whose keys another one has, too.
@@ -148,7 +148,7 @@ def read(
 
 
 def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
-    """Tells whether an entry holds what others share."""
+    """Tells whether an entry holds settings shared by others."""
     entry = entries[name]
     if "options" in str(name) or not isinstance(entry, dict) or "cmd" in entry or "notebook" in entry:
         return "options" in str(name)

@@ -35,7 +35,7 @@ def verdict(result: Result) -> str:
 
 
 def summary(results: list[Result]) -> str:
-    """Returns a line for each run, and how many failed."""
+    """Returns a line for each run, and the number of failed ones."""
     lines = [f"{verdict(each)} {each['benchmark_name']}::{each['benchmark_name']}" for each in results]
     failed = sum(verdict(each) == "FAILED" for each in results)
     title = " short test summary info ".center(62, "=")

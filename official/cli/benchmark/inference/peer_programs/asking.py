@@ -93,7 +93,7 @@ def padded(batch: Batch, width: "int | None") -> tuple[np.ndarray, np.ndarray, n
 
 
 def end_to_end(start_NL: np.ndarray, end_NL: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
-    """Returns logits of padded rows as float32 [2, T]."""
+    """Returns the logits of padded rows without padding, end to end: float32 [2, T]."""
     is_token_NL = np.arange(start_NL.shape[1]) < lengths_N[:, None]
     return np.stack([start_NL[is_token_NL], end_NL[is_token_NL]]).astype(np.float32)
 

@@ -28,7 +28,8 @@ def make(specification: dict):
 
 
 def _varied(torch, model, variant: str, dynamic: bool):
-    """Returns the model as its variant has it; `dynamic`: whether batches have many shapes."""
+    """Returns the model converted or compiled for its variant; `dynamic`: whether batches have many
+    shapes."""
     if variant == "onednn":
         from torch.utils import mkldnn
 
@@ -47,7 +48,7 @@ def _varied(torch, model, variant: str, dynamic: bool):
 
 
 def make_answer(model):
-    """Returns what answers batches by a model of transformers."""
+    """Returns (batch, width) -> logits of the model, without padding, see `asking.end_to_end`."""
     import torch
 
     def answer(batch, width):
