@@ -13,10 +13,10 @@ from official.io import signals
 
 @dataclasses.dataclass
 class SaveTimes:
-    """How long checkpoints have taken.
+    """Number and times of the checkpoints of a run.
 
     Attributes:
-      saves: how many were begun.
+      saves: number of those begun.
       wait_secs: in which the training stood still: for copies of its state, and for the checkpoint before.
       write_secs: from the first byte of a checkpoint to its last one on the disk.
     """

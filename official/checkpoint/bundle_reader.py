@@ -34,7 +34,7 @@ def new_reader(prefix: str) -> Any:
 
 @contextlib.contextmanager
 def open_reader(prefix: str) -> Iterator[Any]:
-    """Gives a reader of a name-based bundle; `get_variable_to_shape_map()` and `get_tensor(name)` verify
+    """Yields a reader of a name-based bundle; `get_variable_to_shape_map()` and `get_tensor(name)` verify
     checksums.
 
     Raises:

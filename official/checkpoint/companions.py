@@ -1,4 +1,4 @@
-"""What lies beside a checkpoint and no tensor tells: heads, activation, epsilon, vocabulary, labels."""
+"""Files beside a checkpoint, with what no tensor tells: heads, activation, epsilon, vocabulary, labels."""
 
 import dataclasses
 import json
@@ -222,8 +222,8 @@ def count_words(path: str) -> int:
 def plan(
     source: str, target: str, target_format: Format, tensors: Tensors, options: Options, overwrite: bool
 ) -> dict[str, bytes | None]:
-    """Says what belongs beside a bundle or file: bert_config.json where the heads or a configuration are
-    known, vocabulary, labels.
+    """Returns the files that belong beside a bundle or file: bert_config.json where the heads or a
+    configuration are known, vocabulary, labels.
 
     Args:
       source, target: locations.
@@ -269,7 +269,7 @@ def _fits(sizes: dict, tensors: Tensors, options: Options) -> bool:
 
 
 def _settings(options: Options, target: Format) -> dict:
-    """Returns what bert_config.json says and no shape tells, by Google's names where it has them."""
+    """Returns the settings of bert_config.json that no shape tells, by Google's names where it has them."""
     heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
     return {**heads, "hidden_act": "gelu", **unusual(options), **unusual(options, target)}
 

@@ -1,4 +1,4 @@
-"""What a conversion will hold: a checkpoint's tensors by its target's names, words and precision."""
+"""Content of a conversion: a checkpoint's tensors by its target's names, words and precision."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from official.io.errors import ConfigError, shortened
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a result will hold.
+    """Content of the result of a conversion.
 
     Attributes:
       result: tensors under the names of the target's format.

@@ -1,4 +1,4 @@
-"""What a conversion tells of itself: as a dictionary for programs, and as lines for people."""
+"""Report of a conversion: as a dictionary for programs, and as lines for people."""
 
 from official.checkpoint import registry
 from official.checkpoint.content import Content
@@ -6,7 +6,7 @@ from official.checkpoint.mapping.tensors import Tensors
 
 
 def report_of(checkpoint: registry.Checkpoint, target: dict[str, str], content: Content) -> dict:
-    """Returns what the content of a conversion tells.
+    """Returns the report of a conversion, from its content.
 
     Args:
       checkpoint: the source.

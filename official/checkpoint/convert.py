@@ -80,7 +80,7 @@ def convert(
 
 @dataclasses.dataclass(frozen=True)
 class _Ends:
-    """Where a conversion comes from and goes to.
+    """Source and target of a conversion.
 
     Attributes:
       source: what is converted.
@@ -94,7 +94,7 @@ class _Ends:
 
     @property
     def location(self) -> str:
-        """Where the result is to be."""
+        """Path of the result in its folder."""
         return self.location_in(self.folder)
 
     def location_in(self, folder: str) -> str:

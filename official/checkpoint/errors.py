@@ -1,4 +1,4 @@
-"""What goes wrong with the files of a checkpoint."""
+"""Errors of the files of a checkpoint."""
 
 
 class DamagedError(Exception):

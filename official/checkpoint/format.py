@@ -1,4 +1,4 @@
-"""What a checkpoint format is: its names for tensors, its kind of files, how it is told from others."""
+"""Checkpoint formats: their names for tensors, their kind of files, the rule that tells one from others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Container(Protocol):
     IS_FOLDER: bool
 
     def locate(self, path: str) -> str | None:
-        """Returns where the checkpoint is that a file, prefix or folder means; None where there is none."""
+        """Returns the location of the checkpoint that a file, prefix or folder means; None without one."""
 
     def read(self, location: str) -> Tensors:
         """Returns tensors that are read when they are asked for. Raises DamagedError for damaged files, also
@@ -39,7 +39,7 @@ class Container(Protocol):
         """Writes into a folder of its own, which the caller publishes."""
 
     def target(self, output_dir: str, source: str) -> str:
-        """Returns where a conversion of `source` goes."""
+        """Returns the location of a conversion of `source`."""
 
     def files(self, location: str) -> list[str]:
         """Returns the files of a checkpoint that are there."""

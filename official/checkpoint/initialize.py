@@ -27,9 +27,19 @@ CLASSIFIER = (
 
 @dataclasses.dataclass(frozen=True)
 class InitReport:
-    """What an initial checkpoint gave: its format and place, names read, names that started fresh, names that
-    it had and are not used, the activation of the model where nothing with the checkpoint says its own, what
-    is to be said of the epsilon then, and names that it does not have and the model does not need."""
+    """Outcome of an initialization from a checkpoint.
+
+    Attributes:
+      title: name of the checkpoint's format, for people.
+      location: of the checkpoint.
+      read: names of the variables that were read.
+      fresh: names of those that the checkpoint lacks, which keep their initial values.
+      dropped: names that the checkpoint has and the model does not use.
+      assumed_activation: the model's, where nothing with the checkpoint says one; else None.
+      epsilon_note: a note on the model's epsilon, where it is not the usual one of the format and nothing
+        beside the checkpoint says one; else empty.
+      unneeded: names that the checkpoint does not have and the model does not need.
+    """
 
     title: str
     location: str
@@ -192,8 +202,8 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
 
 
 def _epsilon_note(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
-    """Returns what is to be said where the model's epsilon is not the usual one of the checkpoint's format,
-    and nothing beside the checkpoint says one."""
+    """Returns a note for a model whose epsilon is not the usual one of the checkpoint's format, where nothing
+    beside the checkpoint says one; else an empty text."""
     usual = companions.epsilon_without(checkpoint)
     if usual in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
         return ""

@@ -160,8 +160,8 @@ class CheckpointManager:
             tf.io.gfile.remove(path)
 
     def companion(self, step: int) -> dict:
-        """Returns what was saved with `ckpt-STEP` as its companion; empty where there is none, or a damaged
-        one."""
+        """Returns the companion that was saved with `ckpt-STEP`; an empty dict where there is none, or a
+        damaged one."""
         path = os.path.join(self._model_dir, f"ckpt-{step}{_COMPANION}")
         if not tf.io.gfile.exists(path):
             return {}

@@ -1,4 +1,4 @@
-"""What a conversion can be asked for: settings of every conversion, and those that formats bring."""
+"""Options of conversions: settings of every conversion, and those that formats bring."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Options:
         )
 
     def get(self, option: Option) -> Any:
-        """Returns what was given for an option of a format, else its default."""
+        """Returns the value of an option of a format: as given, else its default."""
         return self.of_formats.get(option.name, option.default)
 
 

@@ -20,7 +20,7 @@ _BOOKKEEPING = ("save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH")
 
 
 class MismatchError(Exception):
-    """What was written is not what was meant to be."""
+    """The written result differs from the tensors that it was made of."""
 
 
 @contextlib.contextmanager

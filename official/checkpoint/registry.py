@@ -1,4 +1,4 @@
-"""Which formats there are, which of them a path holds, and what can be converted to what."""
+"""Registry of the formats: all there are, the one that a path holds, and the allowed conversions."""
 
 import dataclasses
 import importlib
@@ -68,7 +68,7 @@ def get_action(name: str) -> tuple[str, Format, Format]:
 
 
 def describe_actions() -> str:
-    """Returns what an action may be, for messages and --help."""
+    """Returns the allowed actions in words, for messages and --help."""
     free = [
         f"{one.name} ({', '.join(one.aliases)})" if one.aliases else one.name
         for one in FORMATS.values()

@@ -92,7 +92,7 @@ def _with_rows_of_sidecar(
 
 
 def sidecar_path(location: str) -> str:
-    """Returns where the words are that were cut off a checkpoint: in a Hugging Face folder, or beside a
+    """Returns the path of the words that were cut off a checkpoint: in a Hugging Face folder, or beside a
     bundle or file."""
     location = location.rstrip("/") or location
     if os.path.basename(location) == hf_folder.WEIGHTS:

@@ -1,4 +1,4 @@
-"""What a checkpoint of BERT must have, by canonical names: a whole encoder, whole heads, fitting shapes."""
+"""Checks that a checkpoint is whole, by canonical names: the encoder, its heads, and their shapes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from official.checkpoint.names import compare_names
 
 
 def encoder_problems(tensors: Tensors) -> dict[str, list[str]]:
-    """Returns what is missing or of the wrong shape, {what is wrong: names}: in the encoder, and in heads
-    that are there in part.
+    """Returns the tensors that are missing or of a wrong shape, {problem: names}: of the encoder, and of
+    heads that are there in part.
 
     Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions
     are checked.
@@ -32,8 +32,8 @@ def encoder_problems(tensors: Tensors) -> dict[str, list[str]]:
 
 
 def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
-    """Returns {name: shape} of what must be there; where a shape cannot be known, it is the one that the
-    checkpoint has."""
+    """Returns {name: shape} of the tensors that must be there; where a shape cannot be known, it is the one
+    that the checkpoint has."""
     groupbert = any("/convolution/" in name for name in shapes)
     has_pooler = any(name in shapes for name in canonical.POOLER)  # Hugging Face's masked-LM models have none
     encoder = [

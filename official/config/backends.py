@@ -1,4 +1,4 @@
-"""What each back end is and takes: one row a value of --distribution_strategy.
+"""Table of the back ends: one row for each value of --distribution_strategy, with its traits.
 
 How the devices of one are found and used is the module of its name in `official.distribution.backends`.
 Settings that only some back ends know say so themselves (`backends=` in their rows).
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class BackendTraits:
-    """What a kind of devices takes.
+    """Traits of a back end, and the settings that it takes.
 
     Attributes:
       name: of --distribution_strategy.

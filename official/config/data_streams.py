@@ -1,4 +1,4 @@
-"""How files of training records are dealt out: to streams, and these to hosts. Arithmetic only.
+"""Distribution of the files of training records to streams, and of these to hosts. Arithmetic only.
 
 A step takes the same number of rows from every stream, and a host reads whole streams. What a step trains on
 is thus the same however many hosts there are.
@@ -13,8 +13,8 @@ MOST_STREAMS = 32  # where --data_streams does not ask for more
 
 
 def num_streams(num_files: int, train_batch_size: int, asked: int | None = None) -> int:
-    """Returns how many streams the training files are dealt out to: the most, up to 32, that divides both
-    numbers; or as many as are asked for with --data_streams, which must.
+    """Returns the number of streams that the training files are dealt out to: the most, up to 32, that
+    divides both numbers; or that of --data_streams, which must.
 
     Raises:
       ConfigError: where what is asked for divides one of them not.

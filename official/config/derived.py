@@ -81,7 +81,7 @@ def pack_depth(config: Config) -> int:
 
 
 def synthetic_sequences_per_pack(config: Config) -> float:
-    """Returns how many random sequences a packed row holds on average."""
+    """Returns the mean number of random sequences in a packed row."""
     return min(config.average_sequences_per_pack or _SYNTHETIC_PER_PACK, float(pack_depth(config)))
 
 
@@ -154,8 +154,8 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
 
 
 def encoder_options(config: Config) -> dict[str, Any]:
-    """Returns how the encoder is built: `fused`, `shared`, `by_sequence`, `recompute`, `unpad` and `narrow`
-    of `official.modeling`.
+    """Returns the options that the encoder is built with: `fused`, `shared`, `by_sequence`, `recompute`,
+    `unpad` and `narrow` of `official.modeling`.
 
     A step that is compiled as a whole has no functions to share, no sizes that change and no operations of
     our own; plain operations are those of whole rows.

@@ -1,4 +1,4 @@
-"""How much memory devices have: the values of --plan_device."""
+"""Memory of devices: the values of --plan_device."""
 
 from __future__ import annotations
 

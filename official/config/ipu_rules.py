@@ -1,4 +1,4 @@
-"""What a run on IPUs takes of the settings, and what follows from them: how many IPUs, which connection."""
+"""Rules for the settings of a run on IPUs, and what follows from them: its connection, shares of memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ONLY = {
 
 
 def connection(config: Config) -> str:
-    """Returns how the run takes its IPUs: --compile_only takes none."""
+    """Returns the --ipu_connection of the run: with --compile_only one that takes no IPUs."""
     if config.compile_only and config.ipu_connection not in WITHOUT_DEVICE:
         return "pre_compile"
     return config.ipu_connection
@@ -39,7 +39,7 @@ def computes(config: Config) -> bool:
 
 
 def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | None]:
-    """Returns what --available_memory_proportion says of each stage; None where it says nothing.
+    """Returns the --available_memory_proportion of each stage; None for all where the setting is unset.
 
     Args:
       config: of the run.
@@ -74,7 +74,7 @@ def _share(text: str) -> str:
 
 
 def check_ipu(config: Config) -> None:
-    """Refuses what a run on IPUs does not take."""
+    """Refuses settings that a run on IPUs does not take."""
     if config.num_gpus:
         raise ConfigError(
             f"num_gpus={config.num_gpus} does not go with --distribution_strategy=ipu. Drop --num_gpus."

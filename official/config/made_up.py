@@ -1,4 +1,4 @@
-"""What runs on made-up data read: nothing that is given."""
+"""Configuration of runs on made-up data: the files of data that it names are left out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run does by itself where it is one of several processes: it trains together with the others, or
-predicts beside them in a folder of its own."""
+"""Settings that a process chooses by its place where it is one of several: the strategy to train together
+with the others, or a folder of its own to predict beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps are profiled."""
+"""The steps that are profiled."""
 
 from __future__ import annotations
 

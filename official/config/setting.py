@@ -1,4 +1,4 @@
-"""What a row of the table of settings says, and the check of a value by itself."""
+"""Rows of the table of settings, and the check of a value by itself."""
 
 from __future__ import annotations
 

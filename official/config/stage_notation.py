@@ -19,7 +19,7 @@ _MOST_REPEATS = 1000
 
 
 def read_stages(text: str) -> int | list[list[str]]:
-    """Returns what --pipeline_stages says: the number of stages, or Graphcore's names in each stage.
+    """Parses --pipeline_stages: returns the number of stages, or Graphcore's names in each stage.
 
     Args:
       text: `5`, `emb+pos / hid*12 / hid*12 / mlm+nsp`, or a JSON list of lists of names.
@@ -80,7 +80,7 @@ def _names(stage: str) -> list[str]:
 
 
 def read_devices(text: str) -> tuple[int, ...]:
-    """Returns what --device_mapping says: `0,1,2,3,0`, or a JSON list of numbers.
+    """Parses --device_mapping, `0,1,2,3,0` or a JSON list of numbers: returns the device of each stage.
 
     Raises:
       ConfigError: for another text.

@@ -43,7 +43,7 @@ def cut(lengths_N: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
 
 
 def _counts(head: str, rows: Rows) -> np.ndarray:
-    """Returns how many rows of the outputs are those of each sequence, int64 [N]."""
+    """Returns the number of rows that each sequence has in the outputs, int64 [N]."""
     if head == "classify":
         return np.ones(len(rows.lengths_N), np.int64)
     if head == "fill_mask":

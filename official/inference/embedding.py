@@ -16,7 +16,7 @@ SMALLEST_NORM = 1e-12
 
 
 def pooling_of_source(source: Source) -> Pooling:
-    """Returns how the vectors of a model's tokens become one, with the length that texts are cut to.
+    """Returns the pooling of the vectors of a model's tokens, with the length that texts are cut to.
 
     Raises:
       ConfigError: where the files beside it ask for what there is not here.

@@ -52,7 +52,7 @@ class Encoder(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """A group of sequences, as `places.Group`, and what attention makes of it.
+    """A group of sequences, as `places.Group`, and its tensors for attention.
 
     Attributes:
       vectors: int32 [3 x N x H x W]: which of the T x 3 x H vectors of query, key and value stands where.
@@ -64,8 +64,8 @@ class Attended(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where all tokens stand in attention: the groups, whether there is more than the first one, and for each
-    token and head its vector among those of the groups, int32 [T x H]."""
+    """Layout of all tokens in attention: the groups, whether there is more than the first one, and for each
+    token and head the index of its vector among those of the groups, int32 [T x H]."""
 
     groups: list[Attended]
     has_more: tf.Tensor
@@ -73,7 +73,7 @@ class Layout(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Where weights come from.
+    """Source of the weights of a model.
 
     Attributes:
       read: name of a weight -> float32 values.
@@ -178,7 +178,7 @@ def lay_out(batch: dict[str, tf.Tensor], groups: int, heads: int, dtype: str) ->
 
 
 def run_block(x_TD: tf.Tensor, weights: Block, layout: Layout, bert: BertConfig, dense: Dense) -> tf.Tensor:
-    """Returns what a block makes of vectors, [T, D] in their type."""
+    """Returns the output of a block for vectors of tokens, [T, D] in their type."""
     heads_TD = attend(dense(x_TD, weights.qkv, None, None), layout, bert.num_attention_heads)
     epsilon = bert.layer_norm_eps
     x_TD = onednn.norm(dense(heads_TD, weights.attention_output, None, x_TD), weights.attention_norm, epsilon)

@@ -1,4 +1,4 @@
-"""A loaded model: what it can be asked."""
+"""A loaded model, with its methods: answer, classify, embed, fill_mask."""
 
 import functools
 from collections.abc import Sequence
@@ -79,8 +79,8 @@ class Model:
                 part.cut.is_told = not is_on
 
     def outputs(self, method: str, rows: Rows) -> backends.Outputs:
-        """Returns what the network of a method computes of token ids, as `backends.Network` says, of all rows
-        at once and in their order.
+        """Returns the outputs of a method's network for token ids, as `backends.Network` has them, of all
+        rows at once and in their order.
 
         Args:
           method: answer, classify, embed or fill_mask.
@@ -89,7 +89,7 @@ class Model:
         return batching.run(self._part(method).network, method, rows)
 
     def settings_of(self, method: str) -> backends.Settings:
-        """Returns how a method is computed: for int8, with the sequences that ranges were taken from."""
+        """Returns the settings of a method: for int8, with the sequences that ranges were taken from."""
         return self._part(method).settings
 
     def answer(self, question: str, context: str) -> Answer:
@@ -129,7 +129,7 @@ class Model:
 
     @property
     def texts_of_a_row(self) -> int | None:
-        """How many texts `classify` takes; None where nothing says it."""
+        """Number of texts of a row of `classify`, 1 or 2; None where nothing says it."""
         return self._classifier.texts
 
     @property
@@ -174,7 +174,7 @@ class Model:
         return self._filler([text], top_k)[0]
 
     def fill_masks(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[Word]]]:
-        """Returns what `fill_mask` does of each text; texts are batched by length."""
+        """Returns the predictions of `fill_mask` for each text; texts are batched by length."""
         return self._filler(texts, top_k)
 
     def _part(

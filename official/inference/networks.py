@@ -62,7 +62,7 @@ def padded(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def sequences_of(rows: Rows, tokens_M: np.ndarray | None) -> np.ndarray:
-    """Returns which sequence each of some tokens belongs to, or each of all, int64 [M]."""
+    """Returns the sequence that each of some tokens belongs to, or each of all, int64 [M]."""
     if tokens_M is None:
         tokens_M = np.arange(len(rows.ids_T))
     return np.searchsorted(np.cumsum(rows.lengths_N), tokens_M, side="right")

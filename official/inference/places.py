@@ -1,4 +1,4 @@
-"""Where the tokens of sequences stand while attention takes them: in rows of a few widths.
+"""Places of the tokens of sequences in attention, which takes them in rows of a few widths.
 
 Shapes: T tokens end to end, N sequences of a group, W tokens of its longest one.
 """

@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 def rules_of(source: Source) -> tuple[features.WindowRules, answers.AnswerRules]:
-    """Returns how the windows of a model are cut, and what counts as an answer."""
+    """Returns the rules for the windows of a model, and those for its answers."""
     length = source.length(_USUAL_LENGTH)
     stride, query = source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
     if source.max_seq_length:  # the others were said for another length

@@ -1,4 +1,4 @@
-"""Sequences laid end to end: what a network is given, whatever computes it. Shapes: N sequences of T tokens
+"""Sequences laid end to end: the input of a network on any back end. Shapes: N sequences of T tokens
 in all, M masked tokens."""
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ class Rows(NamedTuple):
 
     @property
     def firsts_N(self) -> np.ndarray:
-        """Where each sequence begins, int64."""
+        """Index of the first token of each sequence, int64."""
         return np.cumsum(self.lengths_N) - self.lengths_N
 
     @property
     def masked_ends_N(self) -> np.ndarray:
-        """How many masked tokens there are up to the end of each sequence, int64; 0 where none are asked."""
+        """Number of masked tokens up to the end of each sequence, int64; 0 where none are asked."""
         if self.masked_M is None:
             return np.zeros(len(self.lengths_N), np.int64)
         return np.searchsorted(self.masked_M, np.cumsum(self.lengths_N))

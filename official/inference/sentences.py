@@ -33,7 +33,7 @@ class Label(NamedTuple("_Label", [("label", str | None), ("score", float)])):
 
 
 class Classes(NamedTuple):
-    """What a classifier tells apart.
+    """Classes of a classifier.
 
     Attributes:
       texts: of a row: 1 or 2; None where nothing says it.

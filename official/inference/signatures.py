@@ -1,7 +1,6 @@
-"""What a model can be called for from outside: the inputs and outputs of each method, for what is exported
-and what is served.
+"""Signatures of a model: the inputs and outputs of each method, in exports and on the server.
 
-A call takes N of everything; the shapes here are those of one of them.
+A call takes N rows; the shapes here are those of one row.
 """
 
 from typing import NamedTuple
@@ -79,5 +78,5 @@ TENSOR_OUTPUTS = {
 
 
 def main_method(abilities: list[str]) -> str:
-    """Returns which of a model's methods its head is for: the first of SIGNATURES that it has."""
+    """Returns the method that the head of a model is for: the first of SIGNATURES among `abilities`."""
     return next(name for name in SIGNATURES if name in abilities)

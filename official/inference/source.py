@@ -1,4 +1,4 @@
-"""What a path holds of a model: tensors, sizes, vocabulary, and the settings that it was trained with."""
+"""Model at a path: its tensors, sizes, vocabulary, and the settings that it was trained with."""
 
 import dataclasses
 import functools
@@ -73,7 +73,7 @@ class Source:
         return default if self.run is None else self.run[name]
 
     def length(self, usual: int | None = None) -> int:
-        """Returns how many tokens a sequence has at most: as given, as the run was trained, or as the
+        """Returns the maximum length of a sequence in tokens: as given, as the run was trained, or as the
         model's own files and positions allow.
 
         Args:
@@ -109,8 +109,8 @@ class Source:
         )
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
-        """Gives a model its weights. The pooler and the next-sentence head, which other heads do not need,
-        may be missing.
+        """Assigns the weights of a model. The pooler and the next-sentence head, which other heads do not
+        need, may be missing.
 
         Raises:
           ConfigError: where weights are missing, not finite, or cannot be read.
@@ -249,7 +249,7 @@ def made_up(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Sou
 
 
 def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, int]) -> np.ndarray:
-    """Returns what a model starts its training with: ones, zeros or random numbers."""
+    """Returns the initial values of a variable, as for training: ones for gamma, zeros, or normal numbers."""
     if name.endswith("gamma"):
         return np.ones(shape, np.float32)
     if len(shape) < 2:

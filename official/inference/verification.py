@@ -138,8 +138,9 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
 
 
 def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:
-    """Returns what the model computes from weights; of pre-training's heads those that only one end has stay
-    as the seed makes them, and of fine-tuning's heads those that both have count."""
+    """Returns the outputs of a model with these weights on the random batch, {name: values}. A head of
+    pre-training that only one end has keeps the values of the seed; heads of fine-tuning count where both
+    ends have them."""
     tf.keras.utils.set_random_seed(1)
     model = BertPretrainer(config)
     for variable in model.trainable_variables:

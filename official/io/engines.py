@@ -47,7 +47,7 @@ class Round:
 
 
 class Engine(Protocol):
-    """Where the tasks of a job run.
+    """An engine, which runs the tasks of a job.
 
     Attributes:
       num_workers: tasks that run at the same time, at most; None: as many as there are cores for.
@@ -66,7 +66,7 @@ class Engine(Protocol):
 
 
 class Choice(Protocol):
-    """What chooses an engine: a job, with fields of the flags' names."""
+    """Fields of a job that choose its engine, by the flags' names."""
 
     @property
     def num_workers(self) -> int | None: ...
@@ -87,14 +87,14 @@ class Local:
         processes.run(tasks, min(wanted, tasks.number))
 
     def processes_for(self, total_bytes: float | None, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
-        """Returns how many processes so much work is for, at the most where None is known, if it comes in as
+        """Returns the number of processes for so much work, the most where None is known, if it comes in as
         many tasks."""
         most = cores() if total_bytes is None else 1 + int(total_bytes // bytes_per_worker)
         return self.num_workers or min(cores(), most)
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

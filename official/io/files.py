@@ -93,7 +93,7 @@ def sizes(paths: Iterable[str]) -> list[int]:
 
 
 def versions(paths: Iterable[str]) -> list[tuple[int, int]]:
-    """Returns what `version` does, of each file; in a store their folders are listed. Raises ConfigError for
+    """Returns the `version` of each file; in a store their folders are listed. Raises ConfigError for
     one that is not there."""
     paths = list(paths)
     found: dict[str, tuple[int, int]] = {}
@@ -184,7 +184,7 @@ def check_readable(path: str) -> None:
 
 @contextlib.contextmanager
 def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
-    """Yields what reads a part of a file, (start, bytes) -> the bytes; it raises ValueError where the file
+    """Yields a reader of parts of a file, (start, bytes) -> the bytes; it raises ValueError where the file
     ends before. Raises OSError, here and later."""
     with contextlib.ExitStack() as stack:
         read_some: Callable[[int, int], bytes]

@@ -144,7 +144,7 @@ def is_of_kind(value, kind: Kind) -> bool:
 
 
 def kind_of(value) -> str:
-    """Returns what a JSON value is, in words."""
+    """Returns the kind of a JSON value, in words."""
     return _KINDS[type(value)]
 
 

@@ -359,7 +359,7 @@ _NO_LENGTH = 10**6  # model_max_length from here on, mostly 1e30, means that the
 
 
 class TokenizerSettings(NamedTuple):
-    """How the tokenizer of a folder splits text.
+    """Settings of the tokenizer of a folder.
 
     Attributes:
       do_lower_case: whether text loses capitals and accents; None where nothing says it.
@@ -556,7 +556,7 @@ def _joins_as_bert(processor: Any) -> bool:
 
 
 class Pooling(NamedTuple):
-    """How the vectors of a text's tokens become one.
+    """Pooling of the vectors of a text's tokens into one.
 
     Attributes:
       mode: mean, of all tokens with [CLS] and [SEP], or cls, that of [CLS].

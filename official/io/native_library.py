@@ -36,14 +36,14 @@ class NotBuilt(Exception):
 
 
 class Recipe(NamedTuple):
-    """What a library is made of.
+    """Sources, headers and flags that a library is compiled from.
 
     Attributes:
       name: of the file, in front of its digest.
       sources: {path of a C++ file: flags of the compiler}.
       headers: paths of the files that they include.
       link_flags: what it is linked with.
-      made_for: what else a library depends on, such as a version.
+      made_for: further things that a library depends on, such as a version.
     """
 
     name: str
@@ -91,7 +91,7 @@ def _is_whole(path: str) -> bool:
 
 
 def _read_own(path: str) -> bytes:
-    """Returns what is in a file of this user or root, which is no link. Raises OSError."""
+    """Returns the content of a file of this user or root, which is no link. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         user_cache.check_owner(path, os.fstat(descriptor))
@@ -109,7 +109,7 @@ def find_compiler() -> str:
 
 
 def _digest(recipe: Recipe, compiler: str) -> str:
-    """Returns what tells libraries apart that are not the same."""
+    """Returns a digest of all that the code of a library depends on, 16 hexadecimal digits."""
     found = hashlib.sha256()
     version = _run([compiler, "--version"], timeout_secs=60)
     flags = [flag for flags in recipe.sources.values() for flag in flags]
@@ -130,7 +130,7 @@ def _digest(recipe: Recipe, compiler: str) -> str:
 
 
 def _cpu(cpu_info: str = "/proc/cpuinfo") -> str:
-    """Returns what code for this CPU depends on: its name and all its instructions."""
+    """Returns the name and all instructions of this CPU, which code for it depends on."""
     wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
     lines = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError), open(cpu_info, encoding="utf-8", errors="replace") as file:
@@ -181,7 +181,7 @@ def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> N
 
 
 def _run(command: list[str], timeout_secs: float) -> str:
-    """Returns what a command prints. Raises NotBuilt where it fails."""
+    """Runs a command and returns its output. Raises NotBuilt where it fails."""
     name = os.path.basename(command[0])
     try:
         done = subprocess.run(

@@ -48,7 +48,7 @@ def run(tasks: Round, number: int) -> None:
 
 
 def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
-    """Returns what starts processes that have loaded a module: of all rounds the one of the first."""
+    """Returns the context of processes that have loaded a module: of all rounds the one of the first."""
     # Forked from a process that loads modules and runs nothing: a fork of one that has run an operation of
     # TensorFlow hangs in the next.
     context = multiprocessing.get_context("forkserver")

@@ -218,7 +218,7 @@ class _Running:
 
 
 def _as_itself(error) -> BaseException:
-    """Returns what a task has raised."""
+    """Returns the exception that a task has raised."""
     text = str(error)
     if "failed to import" in text or isinstance(error.cause, ModuleNotFoundError):
         return ConfigError(
@@ -229,7 +229,7 @@ def _as_itself(error) -> BaseException:
 
 
 class _Meter:
-    """An actor: what the tasks in work have done so far."""
+    """An actor that keeps the progress of the tasks in work."""
 
     def __init__(self) -> None:
         self._told: dict[int, tuple[float, float]] = {}
@@ -249,7 +249,7 @@ class _Meter:
 
 @dataclasses.dataclass
 class _Done:
-    """What a task that is done tells."""
+    """Counts of a task that is done, and the process that ran it."""
 
     host: str
     process: int

@@ -36,7 +36,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclasses.dataclass(eq=False)
 class _Section:
-    """What a signal does in a part of the program.
+    """Response to a signal in a part of the program.
 
     Attributes:
       raises: it becomes an exception in the main thread.
@@ -53,7 +53,7 @@ class _Section:
 
 @dataclasses.dataclass
 class _State:
-    """What this process does about signals now."""
+    """Handling of signals in this process now."""
 
     section: _Section
     received: int | None = None  # the first signal

@@ -1,4 +1,4 @@
-"""How long the rounds of this process's job took: for people, and for nothing that is compared."""
+"""Times of the rounds of this process's job: for people, and for nothing that is compared."""
 
 from __future__ import annotations
 

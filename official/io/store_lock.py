@@ -79,7 +79,7 @@ def _write(path: str, own: str) -> None:
 
 
 def _read(path: str) -> dict:
-    """Returns what the lock says; {} where there is none."""
+    """Returns the content of the lock; {} where there is none, or a damaged one."""
     try:
         with store_of(path).open(path) as file:
             found = json.loads(file.read())

@@ -1,4 +1,4 @@
-"""Where files lie: on this machine, or in a store (s3://, gs://, hdfs://, ..).
+"""Stores of files: this machine, or a remote one (s3://, gs://, hdfs://, ..).
 
 All have the same operations, and all fail with OSError. Stores are reached through fsspec; those that it
 has no installed package for through TensorFlow, where that has one. Both are loaded for a store only: they

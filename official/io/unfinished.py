@@ -126,7 +126,7 @@ def _clear(folder: str) -> None:
 
 
 def read_done(path: str) -> dict | None:
-    """Returns what `write_done` wrote, None where there is no such file or it is damaged."""
+    """Returns the values that `write_done` wrote; None where there is no such file or it is damaged."""
     try:
         found = json_files.read_json(path)
     except ConfigError:

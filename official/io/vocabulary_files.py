@@ -33,7 +33,7 @@ _SPECIAL = re.compile(r"\n\[.+\](?=\n)")  # of words in lines
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyFile:
-    """What is on disk.
+    """A vocabulary as its files have it.
 
     Attributes:
       path: the vocab.txt or tokenizer.json.
@@ -212,8 +212,8 @@ def _warn_of_uncased(path: str, flag: str) -> None:
 
 
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
-    """Returns how many words have capitals, and how many have letters that could be; special tokens, [LIKE
-    THIS], count for none."""
+    """Returns the number of words with capitals, and of those with letters that could be; special tokens,
+    [LIKE THIS], count for none."""
     text = _without_special(words)
     lower = text.lower().split("\n")
     with_letters = list(map(operator.ne, lower, text.upper().split("\n")))

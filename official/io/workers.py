@@ -1,4 +1,4 @@
-"""What a task says while it works, and what it leaves to be done behind it."""
+"""Reports of a task while it works, and the end of its work, which may run behind it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _behind: _Behind | None = None  # where this process runs all tasks of a round
 
 
 def report(num_bytes: float, items: int) -> None:
-    """Called by a task now and then: it has done so many more bytes of text, and items of the kind that the
-    bar counts."""
+    """Reports progress, called by a task now and then: so many more bytes of text, and items of the kind that
+    the bar counts."""
     if _sink is not None:
         _sink(num_bytes, items)
 
 
 def report_to(sink: Callable[[float, int], None] | None) -> None:
-    """Says where the reports of this process go, for good."""
+    """Sends the reports of this process to `sink`, for good."""
     global _sink
     _sink = sink
 

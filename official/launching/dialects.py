@@ -1,4 +1,4 @@
-"""How the published command lines of poprun are written: a dialect for each program.
+"""Dialects of the published command lines of poprun, one for each program.
 
 Sources: README_Benchmarks.md of PopART BERT, the README of packed BERT (MLPerf Training 2.0), the Kubernetes
 tutorial "Distributed training on multiple IPUs" (PyTorch), and pretrain_distributed.sh of the programs for
@@ -15,7 +15,7 @@ _CACHE = "--executable_cache_path=${LOCAL_HOME:-/localdata/${USER:-}}/exec_cache
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """How the published command line of a program is written.
+    """Spelling of the published command line of a program.
 
     Attributes:
       label: of the program, for people.

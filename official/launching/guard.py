@@ -49,7 +49,7 @@ def main() -> NoReturn:
 
 
 class _Line:
-    """What the launcher says, on standard input."""
+    """Connection to the launcher, on standard input."""
 
     def __init__(self) -> None:
         self._text = b""

@@ -1,4 +1,4 @@
-"""Which processes a job has, and on which hosts."""
+"""Processes of a job, and their hosts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the process in messages: its rank and its address."""
         return f"rank {self.rank} ({self.address})"
 
 

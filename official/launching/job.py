@@ -30,12 +30,12 @@ Kind = Literal["done", "own", "lost"]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is started.
+    """Settings of a job.
 
     Attributes:
       hosts: the machines.
       instances_per_host: processes on each.
-      order: what each process is.
+      order: command and environment of each process.
       max_restarts: how often all are started again after one was lost.
       host_timeout_secs: how long a host that was lost is waited for before that.
     """
@@ -49,7 +49,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """How the processes of a job have ended.
+    """End of a job.
 
     Attributes:
       kind: all done; one ended in an order of its own; or one was lost.
@@ -66,7 +66,7 @@ def run(job: Job, say: Callable[[str], None]) -> int:
     """Runs a job to its end. Signals to this process go to all of the job's; a second one ends all at once.
 
     Args:
-      job: what is started.
+      job: the settings.
       say: takes lines for people.
 
     Returns:
@@ -149,7 +149,7 @@ class _Watch:
         self._unread_since: float | None = None  # nobody reads the output
 
     def to_the_end(self) -> Ending:
-        """Returns how it has ended, once all processes have."""
+        """Returns the end of the job, once all processes have ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._inbox.reader, selectors.EVENT_READ, self._take_signal)
             for rank in self._ranks:

@@ -37,7 +37,7 @@ _MORE = {
 
 @dataclasses.dataclass(frozen=True)
 class PodPlan:
-    """How a job is laid out on IPU pods.
+    """Layout of a job on IPU pods.
 
     Attributes:
       hosts: that start instances; empty: as the shell's $HOSTS says.
@@ -58,13 +58,13 @@ class PodPlan:
     passed: tuple[str, ...] = ()
 
     def topology(self) -> Topology:
-        """Returns who shares out the replicas."""
+        """Returns the hosts and instances that share out the replicas."""
         hosts = self.hosts or ("localhost",)
         return Topology(hosts, self.num_instances, self.num_replicas, self.num_ilds)
 
 
 def link_domains(ipus: int) -> int:
-    """Returns how many IPU-Link domains so many IPUs are, of 64 each."""
+    """Returns the number of IPU-Link domains, of 64 IPUs each, for a number of IPUs."""
     return -(-ipus // _IPUS_OF_A_LINK_DOMAIN)
 
 
@@ -90,7 +90,7 @@ def check(plan: PodPlan) -> None:
 
 
 def command_line(plan: PodPlan, dialect: Dialect, command: tuple[str, ...]) -> str:
-    """Returns what a shell runs: variables, then poprun with its options, then the program."""
+    """Returns the shell commands of a job: variables, then poprun with its options, then the program."""
     values = _values(plan, dialect)
     options = [*dialect.options]
     mentioned = "".join(options)
@@ -165,7 +165,7 @@ def _wanted(options: str) -> list[str]:
 
 
 def preparation(hosts: tuple[str, ...]) -> str:
-    """Returns what a shell runs once, so that keys, code and SDK reach the hosts."""
+    """Returns the shell commands that copy keys, code and SDK to the hosts, to be run once."""
     return f"""\
 home="${{LOCAL_HOME:-/localdata/${{USER:-}}}}"
 code="${{CODE_PATH:-$PWD}}"
@@ -181,7 +181,7 @@ done"""
 
 
 def copies(hosts: tuple[str, ...], paths: Iterable[str]) -> str:
-    """Returns what a shell runs, behind `preparation`, so that files and folders lie in the same places on
+    """Returns the shell commands, to follow `preparation`, that copy files and folders to the same places on
     the hosts as here. Links to folders become folders there."""
     by_folder: dict[str, list[str]] = {}
     for path in map(os.path.abspath, paths):

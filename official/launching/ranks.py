@@ -29,7 +29,7 @@ _GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What each process of a job is.
+    """Command, folder and environment of the processes of a job.
 
     Attributes:
       command: its words.
@@ -48,7 +48,7 @@ class Rank:
     """A process that was started.
 
     Attributes:
-      worker: which one it is.
+      worker: its place in the job.
       code: its exit code once it has ended, 128 + N where signal N has ended it; else None.
     """
 
@@ -123,7 +123,7 @@ class Rank:
                 file.close()
 
     def how_it_ended(self) -> str:
-        """Returns what people are told of its end."""
+        """Returns the end of the process in words: its exit code or signal, or that its host is lost."""
         assert self.code is not None
         if self.is_cut_off():
             return "cannot be reached: ssh has ended"

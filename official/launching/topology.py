@@ -14,7 +14,7 @@ _NAME_COLUMNS = 9  # of a row's name
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Who shares out the replicas of a job.
+    """Hosts and instances that share out the replicas of a job.
 
     Attributes:
       hosts: names of the machines.

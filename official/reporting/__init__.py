@@ -1,1 +1,1 @@
-"""What a run tells its user: metrics, progress, result and report."""
+"""Metrics, progress, result and report of a run: all that its user sees of it."""

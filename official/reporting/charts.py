@@ -39,8 +39,8 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """What a chart shows. `levels` are (name, value, colour) of horizontal lines, `marks` are (name, x,
-    colour) of vertical ones."""
+    """Curves of one chart. `levels` are its horizontal lines, (name, value, colour); `marks` are its
+    vertical ones, (name, x, colour)."""
 
     title: str
     unit: str

@@ -24,7 +24,7 @@ _LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_", "submission_", "verbosity",
 
 @dataclasses.dataclass
 class Run:
-    """What the folder of a run tells.
+    """Settings, metrics, result and MLPerf log from the folder of a run.
 
     Attributes:
       name: the shortest end of the folder's path that tells it apart from the others.
@@ -32,9 +32,9 @@ class Run:
       settings: the saved configuration, the model's sizes as model.NAME; empty where there is none.
       metrics: lines of metrics.jsonl.
       result: of result.json; empty while the run goes on or where it was killed.
-      log_path: where its MLPerf log is.
+      log_path: of its MLPerf log.
       events: of the MLPerf log; empty where there is none, or where another run has the same.
-      notes: what is in doubt, a sentence each.
+      notes: doubts about these, a sentence each.
     """
 
     name: str
@@ -127,7 +127,7 @@ def short_names(folders: list[str]) -> list[str]:
 
 
 def compare(runs: list[Run], target: float | None = None) -> dict:
-    """Returns what the table shows, as JSON can hold it.
+    """Returns the comparison of runs as a dict that JSON can hold.
 
     Args:
       runs: of `read_runs`.

@@ -12,8 +12,8 @@ _HEADER_WIDTH, _VALUE_WIDTH = 10, 24
 
 
 def format_comparison(comparison: dict) -> str:
-    """Returns what `compare` found as text: a row for each run; settings in a table of their own where many
-    differ."""
+    """Formats the comparison of `compare` as text: a row for each run; settings in a table of their own
+    where many differ."""
     tables = _tables(comparison["runs"], comparison["settings"])
     return "\n\n".join([*tables, *(f"Note: {note}" for note in comparison["notes"])])
 

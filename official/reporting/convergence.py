@@ -218,7 +218,7 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
 
 
 def format_score(values: dict) -> str:
-    """Returns what `score` found as text."""
+    """Formats the score of `score` as text."""
     rows = values["runs"]
     table = format_table(
         [

@@ -1,5 +1,5 @@
-"""What curves show: where a loss diverges, whether it still falls, where a model starts to over-fit. No
-TensorFlow.
+"""Analysis of training curves: the step from which a loss diverges, whether it still falls, the step from
+which a model over-fits. No TensorFlow.
 
 A curve is a list of (step, value), sorted; None is a value that is not finite.
 """

@@ -219,5 +219,5 @@ def _details(manifest: dict, records: dict) -> str:
 
 
 def path_in(folder: str) -> str:
-    """Returns where the page of a folder lies."""
+    """Returns the path of a folder's page."""
     return os.path.join(folder, FILE_NAME)

@@ -22,7 +22,7 @@ _MOST_FILES = 20
 
 
 def numbers(manifest: dict, records: dict) -> list[tuple[str | None, str]]:
-    """Returns (value, name) of what a reader looks for first. Those that there are not are None."""
+    """Returns the headline numbers of a data card as (value, name); None for a value that is not known."""
     file_bytes = sum(manifest.get("file_bytes", {}).values()) or records.get("bytes")
     shares = records.get("shares", {})
     random_next = shares.get("random_next")
@@ -70,7 +70,7 @@ def _bytes(value: int | None) -> str | None:
 
 
 def repetitions(manifest: dict, records: dict) -> str:
-    """Returns what is there more than once. Examples are compared only where all of them were read."""
+    """Returns a table of repeated documents and examples. Examples are compared only where all were read."""
     found: dict[str, str] = {}
     copies = manifest.get("flags", {}).get("dupe_factor")
     if copies:
@@ -118,7 +118,7 @@ def sources(manifest: dict) -> str:
 
 
 def skipped(manifest: dict) -> str:
-    """Returns what was left out or cut, with the reasons; a sentence where nothing was."""
+    """Returns a table of the input that was left out or cut, with reasons; a sentence where nothing was."""
     rows = {
         name.replace("_", " "): f"{manifest[name]:,}: {reason}"
         for name, reason in _REASONS.items()

@@ -1,4 +1,4 @@
-"""What a run can be repeated from: versions, commit, machine."""
+"""Environment of a run, for repeating it: versions, commit, machine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def commit() -> str | None:
 
 
 def machine() -> dict:
-    """Returns what the speed of a run depends on."""
+    """Returns the facts of this machine that the speed of a run depends on: CPU, cores, memory, system."""
     own = processor()
     return {
         "cpu": own.name,

@@ -118,7 +118,7 @@ class GraphcoreLog(Observer):
         log_evaluation(evaluation)
 
     def on_end(self, end: End) -> None:
-        """Tells what was trained, in which time."""
+        """Logs the batch size, the steps and the training time."""
         self.close()
         if self._started is None:
             return

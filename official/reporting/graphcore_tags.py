@@ -1,4 +1,4 @@
-"""What Graphcore's TF1 program calls the numbers of a run, in TensorBoard and W&B: beside our names.
+"""Tags of Graphcore's TF1 program for the metrics of a run, in TensorBoard and W&B: beside our names.
 
 Source: examples v3.0.0 nlp/bert/tensorflow1.
 """

@@ -33,7 +33,7 @@ _KEY_NAMES = {"lamb": "lamb", "adamw": "adamw", "mpadamw": "adamw", "adam": "ada
 
 
 def log_path(config: Config) -> str:
-    """Returns where the log of a run is."""
+    """Returns the path of the MLPerf log of a run."""
     return config.mllog_file or os.path.join(config.model_dir, FILE_NAME)
 
 

@@ -63,7 +63,7 @@ def end_after(kept: list[bytes], lines: list[bytes]) -> bytes | None:
 
 
 def open_block(events: list[dict]) -> dict | None:
-    """Returns what the last block_start says, where no block_stop follows it."""
+    """Returns the metadata of the last block_start; None where it has no epochs or a block_stop follows."""
     blocks = [event for event in events if event["key"].startswith("block_")]
     is_open = blocks and blocks[-1]["key"] == "block_start" and "first_epoch_num" in blocks[-1]["metadata"]
     return blocks[-1]["metadata"] if is_open else None

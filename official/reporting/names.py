@@ -1,4 +1,4 @@
-"""What metrics and numbers are called where people read them. No TensorFlow, no plots."""
+"""Display names of metrics, and formats of numbers, for people. No TensorFlow, no plots."""
 
 # {metric: (title, unit)}; a metric that is not here goes by its name.
 _METRIC_TITLES = {
@@ -13,17 +13,17 @@ _METRIC_TITLES = {
 
 
 def is_known(metric: str) -> bool:
-    """Tells whether a metric has a name for people; others stand with all the numbers."""
+    """Tells whether a metric has a display name; others stand with all the numbers."""
     return metric in _METRIC_TITLES
 
 
 def metric_title(metric: str) -> tuple[str, str]:
-    """Returns what a metric is called in pictures and reports, and its unit."""
+    """Returns the display name of a metric, in pictures and reports, and its unit."""
     return _METRIC_TITLES.get(metric, (metric, ""))
 
 
 def metric_name(metric: str) -> str:
-    """Returns what a metric is called."""
+    """Returns the display name of a metric."""
     return metric_title(metric)[0]
 
 

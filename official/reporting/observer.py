@@ -1,6 +1,6 @@
-"""What listens to a run: the events of a run, in the order in which they come.
+"""Events of a run, in the order in which they come, and the interface of the observers that receive them.
 
-A run knows nobody who listens by name. An observer overrides the events that it wants; the others do nothing.
+A run knows no observer by name. An observer overrides the events that it wants; the others do nothing.
 All counts of data are in sequences.
 """
 

@@ -165,7 +165,7 @@ def section(title: str, body: str, note: str = "") -> str:
 
 
 def folded(title: str, body: str) -> str:
-    """Returns what is seen once a reader asks for it; nothing where the body is empty."""
+    """Returns a section that is folded until a reader opens it; nothing where the body is empty."""
     return f"<details><summary>{html.escape(title)}</summary>{body}</details>" if body else ""
 
 

@@ -1,4 +1,4 @@
-"""What pictures are made of: the style, axes and their heads, lines, levels, labels at their ends."""
+"""Parts of plots: the style, axes and their titles, lines, horizontal levels, labels at the ends of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, lines elsewhere; the form of log lines."""
+"""Progress of a run: a bar on a terminal, log lines elsewhere; and the format of all log lines."""
 
 import logging as standard_logging
 import math
@@ -61,7 +61,7 @@ class _Formatter(standard_logging.Formatter):
 
 
 class Progress(Observer):
-    """Shows where a run is.
+    """Shows the progress of a run.
 
     A bar where stderr is a terminal and progress is logged at all (`verbosity` >= 0), plain log lines
     otherwise.

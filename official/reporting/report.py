@@ -139,7 +139,7 @@ def _page(
 
 
 def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
-    """Returns (value, name) of what a reader looks for first. Those that the run does not have are None."""
+    """Returns the headline numbers of a run as (value, name); the value is None where the run has none."""
     return [
         *_scores(result),
         (_fixed(result.target), f"target of {metric_name(result.target_metric)}"),
@@ -164,7 +164,7 @@ def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
 
 
 def _packing(result: TrainResult) -> list[tuple[str | None, str]]:
-    """Returns what the rows of a packed run hold."""
+    """Returns cards of a packed run, (value, name): sequences a row, and the share of places with a token."""
     if result.sequences_per_row is None or result.packing_efficiency is None:
         return []
     return [
@@ -174,7 +174,7 @@ def _packing(result: TrainResult) -> list[tuple[str | None, str]]:
 
 
 def _pipeline(result: TrainResult) -> str:
-    """Returns the table of what is on which device of a replica; nothing without a pipeline."""
+    """Returns the table of the stages on each device of a replica; nothing without a pipeline."""
     if not result.pipeline:
         return ""
     stages, devices = result.pipeline["stages"].split(" / "), result.pipeline["devices"]

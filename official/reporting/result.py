@@ -1,4 +1,4 @@
-"""How a run ended: result.json for programs, the exit code for shells."""
+"""Result of a run: result.json for programs, the exit code for shells."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TrainResult:
 
 
 def result_dict(result: TrainResult) -> dict:
-    """Returns what result.json holds: the fields, the scores beside them, NaN and infinity as None."""
+    """Returns the content of result.json: the fields, the scores beside them, NaN and infinity as None."""
     fields = plain_value(dataclasses.asdict(result))
     values = {_NAMES_IN_FILE.get(name, name): value for name, value in fields.items()}
     scores = values.pop("scores")
@@ -192,12 +192,12 @@ def add_evaluation(model_dir: str, entry: dict) -> None:
 
 
 def note_export(model_dir: str, folder: str) -> None:
-    """Notes in model_dir/result.json where its weights were exported to."""
+    """Notes the folder of an export in model_dir/result.json."""
     _write(model_dir, {**load_result(model_dir), "export": folder})
 
 
 def read_result(model_dir: str) -> dict:
-    """Returns what an earlier process wrote to model_dir/result.json; an empty dict where that is missing or
+    """Returns the model_dir/result.json of an earlier process; an empty dict where it is missing or
     damaged."""
     try:
         return load_result(model_dir)

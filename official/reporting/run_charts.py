@@ -46,7 +46,7 @@ def run_charts(metrics: list[dict], result: TrainResult) -> list[str]:
 
 
 def _end(chart: Chart, last: int) -> int:
-    """Returns where the horizontal axis ends: all charts of a run at its last step, but for what looks
+    """Returns the end of the horizontal axis: the last step in all charts of a run, but for those that look
     ahead."""
     return max([last, *(line.points[-1][0] for line in chart.curves if line.points)])
 

@@ -1,4 +1,4 @@
-"""What a run's curves say, as a person would: did it work, how well, and what to do next. No TensorFlow."""
+"""Verdict on a run from its curves, in words: did it work, how well, and what to do next. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def planned_steps(config: dict) -> int | None:
 
 
 def constant_name(result: TrainResult) -> str:
-    """Returns what `baseline_score` is the score of always predicting: “the”."""
+    """Returns the name of the constant prediction whose score is `baseline_score`: “the”."""
     names = {
         "mlm_accuracy": "the most frequent token",
         "pearson": "the mean score",
@@ -199,8 +199,8 @@ def _ended(metrics: list[dict], losses: Points, result: TrainResult) -> Verdict:
 
 
 def _over_fitted(metrics: list[dict], losses: Points, result: TrainResult) -> tuple[str, int | None]:
-    """Returns what to say of evaluations that get worse, and the step of the best one where the score says
-    so, too."""
+    """Returns a sentence on evaluations that get worse, and the step of the best one. The step is None where
+    only the loss got worse and the score still rose; without such evaluations, the sentence is empty, too."""
     name = result.target_metric
     loss = over_fitting(curve(metrics, "eval", "loss"), losses)
     score = over_fitting(curve(metrics, "eval", name), losses, rises=True)

@@ -126,7 +126,7 @@ def _data_files(prefix: str) -> list[tuple[str, int]]:
 
 
 def _stored_bytes(tensor: Tensor) -> int:
-    """Returns how many bytes of a data file the values take; texts, which have no size, are read."""
+    """Returns the bytes that the values take in a data file; texts, which have no size, are read."""
     if tensor.dtype != object:
         return tensor.nbytes
     lengths = [len(text) for text in np.ravel(tensor.read())]

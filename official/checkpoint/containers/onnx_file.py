@@ -311,8 +311,8 @@ def _write_files(onnx: Any, tensors: Tensors, path: str, data_path: str | None, 
 
 
 def _heads(onnx: Any, tensors: Tensors, data_name: str | None) -> list[bytes]:
-    """Returns what stands before the values of each tensor: a field of the graph, up to its raw data or
-    without any."""
+    """Returns the bytes in front of the values of each tensor: its field of the graph, up to the raw data; or
+    whole, where the values go to the second file `data_name`."""
     heads: list[bytes] = []
     place = 0
     for name, tensor in tensors.items():

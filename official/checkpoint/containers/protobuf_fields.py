@@ -16,8 +16,8 @@ _FIXED = {1: 8, 5: 4}  # kinds of fixed length, and these
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Where a field of a protocol buffer stands: its number, and the bytes of the whole field and of what is
-    in it."""
+    """Position of a field in a protocol buffer: its number, the offset of the whole field, the offset of its
+    content, and the end of both, in bytes."""
 
     number: int
     start: int
@@ -49,7 +49,7 @@ def inside(file: BinaryIO, fields: list[Field], number: int) -> list[Field]:
 
 
 def _read_length(file: BinaryIO, kind: int, place: int) -> int:
-    """Returns how many bytes of a field are still to come; a number is read here."""
+    """Returns the number of bytes of a field that are still to come; a number is read here."""
     if kind == _BYTES:
         return _read_varint(file)
     if kind == _VARINT:

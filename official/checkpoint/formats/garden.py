@@ -112,7 +112,7 @@ _FIRST_LAYER = 4  # {place} of the stack's first layer
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names and joins the heads.
+    """Maps tensors to the canonical names and joins the heads.
 
     Raises:
       ConfigError: where `num_attention_heads` is given and the kernels are split for another number.
@@ -129,7 +129,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the names of this format and splits the attention's tensors by head.
+    """Maps tensors to the names of this format and splits the attention's tensors by head.
 
     Raises:
       ConfigError: where the hidden size cannot be divided among the heads.
@@ -240,8 +240,8 @@ def write(tensors: Tensors, prefix: str, options: Options, progress: Progress) -
 
 
 def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Returns where variables are in the tree of objects under `model`: a pretrainer's where there are heads,
-    else an encoder's.
+    """Returns the paths of variables in the tree of objects under `model`: a pretrainer's where there are
+    heads, else an encoder's.
 
     Args:
       names: of this format's variables.

@@ -39,7 +39,7 @@ DROPPED = {
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names; of two names for the same slot, the second is unmatched."""
+    """Maps tensors to the canonical names; of two names for the same slot, the second is unmatched."""
     names, doubled = table.common_names(tensors, _common_name)
     mapped = table.to_canonical(TABLE, {common: tensors[name] for common, name in names.items()}, DROPPED)
     table.restore_names(mapped, names, doubled)

@@ -124,7 +124,7 @@ _FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", stacks
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names. Reads `global_step` where it is a float.
+    """Maps tensors to the canonical names. Reads `global_step` where it is a float.
 
     Raises:
       ConfigError: for parts that do not make a whole, or a whole that cannot be parted.
@@ -145,7 +145,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives Graphcore's names. Raises ConfigError for a vocabulary that is not a multiple of
+    """Maps tensors to Graphcore's names. Raises ConfigError for a vocabulary that is not a multiple of
     `num_embeddings_splits`."""
     groupbert = is_groupbert(tensors)
     kept, dropped = table.without(tensors, left_out(options))
@@ -208,7 +208,7 @@ def _make_step_an_integer(mapped: Mapped) -> None:
 
 
 def _stacks(options: Options, groupbert: bool) -> list[Stack]:
-    """Returns what is fused on writing."""
+    """Returns the stacks of query, key and value that are written as one tensor: of kernels, of biases."""
     fused = [_FUSED_KERNEL] if options.get(FUSED_QKV) else []
     return fused if groupbert or options.get(PLAIN_BERT) else [*fused, _FUSED_BIAS]
 
@@ -237,7 +237,7 @@ def with_classifier_pooler(
 
 
 def copy_pooler(mapped: Mapped) -> None:
-    """Gives a classifier's checkpoint the pooler under the classifier's name too."""
+    """Copies the pooler of a classifier's checkpoint to the classifier's name for it."""
     if "glue_loss/output_weights" not in mapped.tensors:
         return
     for ours, theirs in _CLASSIFIER_POOLER.items():

@@ -105,8 +105,8 @@ _COUNTER, _SLOT = "a counter of this project's trainer", "optimizer slot: the fo
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names; of two names for the same weight, the second is unmatched. Reads copies of
-    tied weights.
+    """Maps tensors to the canonical names; of two names for the same weight, the second is unmatched. Reads
+    copies of tied weights.
 
     Raises:
       ConfigError: where the masked-LM head's output matrix or bias is no copy.
@@ -121,8 +121,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves them, or as
-    `hf_prefix` says."""
+    """Maps tensors to Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves
+    them, or as `hf_prefix` says."""
     mapped = table.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _COUNTER if name in canonical.COUNTERS else _SLOT for name in mapped.dropped}
     has_head = any(not name.startswith(PREFIX) for name in mapped.tensors)

@@ -21,7 +21,7 @@ _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names; first moments that are kept scaled are divided, to float32."""
+    """Maps tensors to the canonical names; first moments that are kept scaled are divided, to float32."""
     mapped = _named(tensors)
     biases.add_zero_output_bias(mapped)
     return mapped

@@ -83,8 +83,8 @@ _DROPPED = {
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names. Raises ConfigError for blocks of words that do not make a whole, or a whole
-    that cannot be parted."""
+    """Maps tensors to the canonical names. Raises ConfigError for blocks of words that do not make a whole,
+    or a whole that cannot be parted."""
     names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
     upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
     rest, words = blocks.join_rows(upright)
@@ -97,7 +97,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives PopART's names."""
+    """Maps tensors to PopART's names."""
     mapped = table.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _reason(name) for name in mapped.dropped}
     rest, wholes = stacks.stack(mapped.tensors, _STACKS)

@@ -134,7 +134,7 @@ _KEY_BIAS = {
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the canonical names.
+    """Maps tensors to the canonical names.
 
     Raises:
       ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is
@@ -156,7 +156,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Gives the research code's names.
+    """Maps tensors to the research code's names.
 
     Raises:
       ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and where `baseline` is

@@ -1,1 +1,1 @@
-"""What formats are made of: canonical names, tables of names, lazy tensors, cuts and joins."""
+"""Parts of formats: canonical names, tables of names, lazy tensors, cuts and joins."""

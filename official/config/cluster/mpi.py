@@ -49,7 +49,7 @@ def read(environment: Mapping[str, str]) -> Cluster | None:
 
 
 def _check_poprun(environment: Mapping[str, str], rank: int, count: int) -> str:
-    """Returns who has started the processes. Raises ConfigError where poprun says something else than MPI."""
+    """Returns the launcher of the processes. Raises ConfigError where poprun contradicts MPI."""
     if not environment.get("POPDIST_NUM_TOTAL_REPLICAS"):
         return "mpirun"
     names = [

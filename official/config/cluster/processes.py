@@ -1,4 +1,4 @@
-"""The processes of a run, and the checks of what is said about them."""
+"""The processes of a run, and the checks of their addresses and ranks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Cluster:
     source: str = dataclasses.field(default="", compare=False)
 
     def name(self, rank: int) -> str:
-        """Returns what people call a process: 'host:port (rank 1)', or 'rank 1'."""
+        """Returns the name of a process in messages: 'host:port (rank 1)', or 'rank 1'."""
         return f"{self.hosts[rank]} (rank {rank})" if self.hosts[rank] else f"rank {rank}"
 
     def describe(self) -> str:
-        """Returns which process this one is, and who says so, for the log."""
+        """Returns the place of this process and the source that says so, for the log."""
         address = self.hosts[self.rank] or "an address that the others will be told"
         return f"Rank {self.rank} of {len(self.hosts)} at {address}, says {self.source}"
 

@@ -1,4 +1,4 @@
-"""What a row of a table of other people's keys says: what a key of theirs means here."""
+"""Rows of the tables of other people's keys: the meaning of each key here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEDULES = {"Grouped": "grouped", "Interleaved": "interleaved", "Sequential": "
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a key means.
+    """Meaning of a foreign key.
 
     Attributes:
       to: a setting's name, `model.KEY`, `@TERM`, IPU_ONLY or NOT_NEEDED.

@@ -60,7 +60,7 @@ _SHOWN = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What became of a key.
+    """Translation of one key.
 
     Attributes:
       key: theirs; -- before an option of the command line.
@@ -81,7 +81,7 @@ class Translation:
 
     Attributes:
       settings: {setting: value}, `model` among them.
-      lines: what became of each key, in their order.
+      lines: the translation of each key, in their order.
       added: names of the settings that follow from none of the keys alone.
       notes: lines for people, about values that are not theirs.
     """
@@ -198,7 +198,7 @@ def _note_stages(said: dict[str, Any], told: Mapping[str, Any]) -> None:
 
 
 def _without_what_is_replaced(said: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the file says without what an option stands for in another way."""
+    """Returns the settings of the file, less those that an option replaces."""
     drop: set[str] = set()
     if {"@steps", "@epochs", "@samples"} & set(over):
         drop |= {"@steps", "@epochs", "@samples"}

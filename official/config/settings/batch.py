@@ -19,7 +19,7 @@ def _of_micro_batches(config: Any) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """How much is computed, and how often something else happens."""
+    """Settings of batches and steps, and of the intervals of all else."""
 
     train_batch_size: int = setting(
         32, "Sequences of one step: all replicas, all micro batches.", minimum=1, training=RECIPE

@@ -9,7 +9,7 @@ from official.config.setting import IDENTITY, PRETRAIN, RECIPE, Section, setting
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What is read."""
+    """Settings of the data."""
 
     input_files: str | None = setting(
         None,

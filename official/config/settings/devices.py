@@ -10,7 +10,7 @@ from official.config.setting import Section, setting
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Where it is computed, and how."""
+    """Settings of the devices, and of how they compute."""
 
     distribution_strategy: str = setting(
         "mirrored",

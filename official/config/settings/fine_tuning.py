@@ -9,7 +9,7 @@ from official.config.setting import FINE_TUNING, GLUE, IDENTITY, RECIPE, SQUAD, 
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """What only fine-tuning knows."""
+    """Settings of fine-tuning alone."""
 
     train_file: str | None = setting(
         None,

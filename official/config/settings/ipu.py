@@ -11,7 +11,7 @@ _IPU = ("ipu",)
 
 @dataclasses.dataclass(frozen=True)
 class Ipu:
-    """What only IPUs know. How many IPUs a replica has follows from its pipeline: a power of two."""
+    """Settings of IPUs alone. The number of IPUs of a replica follows from its pipeline: a power of two."""
 
     ipu_replicas: int = setting(
         1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1, backends=_IPU

@@ -9,7 +9,7 @@ from official.config.setting import FINE_TUNING, IDENTITY, RECIPE, Section, sett
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is to be done, and where."""
+    """Settings of the job: what it does, and in which folders."""
 
     task: str = setting(
         "pretrain", "What is trained.", choices=("pretrain", "squad", "glue"), training=IDENTITY

@@ -9,7 +9,7 @@ from official.config.setting import Section, setting
 
 @dataclasses.dataclass(frozen=True)
 class Messages:
-    """What is said of the run, and to whom."""
+    """Settings of the log, and of Weights & Biases."""
 
     verbosity: int = setting(
         0, "-1 warnings only, 0 progress, 1 debug: configuration and parameters, too.", minimum=-1, maximum=3

@@ -9,7 +9,7 @@ from official.config.setting import RECIPE, Section, setting
 
 @dataclasses.dataclass(frozen=True)
 class Optimization:
-    """How weights are updated."""
+    """Settings of the updates of the weights."""
 
     optimizer_type: str = setting(
         "adamw",

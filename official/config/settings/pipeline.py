@@ -12,7 +12,7 @@ SCHEDULES = {"pipeline": ("1f1b", "gpipe"), "ipu": ("grouped", "interleaved", "s
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """Which parts of a model are on which device."""
+    """Settings of the placement of a model's parts on devices."""
 
     pipeline_stages: str | None = setting(
         None,

@@ -10,7 +10,7 @@ from official.config.setting import Section, setting
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What --plan prints."""
+    """Settings of --plan."""
 
     plan: bool = setting(
         False,

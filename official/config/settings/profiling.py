@@ -12,7 +12,7 @@ _PROFILED = ("one_device", "mirrored", "multi_worker_mirrored", "pipeline")
 
 @dataclasses.dataclass(frozen=True)
 class Profiling:
-    """What is measured of a run while it trains."""
+    """Settings of the profile of a run that trains."""
 
     profile_steps: str | None = setting(
         None,

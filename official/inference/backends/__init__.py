@@ -1,4 +1,4 @@
-"""What computes the outputs of a model: one file each, found by its name, which is `--backend`.
+"""Back ends, which compute the outputs of a model: one file each, found by its name, which is `--backend`.
 
 A file has
   DTYPES
@@ -29,7 +29,7 @@ Outputs = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to compute.
+    """Settings of the computation.
 
     Attributes:
       backend: one of `names()`.

@@ -34,7 +34,7 @@ def build(source: Source, head: str, settings: Settings) -> Network:
 
 
 def take_threads(threads: int | None) -> None:
-    """Gives products so many threads. Raises ConfigError where TensorFlow computes with others already."""
+    """Sets the number of threads of products. Raises ConfigError where TensorFlow already has another."""
     try:
         if threads not in (None, tf.config.threading.get_intra_op_parallelism_threads()):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -213,7 +213,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
 
 def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Rows) -> Outputs:
-    """Returns what `backends.Network` says of what the stages gave for a padded batch."""
+    """Returns the outputs of a head, as `backends.Network` has them, from the stages' for a padded batch."""
     is_token_BL = batch["input_mask"] > 0
     if head == "classify":
         return {"logits": carried["logits"]}

@@ -1,7 +1,7 @@
 """A model as ONNX operations: TensorFlow's graph of it, translated by tf2onnx.
 
 The weights are inputs of that graph. So it is small, a translation takes seconds whatever the sizes, and the
-same graph computes what the result is compared with.
+same graph computes the outputs that the result is compared with.
 """
 
 import contextlib
@@ -151,7 +151,7 @@ def translate(traced: Traced) -> Any:
 
 
 def rename(graph: Any, names: dict[str, str]) -> None:
-    """Gives tensors of an onnx.GraphProto other names."""
+    """Renames tensors of an onnx.GraphProto, {name: new name}."""
     for node in graph.node:
         for listed in (node.input, node.output):
             listed[:] = [names.get(name, name) for name in listed]
@@ -162,7 +162,7 @@ def rename(graph: Any, names: dict[str, str]) -> None:
 def reference(
     traced: Traced, weights: dict[str, np.ndarray], feeds: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns what TensorFlow computes.
+    """Returns the outputs of the graph as TensorFlow computes them, {name: values}.
 
     Args:
       traced: the graph.

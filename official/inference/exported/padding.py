@@ -95,7 +95,7 @@ def _outputs(run: Run, rows: Rows, head: str) -> Sequence[np.ndarray]:
 
 
 def _places(rows: Rows, order: np.ndarray, head: str) -> np.ndarray:
-    """Returns where in the outputs of rows those of sequences in another order go."""
+    """Returns the indices in the outputs of rows at which those of the sequences in another order go."""
     if head == "classify":
         return order
     kept = np.arange(len(rows.ids_T)) if rows.masked_M is None else rows.masked_M

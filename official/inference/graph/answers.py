@@ -128,7 +128,7 @@ def _sorted(candidates: Candidates) -> Candidates:
 
 
 def _distinct(candidates: Candidates, text: Decoded) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns which candidates are the first of their question with their text, int32 [D], and the texts."""
+    """Returns the first candidate of each question with each text, int32 [D], and the texts."""
     lengths_K = candidates.ends - candidates.begins
     begins_K = tf.gather(text.splits_N1, candidates.questions) + candidates.begins
     number = tf.range(tf.reduce_sum(lengths_K)) - tf.repeat(tf.cumsum(lengths_K, exclusive=True), lengths_K)

@@ -1,4 +1,4 @@
-"""What tokenizing makes of each character, as tables over all code points.
+"""Tables over all code points: each character's kind for the tokenizer, and the characters that it becomes.
 
 A table is in pages of 256 code points, and equal pages are kept once: most of Unicode is alike.
 """
@@ -68,7 +68,7 @@ def look_up(table: Paged, codes_C: tf.Tensor) -> tf.Tensor:
 
 
 def numbers(table: Paged, codes: np.ndarray) -> np.ndarray:
-    """Returns what `look_up` does, in NumPy."""
+    """Returns the values of code points, as `look_up` does, in NumPy."""
     return table.values[table.pages[codes // _PAGE] * _PAGE + codes % _PAGE]
 
 
@@ -135,8 +135,8 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _case_flags() -> tuple[np.ndarray, np.ndarray]:
-    """Returns what Python's `str.lower` takes for cased, and for what it passes over, beside a capital sigma:
-    it does not say it, but what it makes of one shows it. Bool [code points] each."""
+    """Returns the characters that Python's `str.lower` takes for cased, and those that it passes over, beside
+    a capital sigma: bool [code points] each. Python has no table of them; the sigma's lower case shows it."""
     codes = _not_alike()
     characters = list(map(chr, codes))
     behind = [f"{character}{CAPITAL_SIGMA}".lower()[-1] for character in characters]

@@ -42,7 +42,7 @@ class Network:
         return run
 
     def _embedded(self, features: Features) -> stages.Tensors:
-        """Returns what the first stage gives. It reads rows of the tables, whatever type they are kept in."""
+        """Returns the outputs of the first stage. Rows of the tables are read, whatever their type."""
         ids_BL = features["input_ids"]
         words, types, positions = weights_lib.TABLES
         x_BLD = self._weights.rows(words, ids_BL) + self._weights.rows(types, features["segment_ids"])

@@ -1,4 +1,4 @@
-"""What Kubernetes is given for a run: documents of a job, as one reads and keeps them. No TensorFlow."""
+"""Kubernetes manifests for a run: the documents of a job, as one reads and keeps them. No TensorFlow."""
 
 from official.launching.manifests.job import MOST_IPUS, Job, Volume, host_names
 from official.launching.manifests.kinds import KINDS, Kind, documents, place

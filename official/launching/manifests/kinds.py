@@ -1,4 +1,4 @@
-"""What a job becomes: a JobSet, a Job with a Service, a TFJob, a Job on a TPU, an IPUJob.
+"""Kinds of Kubernetes jobs: a JobSet, a Job with a Service, a TFJob, a Job on a TPU, an IPUJob.
 
 Which exit codes of `bert train` start it again is the same for all of them: 4 (a peer was lost), 143 (saved
 on SIGTERM) and what kills a process do; 1, 2 and 3 would come again, and end the job.
@@ -113,7 +113,7 @@ def _indexed(job: Job, backoff_limit: int) -> Document:
 
 
 def _of_workers(job: Job) -> dict[str, str]:
-    """Returns what a manifest tells a process of an Indexed Job, beside what Kubernetes does."""
+    """Returns the variables of a process of an Indexed Job, beside those that Kubernetes sets."""
     return {"BERT_WORKERS": str(job.workers), "BERT_SERVICE": job.name, "BERT_PORT": str(job.port)}
 
 
@@ -132,7 +132,7 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
 
 
 def _pod_failure_policy() -> Document:
-    """Returns what a failed pod means to its Job. What no rule names counts as a failure: 4, or SIGKILL."""
+    """Returns the pod failure policy of a Job. An end that no rule names is a failure: code 4, or SIGKILL."""
 
     def codes(action: str, values: list[int]) -> Document:
         told = {"containerName": _CONTAINER, "operator": "In", "values": values}

@@ -1,4 +1,4 @@
-"""The pod of a worker: what it runs, sees, asks for and may."""
+"""The pod of a worker: its container, volumes, resources and rights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _USER = 10001  # of the project's images
 
 
 def labels(job: Job) -> Document:
-    """Returns what a job and its pods are found by."""
+    """Returns the labels of a job and its pods."""
     return {"app.kubernetes.io/name": job.name}
 
 
 def metadata(job: Job, name: str = "name") -> Document:
-    """Returns what a document is called: with `name`, or with what the server makes of `generateName`."""
+    """Returns the metadata of a document: its `name`, or `generateName` for the server to make one of."""
     space = {"namespace": job.namespace} if job.namespace else {}
     return {name: job.name, **space, "labels": labels(job)}
 
@@ -89,7 +89,7 @@ def literal(word: str) -> str:
 
 
 def _resources(job: Job) -> Document:
-    """Returns what a worker asks for. Devices are whole; memory is not shared out twice, the cores may be."""
+    """Returns the resources of a worker. Devices are whole; memory is not shared out twice, cores may be."""
     devices: Document = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
     if job.tpu_type:
         devices = {"google.com/tpu": job.tpu_chips}
@@ -106,7 +106,7 @@ def amount(text: str | None) -> str | int | None:
 
 
 def mounts(job: Job, memory: str) -> list[Document]:
-    """Returns where a container finds its volumes; `memory` is the name of that of /dev/shm."""
+    """Returns the volume mounts of a container; `memory` is the name of the volume of /dev/shm."""
     found: list[Document] = [{"name": memory, "mountPath": "/dev/shm"}]
     for volume in job.volumes:
         read_only = {"readOnly": True} if volume.is_read_only else {}

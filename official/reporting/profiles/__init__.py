@@ -1,1 +1,1 @@
-"""What a profile of a run says: where its time went, and its memory."""
+"""Profile of a run: time of its steps by operation, and memory by part of a step."""

@@ -1,4 +1,4 @@
-"""What holds the memory of a step at its peak, and how high it goes while each part of the step runs."""
+"""Memory of a step: the parts that hold it at the peak, and its height while each part of the step runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from official.reporting.profiles.trace import Allocation, Trace
 
 @dataclasses.dataclass
 class PartMemory:
-    """What a part of a step takes.
+    """Memory of one part of a step.
 
     Attributes:
       held: bytes that it has taken and that were in use at the peak.

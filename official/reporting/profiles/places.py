@@ -1,4 +1,4 @@
-"""Which part of a step an operation belongs to: a stage of the model, forward or backward, the optimizer, the
+"""Part of a step that an operation belongs to: a stage of the model, forward or backward, the optimizer, the
 input pipeline, or none of them."""
 
 from __future__ import annotations

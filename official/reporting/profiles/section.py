@@ -1,4 +1,4 @@
-"""What the report of a run says of its profile: bars of time by kind and of memory by layer, and tables."""
+"""Profile sections of the report of a run: bars of time by kind and of memory by layer, and tables."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _COLORS = {
 
 
 def sections(model_dir: str) -> str:
-    """Returns what the files of a profile in the folder of a run say, as HTML; nothing where there are
+    """Returns the profile of a run as HTML, from its files in `model_dir`; an empty text where there are
     none."""
     return _part(model_dir, TIMES, _times) + _part(model_dir, MEMORY, _memory)
 
 
 def _part(model_dir: str, name: str, draw) -> str:
-    """Returns what one file says; a damaged one is as none."""
+    """Returns the section of one file as HTML; an empty text where the file is missing or damaged."""
     try:
         return draw(json_files.read_json(os.path.join(model_dir, name)))
     except (ConfigError, KeyError, TypeError, ValueError, IndexError):
@@ -116,7 +116,7 @@ def _memory(record: dict) -> str:
 
 
 def _bars(variables: list[dict], memory: dict) -> list[Bar]:
-    """Returns a bar for each stage of the model, and for what is none, at the peak."""
+    """Returns a bar of the memory at the peak for each stage of the model, and for all that is of none."""
     held: dict[str, dict[str, Any]] = {each["part"]: {} for each in variables}
     for each in variables:
         held[each["part"]] = {_WEIGHTS: each["weights_bytes"], _SLOTS: each["slots_bytes"]}

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: its operations by kind, by part of the step, and one by one."""
+"""Time of a step: its operations by kind, by part of the step, and one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LAYER = re.compile(r"layer_\d+")
 
 
 class Key(NamedTuple):
-    """What is added up: operations of one name in all layers.
+    """Key that operations are added up by: those of one name in all layers share it.
 
     Attributes:
       part, passes: as in `Place`; all layers are layer_{}.
@@ -67,7 +67,7 @@ def kind_of(place: Place, kind: str) -> str:
 
 
 def add_up(trace: Trace, places: Places, steps: int) -> dict[Key, tuple[float, float]]:
-    """Returns {what: (milliseconds, how many)} of a step, the most time first.
+    """Returns {key: (milliseconds, number of operations)} of a step, the most time first.
 
     Where a GPU computed, its times are meant, and those of the CPU that the input pipeline took.
     """
@@ -92,7 +92,7 @@ def _key(operation: Operation, place: Place) -> Key:
 def by(
     table: Mapping[Key, tuple[float, float]], group: Callable[[Key], Any]
 ) -> dict[Any, tuple[float, float]]:
-    """Returns the rows added up, {group: (milliseconds, how many)}, the most time first."""
+    """Returns the rows added up, {group: (milliseconds, number of operations)}, the most time first."""
     sums: dict[Any, tuple[float, float]] = {}
     for key, (time, count) in table.items():
         known = sums.get(group(key), (0.0, 0.0))

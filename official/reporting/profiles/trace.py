@@ -1,5 +1,5 @@
-"""What TensorFlow's profiler has written, read: which operations ran, for how long, called by whom, and what
-memory they took and gave back.
+"""Reader of the traces of TensorFlow's profiler: the operations that ran, their durations and callers, and
+the memory that they took and gave back.
 
 Operations on the CPU, and the calls that start those of GPUs, are on lines of threads; one event within
 another ran within it. What a GPU computed is on lines of its streams, with the operation's name as a note.
@@ -71,7 +71,7 @@ class Allocation:
 
 @dataclasses.dataclass
 class Trace:
-    """What ran while the profiler looked.
+    """Operations, and changes of memory, that the profiler recorded.
 
     Attributes:
       operations: in no order.
@@ -96,7 +96,7 @@ def read_space(content: bytes) -> Any:
 
 
 def read_trace(space: Any) -> Trace:
-    """Returns what an XSpace says."""
+    """Returns the trace that is in an XSpace, with the operations of the CPU and the GPUs."""
     trace = Trace()
     for plane in space.planes:
         if plane.name.startswith("/device:GPU"):
@@ -124,7 +124,7 @@ def _notes_of(plane: Any) -> Callable[[Any], dict]:
 
 
 def _kernels(plane: Any) -> Iterator[Operation]:
-    """Yields what a GPU computed; a kernel of which nothing says whose it is goes by its own name."""
+    """Yields the operations of a GPU; a kernel without an operation's name goes by its own."""
     notes, names = _notes_of(plane), {number: each.name for number, each in plane.event_metadata.items()}
     for line in plane.lines:
         if line.name.startswith("Stream"):
@@ -137,8 +137,8 @@ def _kernels(plane: Any) -> Iterator[Operation]:
 
 @dataclasses.dataclass
 class _Open:
-    """An event that others may be within: until when, what it says of them, and its operation if it is
-    one."""
+    """An open event, which others may be within: its end, the values that hold for those, and its operation
+    if it is one."""
 
     end: int
     node: str = ""
@@ -182,7 +182,7 @@ class _Thread:
             self._run(event, operation[1], operation[2], self._here("run"))
 
     def _here(self, name: str) -> Any:
-        """Returns what the innermost open event that knows it says."""
+        """Returns the attribute `name` of the innermost open event that has it; None without such."""
         return next((value for each in reversed(self.stack) if (value := getattr(each, name))), None)
 
     def _open(self, event: Any, **known: Any) -> None:

@@ -118,7 +118,7 @@ def _check_difference(source: Source, difference: float, request: Request) -> No
 
 
 def _sync(folder: str) -> int:
-    """Waits until all files are on the disk. Returns how many bytes they have."""
+    """Waits until all files are on the disk. Returns their size in bytes."""
     size = 0
     for parent, _, names in os.walk(folder):
         for path in (os.path.join(parent, name) for name in names):

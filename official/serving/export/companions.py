@@ -1,4 +1,4 @@
-"""What an export says of its model, as files: how it was made, sizes or settings, vocabulary, labels."""
+"""Files beside the weights of an export: its manifest, sizes or settings, vocabulary, labels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(folder: str, source: Source, format: str, dtype: str, more: dict[str, 
 
 
 def manifest_of(source: Source, format: str, dtype: str) -> dict[str, Any]:
-    """Returns what export.json says of every export."""
+    """Returns the content of export.json that every export has."""
     abilities = source.abilities()
     return {
         "version": VERSION,
@@ -87,7 +87,7 @@ def _files(source: Source) -> dict[str, bytes | str]:
 
 
 def _pooling_files(source: Source) -> dict[str, str]:
-    """Returns how the vectors of tokens become one, in the files of sentence-transformers; none for what is
+    """Returns the pooling of tokens' vectors, in the files of sentence-transformers; none for what is
     usual."""
     pooling = embedding.pooling_of_source(source)
     if pooling == Pooling(max_length=source.length()):

@@ -86,7 +86,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Returns where the page is."""
+        """Returns the URL of the page."""
         host = f"[{self._place.host}]" if ":" in self._place.host else self._place.host
         return f"http://{host}:{self.port}/"
 

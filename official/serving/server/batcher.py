@@ -1,7 +1,7 @@
 """Batches over all clients: calls wait in a queue, and one thread computes as many at once as fit.
 
 A call is cut into rows, so that a long one leaves room for others. Calls of one signature and one version are
-computed together. What has nobody who waits for it any more is left out.
+computed together. Calls whose client waits no longer are left out.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from official.serving.server.refusals import Refused
 
 
 class Computes(Protocol):
-    """What computes a batch: `served.Served`."""
+    """A model that computes batches: `served.Served`."""
 
     def compute(self, name: str, asked: list[Any], /) -> list[Any]:
         """See `served.Served`."""
@@ -31,7 +31,7 @@ class Failure(Exception):
 
 
 class Observer(Protocol):
-    """Who is told of batches, in the thread that computes them: `metrics.Metrics`."""
+    """Receives the measurements of each batch, in the thread that computes it: `metrics.Metrics`."""
 
     def batch(self, name: str, sequences: int, secs: float, /) -> None:
         """After a batch: its signature, its sequences, and how long it took."""
@@ -92,7 +92,7 @@ class Batcher:
         self._thread.start()
 
     def waiting(self) -> int:
-        """Returns how many calls are in the queue."""
+        """Returns the number of calls in the queue."""
         return len(self._queue)
 
     def submit(self, served: Computes, call: Call, deadline: float) -> Work:
@@ -192,7 +192,7 @@ def _is_like(work: Work, other: Work) -> bool:
 
 
 def _fitting(costs: list[int], rows: int, tokens: int, is_first: bool) -> tuple[int, int]:
-    """Returns how many of the next rows fit, the first one of a batch always, and what they cost."""
+    """Returns the number of the next rows that fit, the first one of a batch always, and their cost."""
     number, total = 0, 0
     for cost in costs[:rows]:
         if total + cost > tokens and (number or not is_first):

@@ -1,4 +1,4 @@
-"""Which pages may ask the server: those of its own names, and those that it was told of.
+"""Web pages that may ask the server: those of its own names, and those that it was told of.
 
 A browser lets any page on the web send requests to this machine (forgery), and lets a page whose own name is
 made to mean this machine read the answers, too (DNS rebinding). Both are told by headers that no page can
@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Callers:
-    """Names that a server is asked by, and pages that may ask it.
+    """Names of a server, and web pages that may ask it.
 
     Attributes:
       names: of the server; its own pages are of one of these, with any port.
@@ -45,7 +45,7 @@ class Callers:
     origins: frozenset[Origin] | None
 
     def problem(self, host: str | None, origin: str | None) -> str | None:
-        """Returns what is wrong with the headers Host and Origin of a request; None where nothing is."""
+        """Returns the fault of the headers Host and Origin of a request; None where there is none."""
         if self.are_names_checked and host is not None and _name_of(host) not in self.names:
             names = shortened(sorted(self.names))
             return f"Host: {host[:_LONGEST]} is no name of this server, expected {names}: --allowed_hosts."
@@ -63,7 +63,7 @@ class Callers:
 def callers_of(
     host: str, has_token: bool, allowed_hosts: Sequence[str] = (), allowed_origins: Sequence[str] = ()
 ) -> Callers:
-    """Returns who may ask a server.
+    """Returns the callers that a server accepts.
 
     On the loopback address without a token both headers are checked. Elsewhere nobody knows the names of the
     machine, and a foreign page has no token: there both are checked where names are given, and origins where

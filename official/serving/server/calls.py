@@ -17,8 +17,8 @@ _MASK_COST = 32  # tokens whose memory the logits of one mask take, about
 
 
 class Sizes(NamedTuple):
-    """What token ids have to fit into: words, segments and positions that the model has, and the values that
-    its main head gives for a token."""
+    """Bounds of token ids: the words, segments and positions that the model has; and the number of values
+    that its main head gives for a token."""
 
     words: int
     segments: int

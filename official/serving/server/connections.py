@@ -104,9 +104,9 @@ class Http(httpserver.HTTPServer):
             super().handle_stream(stream, address)
 
     def connections(self) -> int:
-        """Returns how many are open."""
+        """Returns the number of open connections."""
         return len(self._connections)
 
     def writing(self) -> int:
-        """Returns how many have an answer on its way."""
+        """Returns the number of connections with an answer on its way."""
         return sum(each.stream.writing() for each in self._connections)

@@ -1,5 +1,5 @@
-"""What all requests share: the headers are checked before the body is read, errors are one line, and what
-happens is told to metrics and log.
+"""Base of all request handlers: checks the headers before the body is read, answers errors in one line, and
+tells metrics and log of each request.
 
 Nothing of a request's content is logged.
 """
@@ -186,7 +186,8 @@ class Handler(web.RequestHandler):
             raise Refused(500, "the model failed. The log says where.") from None
 
     async def beside(self, size: int, function: Callable, *arguments: Any) -> Any:
-        """Returns what a function returns; what is of a large size is done beside the event loop."""
+        """Runs a function and returns its result; in the executor, beside the event loop, where `size` is
+        large."""
         if size < self.server.LARGE:
             return function(*arguments)
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The addresses of the server, and what is answered at each."""
+"""Addresses of the server, and the handler of each."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,7 @@ class Page(Handler):
 
 
 class Nothing(Handler):
-    """What there is not."""
+    """Any other address: 404."""
 
     methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -191,7 +191,7 @@ class V2Infer(_V2Model):
 
 
 def _numbers(results: list[Any]) -> int:
-    """Returns how many numbers an answer has, about."""
+    """Returns the number of numbers in an answer, about."""
     first = results[0]
     parts = first.values() if isinstance(first, dict) else [first]
     return len(results) * sum(part.size if isinstance(part, np.ndarray) else 8 for part in parts)

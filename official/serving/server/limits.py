@@ -1,4 +1,4 @@
-"""What the server takes, and for how long it waits."""
+"""Limits of the server: sizes and numbers of requests, and timeouts."""
 
 import dataclasses
 

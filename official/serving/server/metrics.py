@@ -1,4 +1,4 @@
-"""What happens, in numbers: Prometheus' text format."""
+"""Metrics of the server, in Prometheus' text format."""
 
 import functools
 from collections.abc import Callable

@@ -107,7 +107,7 @@ class _Reader:
         self._lock = threading.Lock()
 
     def ask(self, what: Any) -> Any:
-        """Returns what the other process answers. Raises what it raises, and ConfigError where it is lost."""
+        """Asks the other process, returns its answer. Raises its exception; ConfigError where it is lost."""
         with self._lock:
             try:
                 self._connection.send(what)

@@ -20,7 +20,7 @@ _METHODS = {"answer": "answer_all", "classify": "classify_all", "embed": "embed"
 
 
 class Loading(NamedTuple):
-    """How a version is loaded.
+    """Settings that a version is loaded with.
 
     Attributes:
       vocab_file, do_lower_case, max_seq_length: as of `source.find`.
@@ -150,7 +150,7 @@ def timed_load(version: int, path: str, loading: Loading) -> tuple[Served, float
 
 
 def free_memory() -> None:
-    """Gives the memory of what is not used any more back to the system, where the C library can."""
+    """Returns unused memory to the system, where the C library can."""
     import ctypes
 
     gc.collect()

@@ -29,7 +29,7 @@ _LINE = 1024  # numbers of an output that are written at once
 
 
 class Asked(NamedTuple):
-    """What a body asks for.
+    """An inference request, read from its body.
 
     Attributes:
       call: of the model.
@@ -135,7 +135,7 @@ def _parameters(values: dict) -> dict:
 
 
 def _size_of(shape: list, field: Field) -> int:
-    """Returns how many elements a tensor has. Raises Refused for shapes that an input cannot have."""
+    """Returns the number of elements of a tensor. Raises Refused for shapes that an input cannot have."""
     is_right = all(type(size) is int and 0 < size < 2**31 for size in shape) and len(shape) in (1, 2)
     is_rows = len(shape) == 2 if field.shape else shape[1:] in ([], [1])
     if not (is_right and is_rows):
