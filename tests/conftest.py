@@ -4,6 +4,7 @@ import atexit
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 
 import numpy as np
@@ -17,6 +18,8 @@ from tests.records import serialize_example
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEST_DATA = pathlib.Path(os.environ.get("BERT_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may have started the tests, is none of theirs
 
 # What the user has measured and exported has no part in tests, nor have they in that.
 os.environ["BERT_CACHE_DIR"] = tempfile.mkdtemp(prefix="bert-cache-")

@@ -68,6 +68,7 @@ def test_every_command_that_takes_files_is_there():
         "kill_runs.py",
         "kill_runs_parts.py",
         "kill_workers.py",
+        "ratchet.py",
     }
     scripts = {
         path.name

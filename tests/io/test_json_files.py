@@ -74,9 +74,9 @@ def test_every_reader_is_this_one():
         "official/io/store_lock.py",
         "scripts/kill_runs.py",
         "scripts/kill_workers.py",
+        "scripts/ratchet.py",
         "official/cli/benchmark/memory_steps.py",
         "official/cli/benchmark/programs.py",
-        "official/cli/benchmark/machine.py",  # what a process of its own has measured
         "official/cli/benchmark/start.py",
         "official/cli/benchmark/inference/peer_programs/asking.py",
         "official/cli/benchmark/peer_programs/worker.py",

@@ -50,6 +50,8 @@ class StandIn:
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()
 
+    label_names = ("first", "second")
+
     def answer_all(self, asked):
         self.entered.set()
         assert self.gate.wait(20)
