@@ -76,7 +76,6 @@ def test_every_reader_is_this_one():
         "scripts/kill_workers.py",
         "official/cli/benchmark/memory_steps.py",
         "official/cli/benchmark/programs.py",
-        "official/cli/benchmark/machine.py",  # what a process of its own has measured
         "official/cli/benchmark/start.py",
         "official/cli/benchmark/inference/peer_programs/asking.py",
         "official/cli/benchmark/peer_programs/worker.py",

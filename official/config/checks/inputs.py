@@ -32,7 +32,8 @@ def check_task(config: Config) -> None:
 
 def check_files(config: Config) -> None:
     """Names a file that is missing, or that the run would not read."""
-    if not (config.model_dir or config.compile_only):
+    is_only_planned = config.plan and not config.plan_config_file
+    if not (config.model_dir or config.compile_only or is_only_planned):
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
     if config.predict_epochs and not config.do_predict:
         raise ConfigError(f"predict_epochs={config.predict_epochs} needs --do_predict. Add it, or drop it.")

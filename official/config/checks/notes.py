@@ -86,12 +86,12 @@ def _check_hosts(config: Config) -> None:
             f"plan_hosts={config.plan_hosts} needs the speed of a host's link to the others. Add"
             " --plan_gbps=GB/s, such as 12.5 for 100 Gbit/s."
         )
+    if not config.do_train:
+        raise ConfigError(
+            f"plan_hosts={config.plan_hosts} is of training, do_train={config.do_train}. Drop --plan_hosts."
+        )
     if not (config.plan_tflops or config.measure):
         raise ConfigError(
             f"plan_hosts={config.plan_hosts} needs the time of a step. Add --measure, which runs three steps"
             " here, or --plan_tflops=N, TFLOP/s of a replica."
-        )
-    if not config.do_train:
-        raise ConfigError(
-            f"plan_hosts={config.plan_hosts} is of training, do_train={config.do_train}. Drop --plan_hosts."
         )
