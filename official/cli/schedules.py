@@ -10,7 +10,7 @@ from official.cli import outputs
 from official.config.settings.pipeline import SCHEDULES
 from official.distribution.pipelining.plan import PipelinePlan
 from official.distribution.pipelining.schedules import Work, in_flight, make_timeline, usual_secs
-from official.planning.pipeline_text import device_label
+from official.planning.description import device_label
 from official.reporting import plots
 from official.reporting.schedule_picture import Bar, Schedule, plot_schedules
 

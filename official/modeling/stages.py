@@ -17,6 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
+from tensorflow.python.ops import (
+    resource_variable_ops,
+)  # for variables without initial values, which have no public name
 
 Tensors = dict  # {name: tensor}
 
@@ -78,3 +81,24 @@ def crossing(stages: Sequence[Stage], cut: int) -> set[str]:
     for stage in reversed(stages[cut:]):
         needed = needed.difference(stage.gives).union(stage.takes)
     return needed
+
+
+def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
+    """Returns a model whose variables have names and shapes and no values."""
+    with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
+        return build_model()
+
+
+def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
+    """Makes a variable without the operations that would fill it, which are more than those of a small
+    model."""
+    known = getattr(arguments["initial_value"], "keywords", {})  # of a partial, which is what Keras passes
+    shape, dtype = (arguments.get(name) or known.get(name) for name in ("shape", "dtype"))
+    if shape is None or dtype is None:
+        return next_creator(**arguments)
+    return resource_variable_ops.UninitializedVariable(
+        trainable=arguments["trainable"],
+        name=arguments["name"],
+        shape=tf.TensorShape(shape),
+        dtype=tf.as_dtype(dtype),
+    )

@@ -1,6 +1,6 @@
 """A plan as a page of text."""
 
-from official.planning.pipeline_text import allocation_lines, pipeline_lines, size
+from official.config.backends import BACKENDS
 
 
 def describe(plan: dict) -> str:
@@ -13,8 +13,8 @@ def describe(plan: dict) -> str:
         "Work": _work_lines(plan),
     }
     if plan["pipeline"]:
-        sections["Pipeline of a replica"] = pipeline_lines(plan["pipeline"], plan["strategy"])
-        sections["Device Allocation"] = allocation_lines(plan["pipeline"], plan["strategy"])
+        sections["Pipeline of a replica"] = _pipeline_lines(plan["pipeline"], plan["strategy"])
+        sections["Device Allocation"] = _allocation_lines(plan["pipeline"], plan["strategy"])
     if plan["scaling"]:
         sections |= _scaling_sections(plan["scaling"])
     width = max(len(name) for lines in sections.values() for name, _ in lines)
@@ -34,7 +34,7 @@ def _model_lines(plan: dict) -> list[tuple[str, str]]:
     copy = plan["checkpoint_copy_bytes"]
     beside = ", beside the training from a copy in the host's memory" if copy else ""
     how_often = f"every {plan['checkpoint_every_steps']:,} steps{beside}"
-    return [*lines, ("checkpoint", f"{size(plan['checkpoint_bytes'])}, {how_often}")]
+    return [*lines, ("checkpoint", f"{_size(plan['checkpoint_bytes'])}, {how_often}")]
 
 
 def _is_packed(plan: dict) -> bool:
@@ -106,9 +106,9 @@ def _trained_on(plan: dict) -> str:
 
 
 def _memory_lines(plan: dict) -> list[tuple[str, str]]:
-    lines = [(name.replace("_", " "), size(value)) for name, value in plan["bytes"].items() if value]
+    lines = [(name.replace("_", " "), _size(value)) for name, value in plan["bytes"].items() if value]
     about = ", about: XLA orders and fuses operations itself" if plan["enable_xla"] else ""
-    return [*lines, ("at once", size(plan["total_bytes"]) + about), *_device_lines(plan)]
+    return [*lines, ("at once", _size(plan["total_bytes"]) + about), *_device_lines(plan)]
 
 
 def _device_lines(plan: dict) -> list[tuple[str, str]]:
@@ -119,7 +119,7 @@ def _device_lines(plan: dict) -> list[tuple[str, str]]:
         return lines
     left = plan["device_bytes"] - max(plan["bytes_per_device"])
     if plan["fits"]:
-        return [*lines, ("device", f"{size(plan['device_bytes'])}: it fits, {size(left).strip()} are left")]
+        return [*lines, ("device", f"{_size(plan['device_bytes'])}: it fits, {_size(left).strip()} are left")]
     with_what = (
         f"It fits with {plan['fits_with']}"
         if plan["fits_with"]
@@ -127,8 +127,8 @@ def _device_lines(plan: dict) -> list[tuple[str, str]]:
     )
     return [
         *lines,
-        ("device", size(plan["device_bytes"])),
-        ("WARNING", f"it does not fit, {size(-left).strip()} are missing. {with_what}."),
+        ("device", _size(plan["device_bytes"])),
+        ("WARNING", f"it does not fit, {_size(-left).strip()} are missing. {with_what}."),
     ]
 
 
@@ -242,3 +242,55 @@ def _step(step: dict) -> str:
     rate = step["sequences_per_sec"]
     speed = f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
     return f"{step['step_secs']:.4g} s, {waits}, {speed} sequences/s, {step['efficiency']:.1%}"
+
+
+def device_label(strategy: str) -> str:
+    """Returns what one device of a pipeline is called."""
+    return "IPU" if BACKENDS[strategy].graphcore_rules else "device"
+
+
+def _pipeline_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
+    """Returns (name, text) of the stages, the schedule, and what each device holds.
+
+    Args:
+      pipeline: of the plan.
+      strategy: the value of --distribution_strategy.
+    """
+    label = device_label(strategy)
+    others = [
+        f"{name} {bubble:.1%}" for name, bubble in pipeline["bubbles"].items() if name != pipeline["schedule"]
+    ]
+    devices = ",".join(map(str, pipeline["devices"]))
+    lines = [
+        ("stages", pipeline["notation"]),
+        ("on", f"{label} {devices}"),
+        (
+            "schedule",
+            f"{pipeline['schedule']}, {pipeline['micro_batches']:,} micro batches: devices wait"
+            f" {pipeline['bubble']:.1%}" + (f" ({', '.join(others)})" if others else ""),
+        ),
+        ("in flight", f"{', '.join(map(str, pipeline['in_flight']))} micro batches, in the stages"),
+    ]
+    for device, held in enumerate(pipeline["bytes_per_device"]):
+        lines.append((f"{label} {device}", _held_line(held, pipeline["offloaded_bytes"][device])))
+    return lines
+
+
+def _held_line(held: dict[str, int], offloaded: int) -> str:
+    parts = [
+        f"{name.replace('_', ' ')} {_size(count).strip()}"
+        for name, count in held.items()
+        if count and name != "total"
+    ]
+    beside = f"; optimizer slots {_size(offloaded).strip()} beside it" if offloaded else ""
+    return f"{_size(held['total']).strip()} = {' + '.join(parts)}{beside}"
+
+
+def _allocation_lines(pipeline: dict, strategy: str) -> list[tuple[str, str]]:
+    """Returns (part of the model, device), as Graphcore's logs have it."""
+    return [(part, f"--> {device_label(strategy)} {device}") for part, device in pipeline["allocation"]]
+
+
+def _size(count: int) -> str:
+    """Returns bytes as megabytes or gigabytes."""
+    return f"{count / 1e9:9,.3f} GB" if count >= 1e8 else f"{count / 1e6:9,.3f} MB"

@@ -1,4 +1,5 @@
-"""What a training step costs, read from its graph: FLOPs of matrix products, most bytes alive at once.
+"""Cost of a training step, and of each stage of a model, read from the graph: FLOPs of matrix products, most
+bytes alive at once.
 
 The graph is that of the program itself: the task's model and loss, the replica's step, the optimizer. Its
 variables are symbolic and nothing in it runs, so a large model costs no more memory than a small one.
@@ -7,25 +8,32 @@ variables are symbolic and nothing in it runs, so a large model costs no more me
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
-from tensorflow.python.ops import (
-    resource_variable_ops,
-)  # for variables without initial values, which have no public name
 
 from official.config import Config
+from official.config.backends import BACKENDS
+from official.config.device_memory import DEVICE_BYTES
 from official.distribution.batch_plan import BatchPlan
+from official.io import native_library
 from official.modeling import copies as copies_lib
+from official.modeling.stages import Stage, symbolic_variable
+from official.optimization import compiled, kinds, optimizers, replica_step
 from official.optimization import gradients as gradients_lib
-from official.optimization import kinds, optimizers, replica_step
+from official.optimization.native import library
 from official.optimization.native.optimizers import NativeOptimizer
 from official.optimization.state import TrainState
 from official.optimization.train_state import build_state
-from official.planning.flat_graph import FlatGraph
-from official.planning.memory import execution_order, peak_bytes
-from official.planning.native_update import StandIn
+from official.planning.graph import (
+    ALIASES,
+    FlatGraph,
+    aliased,
+    execution_order,
+    needed_nodes,
+    peak_bytes,
+)
 
 
 class PlannedTask(replica_step.Objective, Protocol):
@@ -173,12 +181,6 @@ def model_of_whole_rows(task: PlannedTask) -> tf.keras.Model:
     return model
 
 
-def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
-    """Returns a model whose variables have names and shapes and no values."""
-    with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
-        return build_model()
-
-
 def _cost(variables: list, slots: Iterable, flat: FlatGraph, kept: list[int]) -> Cost:
     """Returns the cost of a graph whose tensors `kept` live to its end."""
     return Cost(
@@ -201,21 +203,6 @@ def symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Te
 
 def _bytes(variables: Any) -> int:
     return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
-
-
-def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
-    """Makes a variable without the operations that would fill it, which are more than those of a small
-    model."""
-    known = getattr(arguments["initial_value"], "keywords", {})  # of a partial, which is what Keras passes
-    shape, dtype = (arguments.get(name) or known.get(name) for name in ("shape", "dtype"))
-    if shape is None or dtype is None:
-        return next_creator(**arguments)
-    return resource_variable_ops.UninitializedVariable(
-        trainable=arguments["trainable"],
-        name=arguments["name"],
-        shape=tf.TensorShape(shape),
-        dtype=tf.as_dtype(dtype),
-    )
 
 
 def _add_update(
@@ -247,3 +234,199 @@ def _add_update(
             state.optimizer.update([gradient], [variable], factor)
         flat.add(graph, graph.get_operations()[known:], numbers, after=())
         built[kind] = gradient, start, len(flat.nodes)
+
+
+def takes_native_update(config: Config, device: str) -> bool:
+    """Tells whether a run takes the native update, as far as this machine can know.
+
+    Args:
+      config: of the run.
+      device: GPU or CPU: what the run computes on. A device that --plan_device names is another one.
+    """
+    if config.update_kernel == "tensorflow" or config.enable_xla:
+        return False
+    if BACKENDS[config.distribution_strategy].spread_replicas:
+        return False
+    on_cpus = device == "CPU" and (config.plan_device or "").strip().lower() not in DEVICE_BYTES
+    if library.what_is_against(config, on_cpus) is not None:
+        return False
+    if config.update_kernel == "native":
+        return True
+    try:
+        native_library.find_compiler()
+    except native_library.NotBuilt:
+        return False
+    return True
+
+
+def device_of(config: Config) -> str:
+    """Returns GPU or CPU: what a run of this process's devices computes on."""
+    if config.num_virtual_devices or config.num_gpus == 0:
+        return "CPU"
+    return "GPU" if config.num_gpus or tf.config.list_physical_devices("GPU") else "CPU"
+
+
+class StandIn:
+    """The module of `library.operations` in a graph that is read and never run: a plan needs no compiler. It
+    reads and writes what the operations do."""
+
+    def __init__(self, dtype: tf.DType):
+        """Makes it; `dtype` is that of the weights' copies."""
+        self._dtype = dtype
+
+    def bert_global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        return _native_norm(list(tensors))
+
+    def bert_update(
+        self, weights: list, m: list, v: list, gradients: list, step: tf.Tensor, **arguments: Any
+    ):
+        written = self._dtype, tuple(arguments["copy_of"])
+        _native_update(list(zip(weights, m, v)), arguments["copies"], gradients, step, written)
+
+
+@compiled.jitted
+def _native_norm(tensors: list) -> tf.Tensor:
+    return tf.add_n([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
+
+
+@compiled.jitted
+def _native_update(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
+    dtype, places = written
+    for three, gradient in zip(handles, gradients):
+        compiled.write(three, compiled.read(three, gradient.shape))
+    compiled.write(copies, [tf.zeros(gradients[place].shape, dtype) for place in places])
+
+
+@dataclasses.dataclass(frozen=True)
+class StageCost:
+    """What a stage of a model costs.
+
+    Attributes:
+      flops, backward_flops: multiplications and additions of all matrix products of a pass of a micro batch.
+      kept_bytes: of a micro batch, from the forward pass to the backward pass.
+      passing_bytes: most bytes that live while a pass runs, beside those.
+      variables: {name: bytes} of its variables.
+    """
+
+    flops: int
+    backward_flops: int
+    kept_bytes: int
+    passing_bytes: int
+    variables: dict[str, int]
+
+
+CARRIED = ("sequence", "seen", "pooled")  # what later stages take; all else is for a loss
+
+
+def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, StageCost]:
+    """Returns the cost of each stage of a task's model.
+
+    Blocks are alike: one of them is read. The mixed-precision policy must be that of the run.
+
+    Args:
+      task: the task.
+      rows: of a micro batch.
+      trains: False for forward passes alone.
+    """
+    spec = task.synthetic_dataset(1, for_evaluation=not trains).element_spec
+    with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
+        features = symbolic_batch(spec, rows)
+        model: Any = model_of_whole_rows(task)
+        seeds = model.seeds(tf.compat.v1.placeholder(tf.int32, [2]) if trains else None)
+        carried: dict[str, tf.Tensor] = {}
+        costs: dict[str, StageCost] = {}
+        block: StageCost | None = None
+        for stage, seed in zip(model.stages(), seeds):
+            if stage.name.startswith("layer_") and block is not None:
+                costs[stage.name] = dataclasses.replace(block, variables=_variables(stage))
+                continue
+            last = stage.gives[0] not in CARRIED
+            costs[stage.name], given = _stage_cost(stage, carried, features, seed, last)
+            carried.update({name: _stand_in(tensor) for name, tensor in given.items()})
+            block = costs[stage.name] if stage.name.startswith("layer_") else block
+    return costs
+
+
+def _stand_in(value: Any) -> Any:
+    """Returns tensors of the same types and shapes that come from nowhere."""
+    return tf.nest.map_structure(lambda tensor: tf.compat.v1.placeholder(tensor.dtype, tensor.shape), value)
+
+
+def _variables(stage: Stage) -> dict[str, int]:
+    return {each.name: each.shape.num_elements() * each.dtype.size for each in stage.variables}
+
+
+def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bool) -> tuple[StageCost, dict]:
+    """Returns the cost of a stage, and what it gives. `last`: whether a loss takes what it gives."""
+    graph = tf.compat.v1.get_default_graph()
+    taken = {name: carried[name] for name in stage.takes}
+    sources = [tensor for tensor in tf.nest.flatten(taken) if tensor.dtype.is_floating]
+    before = len(graph.get_operations())
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        given = stage.run(stage.weights(), taken, features, seed)
+    results = [tensor for tensor in tf.nest.flatten(given) if tensor.dtype.is_floating]
+    upstream = [_stand_in(tensor) for tensor in results]
+    between = len(graph.get_operations())
+    found = tf.nest.flatten(tape.gradient(results, [sources, list(stage.variables)], upstream))
+    wanted = [tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor for tensor in found]
+    flat, forward, numbers = _flattened(graph, before, between)
+    inputs = [
+        numbers[tensor.name] for tensor in tf.nest.flatten((taken, features, seed)) if tensor is not None
+    ]
+    ends = [numbers[tensor.name] for tensor in wanted if tensor is not None]
+    kept = sum(map(_size(flat), _kept(flat, inputs, forward, ends)))
+    order = execution_order(flat, [*ends, *(numbers[tensor.name] for tensor in results)])
+    of_loss = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in results) if last else 0
+    cost = StageCost(
+        flops=_flops(flat, forward),
+        backward_flops=_flops(flat, range(forward.stop, len(flat.nodes))),
+        kept_bytes=kept + of_loss,
+        passing_bytes=max(0, peak_bytes(flat, order, ends) - kept),
+        variables=_variables(stage),
+    )
+    return cost, given
+
+
+def _flattened(graph: tf.Graph, before: int, between: int) -> tuple[FlatGraph, range, dict[str, int]]:
+    """Returns (the graph in one level, the nodes of the forward pass, {name of a tensor: its number}).
+
+    Args:
+      graph: as it is after the backward pass, which changes calls of functions.
+      before, between: how many operations it had before the forward pass, and before the backward pass.
+    """
+    flat = FlatGraph()
+    numbers: dict[str, int] = {}
+    operations = graph.get_operations()
+    flat.add(graph, operations[:before], numbers)
+    start = len(flat.nodes)
+    flat.add(graph, operations[before:between], numbers)
+    middle = len(flat.nodes)
+    flat.add(graph, operations[between:], numbers)
+    return flat, range(start, middle), numbers
+
+
+def _flops(flat: FlatGraph, nodes: range) -> int:
+    return sum(flat.nodes[index].flops * flat.nodes[index].runs for index in nodes)
+
+
+def _size(flat: FlatGraph):
+    return lambda number: flat.tensors[number][0].size * flat.tensors[number][1]
+
+
+def _kept(flat: FlatGraph, inputs: list[int], forward: range, ends: list[int]) -> set[int]:
+    """Returns the tensors of a micro batch that the backward pass reads of the forward pass.
+
+    Weights in the type to compute in are none of them: all micro batches share these.
+    """
+    owner: dict[int, int] = {number: number for number in inputs}  # tensor -> whose memory it is in
+    for index in forward:
+        node = flat.nodes[index]
+        if node.type in ALIASES:
+            sources = [aliased(node, place) for place in range(len(node.outputs))]
+            owner.update({to: owner[source] for to, source in zip(node.outputs, sources) if source in owner})
+        elif any(number in owner for number in node.inputs):
+            owner.update({number: number for number in node.outputs})
+    backward = [flat.nodes[index] for index in needed_nodes(flat, ends) if index >= forward.stop]
+    read = {owner[number] for node in backward for number in node.inputs if number in owner}
+    return {number for number in read if flat.tensors[number][0].is_floating or number not in inputs}

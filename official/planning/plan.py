@@ -3,23 +3,27 @@
 import contextlib
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import Config, by_step
+from official.config import Config, ConfigError, by_step, data_streams
 from official.config.backends import BACKENDS
-from official.distribution import batch_plan
+from official.config.cluster import read_cluster
+from official.config.device_memory import device_bytes
 from official.distribution import strategy as strategy_lib
+from official.distribution.batch_plan import BatchPlan, Layout, evaluation_steps, make_batch_plan
+from official.distribution.layout import is_kept, lay_out, shares
+from official.io.files import is_remote
+from official.io.record_paths import find_files
 from official.io.writing import naming_output, replace_file
 from official.optimization import schedules
-from official.planning import capacity, graph_cost, host_files, native_update
-from official.planning.batches import planned_batches
+from official.planning import graph_cost
 from official.planning.description import describe
-from official.planning.pipeline_plan import describe_pipeline
+from official.planning.pipeline import describe_pipeline
 from official.planning.scaling import gbps_of, scaling_of
-from official.planning.timing import expected_times, measured_times
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
 Measure = Callable[[Config, MakeTask], list[float]]
@@ -89,6 +93,13 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
         batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
     cost = _cost(config, task, batches)
     pipeline = _pipeline(config, task, batches, cost)
+
+    def bytes_with(changed: Config) -> list[int]:
+        smaller, _ = planned_batches(changed)
+        own = make_task(_with_packed_rows(_in_calls(changed)))
+        changed_cost = _cost(changed, own, smaller)
+        return _device_bytes(changed_cost, _pipeline(changed, own, smaller, changed_cost))
+
     plan = {
         "task": config.task,
         "strategy": config.distribution_strategy,
@@ -101,11 +112,11 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
-        **_capacity(config, make_task, batches, _device_bytes(cost, pipeline)),
+        **capacity(config, batches.replica_batch_size, _device_bytes(cost, pipeline), bytes_with),
         "pipeline": pipeline,
         **_records(config, batches, is_known),
     }
-    plan["files"] = host_files.planned_files(config, layout)
+    plan["files"] = planned_files(config, layout)
     tflops, gbps = config.plan_tflops, gbps_of(config, plan)
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
     plan["measured"] = measured_times(plan, secs) if secs else None
@@ -113,7 +124,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
     return plan
 
 
-def _cost(config: Config, task: graph_cost.PlannedTask, batches: batch_plan.BatchPlan) -> graph_cost.Cost:
+def _cost(config: Config, task: graph_cost.PlannedTask, batches: BatchPlan) -> graph_cost.Cost:
     """Returns what a step costs, or a batch of an evaluation where nothing is trained."""
     with _precision(config):
         if config.do_train:
@@ -126,7 +137,9 @@ def _in_calls(config: Config) -> Config:
     tells what each of them keeps; its update_kernel is the one that the run takes."""
     whole_step = BACKENDS[config.distribution_strategy].whole_step
     strategy = "one_device" if whole_step else config.distribution_strategy
-    kernel = "native" if native_update.is_taken(config, native_update.device_of(config)) else "tensorflow"
+    kernel = (
+        "native" if graph_cost.takes_native_update(config, graph_cost.device_of(config)) else "tensorflow"
+    )
     reduced = "float32" if whole_step else config.allreduce_dtype
     return config_lib.replaced(
         config,
@@ -139,7 +152,7 @@ def _in_calls(config: Config) -> Config:
 
 
 def _pipeline(
-    config: Config, task: graph_cost.PlannedTask, batches: batch_plan.BatchPlan, cost: graph_cost.Cost
+    config: Config, task: graph_cost.PlannedTask, batches: BatchPlan, cost: graph_cost.Cost
 ) -> dict | None:
     with _precision(config):
         return describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
@@ -152,18 +165,6 @@ def _device_bytes(cost: graph_cost.Cost, pipeline: dict | None) -> list[int]:
     return [held["total"] for held in pipeline["bytes_per_device"]]
 
 
-def _capacity(config: Config, make_task: MakeTask, batches: batch_plan.BatchPlan, needed: list[int]) -> dict:
-    """Returns what the plan says of the memory of devices, see `capacity.capacity`."""
-
-    def bytes_with(changed: Config) -> list[int]:
-        smaller, _ = planned_batches(changed)
-        task = make_task(_with_packed_rows(_in_calls(changed)))
-        cost = _cost(changed, task, smaller)
-        return _device_bytes(cost, _pipeline(changed, task, smaller, cost))
-
-    return capacity.capacity(config, batches.replica_batch_size, needed, bytes_with)
-
-
 def _with_packed_rows(config: Config) -> Config:
     """Returns a configuration whose task makes packed rows where the settings speak of them: of records that
     are packed already nothing else is known before they are read."""
@@ -172,7 +173,7 @@ def _with_packed_rows(config: Config) -> Config:
     return config_lib.replaced(config, pack_on_the_fly=True) if is_packed else config
 
 
-def _batch_sizes(config: Config, batches: batch_plan.BatchPlan) -> dict:
+def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
     sequences_per_row = batches.sequences_per_row or 1.0
     sizes = {
         "num_accumulation_steps": batches.num_accumulation_steps,
@@ -199,7 +200,7 @@ def _batch_sizes(config: Config, batches: batch_plan.BatchPlan) -> dict:
     }
 
 
-def _steps(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dict:
+def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
     if not (config.do_train and is_known):
         return {
             "train_steps": None if config.do_train else 0,
@@ -209,7 +210,7 @@ def _steps(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dic
             "eval_steps": [],
             "eval_samples_seen": {},
         }
-    evaluations = batch_plan.evaluation_steps(config)
+    evaluations = evaluation_steps(config)
     return {
         "train_steps": config_lib.train_steps(config),
         "steps_per_loop": config_lib.steps_per_loop(config),
@@ -247,10 +248,10 @@ def _copies_state(config: Config) -> bool:
     memory."""
     setting = config_lib.FIELDS["async_checkpoints"]
     is_beside = config.async_checkpoints and config.distribution_strategy in setting.backends
-    return config.do_train and (is_beside or native_update.device_of(config) != "CPU")
+    return config.do_train and (is_beside or graph_cost.device_of(config) != "CPU")
 
 
-def _records(config: Config, batches: batch_plan.BatchPlan, is_known: bool) -> dict:
+def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
     evaluates = config.do_eval and config.task == "pretrain"
     steps = config_lib.train_steps(config) if config.do_train and is_known else 0
     packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
@@ -284,3 +285,166 @@ def learning_rates(config: Config) -> dict[str, float]:
     if config.lr_schedule_by_step:
         corners |= set(by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step"))
     return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}
+
+
+def _num_hosts(config: Config) -> int:
+    """Returns the processes of the run. Raises ConfigError where nobody names them."""
+    is_shared = BACKENDS[config.distribution_strategy].several_processes
+    return len(read_cluster(config).hosts) if is_shared else 1
+
+
+def planned_batches(config: Config) -> tuple[BatchPlan, Layout | None]:
+    """Returns the batches of a new run, and the layout that it would keep, where it keeps one; the folder of
+    the run is not looked at.
+
+    Raises:
+      ConfigError: where they cannot be divided, or the number of replicas does not follow from the settings.
+    """
+    replicas = strategy_lib.num_replicas(config)
+    if not is_kept(config):
+        return make_batch_plan(config, replicas), None
+    return lay_out(config, _num_hosts(config), replicas, None)
+
+
+_RECOMPUTE = config_lib.FIELDS["recompute"].choices  # each keeps less than those before it
+
+
+def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[[Config], list[int]]) -> dict:
+    """Returns what a plan says of the devices' memory.
+
+    Args:
+      config: of the run.
+      rows: of a replica's step.
+      needed: the most bytes at once on each device of a replica.
+      bytes_with: config -> the same with another --recompute and --num_accumulation_steps.
+
+    Returns:
+      `bytes_per_device`; `device_bytes`, what one holds, `fits`, and `fits_with`, the flags of the smallest
+      change with which it does: None where the device is not said, where nothing is to change, and where
+      nothing of these helps.
+    """
+    found = {"bytes_per_device": needed, "device_bytes": None, "fits": None, "fits_with": None}
+    if config.plan_device is None:
+        return found
+    limit = device_bytes(config.plan_device)
+    fits = max(needed) <= limit
+    change = None if fits or not config.do_train else _smallest_change(config, rows, limit, bytes_with)
+    return found | {"device_bytes": limit, "fits": fits, "fits_with": change}
+
+
+def _smallest_change(config: Config, rows: int, limit: int, bytes_with: Callable) -> str | None:
+    for flags in _changes(config, rows):
+        changed = config_lib.replaced(config, **flags)
+        try:
+            BACKENDS[config.distribution_strategy].check(changed)
+            fits = max(bytes_with(changed)) <= limit
+        except ConfigError:  # the devices, or the schedule of their pipeline, do not take this change
+            continue
+        if fits:
+            return " ".join(f"--{name}={value}" for name, value in flags.items())
+    return None
+
+
+def _changes(config: Config, rows: int) -> Iterator[dict]:
+    """Yields what keeps less and less: more is computed again, then micro batches are smaller."""
+    later = _RECOMPUTE[_RECOMPUTE.index(config.recompute) + 1 :]
+    for recompute in later:
+        yield {"recompute": recompute}
+    for count in range(config.num_accumulation_steps + 1, rows + 1):
+        if rows % count == 0:
+            yield {**({"recompute": later[-1]} if later else {}), "num_accumulation_steps": count}
+
+
+def planned_files(config: Config, layout: Layout | None) -> dict | None:
+    """Returns {files, streams, hosts, files_per_host} of a pre-training run; None where it reads no files, or
+    they are not here.
+
+    A worker of the layout has files of its own; a host reads those of all workers whose micro batches it
+    computes.
+
+    Raises:
+      ConfigError: where hosts cannot share the files.
+    """
+    made_up = config.use_synthetic_data or config.generated_data or config.synthetic_input
+    if config.task != "pretrain" or not config.do_train or made_up or not config.input_files:
+        return None
+    if is_remote(config.input_files) and "@" not in config.input_files:
+        return None  # a plan connects to nothing
+    try:
+        count = len(find_files(config.input_files, "input_files"))
+    except ConfigError:  # of another machine
+        return None
+    hosts = _num_hosts(config)
+    workers = layout.workers if layout else hosts
+    streams = data_streams.num_streams(count, config.train_batch_size, config.data_streams)
+    data_streams.check_hosts(count, streams, workers, config.train_batch_size)
+    return {
+        "files": count,
+        "streams": streams,
+        "hosts": hosts,
+        "files_per_host": count // workers * _most_workers_of_a_host(layout, hosts),
+    }
+
+
+def _most_workers_of_a_host(layout: Layout | None, hosts: int) -> int:
+    if layout is None or layout.workers == hosts or layout.micro_batches % hosts:
+        return 1
+    return max(len(shares(layout, host, hosts)) for host in range(hosts))
+
+
+def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
+    """Returns the time that the run takes if nothing but matrix products and all-reduce takes time, in
+    seconds.
+
+    Args:
+      plan: what `make_plan` returns, up to here.
+      tflops: TFLOP/s of one replica's matrix products.
+      gbps: GB/s of one replica's all-reduce, or None to leave it out. A ring sends and receives 2 (n - 1) / n
+        of the gradient.
+    """
+    replicas, trains = plan["num_replicas"], plan["train_steps"] != 0
+    matmul_secs = plan["flops_per_step"] / replicas / (tflops * 1e12)
+    all_reduce_secs = (
+        2 * (replicas - 1) / replicas * plan["all_reduce_bytes"] / (gbps * 1e9) if gbps and trains else None
+    )
+    step_secs = matmul_secs + (all_reduce_secs or 0.0)
+    return {
+        "tflops": tflops,
+        "gbps": gbps,
+        "step_secs": step_secs,
+        "matmul_secs": matmul_secs,
+        "all_reduce_secs": all_reduce_secs,
+        **_of_run(plan, step_secs, matmul_secs),
+    }
+
+
+def measured_times(plan: dict, secs: list[float]) -> dict:
+    """Returns the time that the run takes at the median of measured steps, in seconds and in hours.
+
+    Args:
+      plan: what `make_plan` returns, up to here.
+      secs: of each step that was measured.
+    """
+    step_secs = statistics.median(secs)
+    found = {"steps": len(secs), "step_secs": step_secs, **_of_run(plan, step_secs, step_secs)}
+    total_secs = found["total_secs"]
+    return {**found, "hours": None if total_secs is None else total_secs / 3600}
+
+
+def _of_run(plan: dict, step_secs: float, compute_secs: float) -> dict:
+    """Returns the seconds of a run's training (None where only its data say how many steps it has) and
+    evaluations; `compute_secs` are those of a step that evaluations have a share of."""
+    trains = plan["train_steps"] != 0
+    # A forward pass is a third of a step: the backward pass has two products for each of the forward pass,
+    # and one more where blocks are computed again.
+    passes = 1 if not trains else 4 if plan["recompute"] == "block" else 3
+    sequence_secs = compute_secs / plan["sequences_per_step"] / passes
+    evaluations = len(plan["eval_steps"]) if trains else 1
+    eval_secs = evaluations * plan["eval_records_read"] * sequence_secs
+    train_secs = None if plan["train_steps"] is None else plan["train_steps"] * step_secs
+    return {
+        "train_secs": train_secs,
+        "eval_secs": eval_secs,
+        "total_secs": None if train_secs is None else train_secs + eval_secs,
+        "sequences_per_sec": plan["sequences_per_step"] / step_secs,
+    }

@@ -27,7 +27,6 @@ from official.optimization import state as state_lib
 from official.optimization.replica_step import Accumulate, Batch, Objective, Shared
 from official.optimization.spread import device_of
 from official.optimization.state import TrainState
-from official.planning import graph_cost
 from official.training import pipeline_round
 from official.training.pipeline_round import Part, PipelineRound
 from official.training.task import Task
@@ -42,7 +41,7 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
     pipeline = as_pipeline(strategy)
     if pipeline is None:
         return state_lib.make_state(config, task.build_model, strategy)
-    stages = graph_cost.symbolic_model(task.build_model).stages()
+    stages = stages_lib.symbolic_model(task.build_model).stages()
     pipeline.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
     _tell(plan, pipeline)
     device_of_name: dict[str, int] = {}

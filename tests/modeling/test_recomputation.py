@@ -8,8 +8,7 @@ from official.config import BertConfig
 from official.modeling.fine_tuning import SequenceModel, SpanModel
 from official.modeling.pretrainer import BertPretrainer
 from official.modeling.recomputation import after, recomputed
-from official.planning.flat_graph import FlatGraph
-from official.planning.memory import execution_order, peak_bytes
+from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from tests.conftest import TINY
 from tests.modeling.test_modeling import randomised
 

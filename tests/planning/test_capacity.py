@@ -7,7 +7,6 @@ import pytest
 from official.cli import flags
 from official.config.device_memory import DEVICE_BYTES, device_bytes
 from official.io.errors import ConfigError
-from official.planning import capacity
 from official.planning import plan as plan_lib
 from official.tasks import TASKS
 from tests.conftest import ROOT
@@ -56,7 +55,7 @@ def change_of(make_config, limit, **settings):
         asked.append((changed.recompute, changed.num_accumulation_steps))
         return [_BYTES[changed.recompute] // changed.num_accumulation_steps]
 
-    return capacity.capacity(config, 12, bytes_with(config), bytes_with), asked
+    return plan_lib.capacity(config, 12, bytes_with(config), bytes_with), asked
 
 
 @pytest.mark.parametrize(
@@ -147,6 +146,6 @@ def test_ipus_are_told_no_change_that_they_do_not_take(make_config):
             raise ConfigError("a grouped pipeline takes multiples of 6")
         return [500 if changed.num_accumulation_steps == 36 else 2000]
 
-    found = capacity.capacity(config, 36, [2000], bytes_with)
+    found = plan_lib.capacity(config, 36, [2000], bytes_with)
     assert found["fits_with"] == "--recompute=block --num_accumulation_steps=36"
     assert "attention" not in [recompute for recompute, _ in asked]

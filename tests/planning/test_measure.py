@@ -45,7 +45,7 @@ def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
     own = step_benchmark.Loop.run
     monkeypatch.setattr(step_benchmark.Loop, "run", lambda loop: steps.append(own(loop)))
     shared = [f"--bert_config_file={model}", "--max_seq_length=32", "--distribution_strategy=one_device"]
-    shared += ["--plan", "--measure", "--num_gpus=0", "--model_dir=run", "--fused_ops=false"]
+    shared += ["--plan", "--measure", "--num_gpus=0", "--fused_ops=false"]
     for task in (
         ["--input_files=none.tfrecord", "--train_batch_size=4", "--pack_on_the_fly"],
         ["--task=squad", "--train_file=none.json", "--predict_file=none.json", "--train_batch_size=4"],
@@ -55,6 +55,9 @@ def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
         config = flags.parse([*shared, *task])
         plan = plan_lib.make_plan(config, TASKS[config.task], step_benchmark.measure_steps)
         assert len(steps) == 4 and plan["measured"]["step_secs"] > 0, task
+        # Only the data of fine-tuning say how many steps it has.
+        known = config.task == "pretrain"
+        assert (plan["measured"]["hours"] is not None) == (plan["train_steps"] is not None) == known
         assert all(0 < loss < 100 for loss in steps), task
     assert os.listdir(tmp_path) == ["model.json"]
 
@@ -66,7 +69,7 @@ def test_the_program_measures_on_the_devices_of_the_run(tmp_path):
         "train.py", "--plan", "--measure", f"--bert_config_file={model}", "--use_synthetic_data",
         "--max_seq_length=16", "--max_predictions_per_seq=3", "--train_batch_size=8",
         "--distribution_strategy=mirrored", "--num_virtual_devices=2", "--plan_hosts=1,2", "--plan_gbps=10",
-        f"--plan_file={file}", f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=9",
+        f"--plan_file={file}", "--num_steps_per_epoch=9",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     plan = json.loads(file.read_text())

@@ -5,7 +5,7 @@ import pytest
 from official.distribution.pipelining.costs import parameters_of
 from official.planning import plan as plan_lib
 from official.planning.description import describe
-from official.planning.stage_cost import stage_costs
+from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
 
 

@@ -13,9 +13,8 @@ from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError
 from official.optimization import kinds
 from official.optimization.state import make_state
-from official.planning import memory
 from official.planning import plan as plan_lib
-from official.planning.flat_graph import FlatGraph
+from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
 from tests.conftest import ROOT
 
@@ -229,12 +228,12 @@ def wrap_together(x):
 )
 def test_peak_of_small_graphs(build, floats):
     flat, kept = flat_graph(build)
-    assert memory.peak_bytes(flat, memory.execution_order(flat, kept), kept) == 4 * floats
+    assert peak_bytes(flat, execution_order(flat, kept), kept) == 4 * floats
 
 
 def test_peak_of_a_loop_is_that_of_one_round():
     flat, kept = flat_graph(loop)
-    peak = memory.peak_bytes(flat, memory.execution_order(flat, kept), kept)
+    peak = peak_bytes(flat, execution_order(flat, kept), kept)
     assert 4 * 2000 <= peak < 4 * 2100  # the total and what is added to it; the counters are a few bytes
 
 
@@ -258,7 +257,7 @@ def test_what_is_not_needed_does_not_live():
         return tf.cos(x)
 
     flat, kept = flat_graph(build)
-    assert memory.peak_bytes(flat, memory.execution_order(flat, kept), kept) == 4000
+    assert peak_bytes(flat, execution_order(flat, kept), kept) == 4000
 
 
 def test_bf16_needs_less_memory(make_config):

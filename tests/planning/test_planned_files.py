@@ -3,8 +3,7 @@
 import pytest
 
 from official.io.errors import ConfigError
-from official.planning.batches import planned_batches
-from official.planning.host_files import planned_files
+from official.planning.plan import planned_batches, planned_files
 
 HOSTS = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1,c:1,d:1", task_index=0)
 

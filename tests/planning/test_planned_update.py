@@ -5,7 +5,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from official.planning import native_update
+from official.planning import graph_cost
 from official.planning import plan as plan_lib
 from official.tasks import TASKS
 from tests.training.test_training import make_loop, replicas
@@ -74,7 +74,7 @@ def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config)
     ],
 )
 def test_a_plan_takes_the_native_update_on_cpus(make_config, settings, device, expected):
-    assert native_update.is_taken(make_config(plan=True, **settings), device) == expected
+    assert graph_cost.takes_native_update(make_config(plan=True, **settings), device) == expected
 
 
 @pytest.mark.parametrize("dtype,size", [("float32", 4), ("bfloat16", 2), ("float16", 2)])

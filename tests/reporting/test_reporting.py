@@ -408,6 +408,11 @@ def test_result_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
+def test_what_earlier_versions_predicted_is_no_score(tmp_path):
+    values = {**result_lib.result_dict(make_result(scores={"f1": 0.5})), "predicted_sequences_per_sec": 9.0}
+    assert result_lib.from_dict(values).scores == {"f1": 0.5}
+
+
 def test_result_file_replaces_the_old_one_and_holds_no_nan(tmp_path):
     result_lib.write_result(str(tmp_path), make_result())
     path = result_lib.write_result(str(tmp_path), make_result(status="failed", eval_loss=float("nan")))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from official.distribution.pipelining import costs as formulas
 from official.distribution.pipelining.plan import make_plan
-from official.planning.stage_cost import stage_costs
+from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
 from tests.conftest import TINY
 

@@ -1,4 +1,4 @@
-"""What each device of a pipeline holds, and how long it waits."""
+"""The pipeline of a plan: bytes of each device, bubbles of its schedules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from official.distribution.pipelining import rules
 from official.distribution.pipelining.allocation import allocation
 from official.distribution.pipelining.plan import PipelinePlan, make_plan
 from official.distribution.pipelining.schedules import Work, in_flight, make_timeline
-from official.planning.graph_cost import PlannedTask
-from official.planning.stage_cost import StageCost, stage_costs
+from official.planning.graph_cost import PlannedTask, StageCost, stage_costs
 
 
 def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slots: float) -> dict | None:
