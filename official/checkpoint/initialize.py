@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import companions, registry
+from official.checkpoint import registry, sidecar_files
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import NOTHING_GIVEN
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.names import compare_names
-from official.checkpoint.options import NOTHING_GIVEN
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
 from official.io import label_files
@@ -151,7 +151,7 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
     head = found.get(CLASSIFIER[0])
     if class_names is None or head is None or head.shape[0] != len(class_names):
         return found
-    told = companions.labels_beside(location)
+    told = sidecar_files.labels_beside(location)
     labels, kind = told["labels"], told["problem_type"]
     label_files.check_count(labels, head.shape[0], f"the labels beside {location}")
     wanted = " ".join(names[-1] for names in class_names)
@@ -190,7 +190,7 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
     Raises:
       ConfigError: where the model computes something else than the checkpoint's.
     """
-    said = companions.sizes_beside(checkpoint.location)
+    said = sidecar_files.sizes_beside(checkpoint.location)
     said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
     other = contradictions(model, said)
     if other:
@@ -204,7 +204,7 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
 def _epsilon_note(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
     """Returns a note for a model whose epsilon is not the usual one of the checkpoint's format, where nothing
     beside the checkpoint says one; else an empty text."""
-    usual = companions.epsilon_without(checkpoint)
+    usual = sidecar_files.epsilon_without(checkpoint)
     if usual in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
         return ""
     return (

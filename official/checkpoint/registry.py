@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from official.checkpoint import formats, wholeness
+from official.checkpoint import formats, validation
 from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Format
+from official.checkpoint.format import NOTHING_GIVEN, Format, Option, Options
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping.table import Mapped
 from official.checkpoint.mapping.tensors import Tensors, is_float
-from official.checkpoint.options import NOTHING_GIVEN, Option, Options
 from official.config import ConfigError, suggest
 from official.io.errors import describe_names, shortened
 
@@ -151,7 +150,7 @@ class Checkpoint:
                 {"unknown": unknown},
             )
         check_types(mapped.tensors, self)
-        problems = wholeness.encoder_problems(mapped.tensors)
+        problems = validation.encoder_problems(mapped.tensors)
         if problems:
             raise ConfigError(
                 f"{self.location} ({self.title}) is not a whole encoder. {describe_names(problems)}.",

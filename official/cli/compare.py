@@ -51,19 +51,19 @@ def parse_flags() -> argparse.Namespace:
 def main() -> None:
     flags = parse_flags()
     # After the flags are checked: these load TensorFlow.
-    from official.reporting import comparison, comparison_picture, comparison_table, convergence, plots
+    from official.reporting import comparison, convergence, plots
 
     if flags.mlperf and flags.ruleset not in convergence.RULESETS:
         raise ConfigError(f"--ruleset={flags.ruleset} is not one of {', '.join(convergence.RULESETS)}.")
     runs = comparison.read_runs(flags.folders)
     values = comparison.compare(runs, flags.target)
-    texts = [comparison_table.format_comparison(values)]
+    texts = [comparison.format_comparison(values)]
     if flags.mlperf:
         values["mlperf"] = convergence.score(runs, flags.ruleset)
         texts.append(convergence.format_score(values["mlperf"]))
     print("\n\n".join(texts))
     if flags.output:
-        figure = comparison_picture.plot_comparison(runs, flags.target)
+        figure = comparison.plot_comparison(runs, flags.target)
         outputs.write_file(flags.output, plots.render(figure, outputs.picture_format(flags.output)))
         print(f"\n{flags.output}")
     if flags.json:

@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from official.checkpoint import registry
-from official.checkpoint.options import Options
+from official.checkpoint.format import Options
 from official.cli import command_line, outputs
 from official.config.model import LARGEST
 from official.io.errors import ConfigError, report_error
@@ -91,12 +91,12 @@ def main() -> int:
     flags = parse_flags()
     if flags.report:
         check_output_file(flags.report, "report", flags.overwrite)
-    from official.checkpoint import conversion_report, publication
+    from official.checkpoint import convert
     from official.inference import verification
 
     try:
         report = _convert(flags)
-    except publication.MismatchError as error:
+    except convert.MismatchError as error:
         return _not_written(str(error), flags)
     except ConfigError as error:
         if error.details and flags.report:
@@ -108,7 +108,7 @@ def main() -> int:
         outputs.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if not report["published"]:
         return _not_written(f"{verification.describe(report['verification'])}.", flags)
-    print(conversion_report.describe(report))
+    print(convert.describe(report))
     print_published_line(flags.action, report)
     if flags.verify:
         print(verification.describe(report["verification"]))
@@ -117,7 +117,7 @@ def main() -> int:
 
 def _convert(flags: argparse.Namespace) -> dict:
     """Returns the report of the conversion."""
-    from official.checkpoint import convert as convert_lib
+    from official.checkpoint import convert
     from official.inference import verification
 
     _, source, target = registry.get_action(flags.action)
@@ -127,9 +127,7 @@ def _convert(flags: argparse.Namespace) -> dict:
         verification.check(checkpoint, options)
     verify = verification.verify if flags.verify else None
     bar = Bar(flags.action)
-    return convert_lib.convert(
-        checkpoint, target.name, flags.output_dir, options, flags.overwrite, bar, verify
-    )
+    return convert.convert(checkpoint, target.name, flags.output_dir, options, flags.overwrite, bar, verify)
 
 
 def _not_written(message: str, flags: argparse.Namespace) -> int:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 
 from official.cli import command_line, launch_plan
 from official.io.errors import ConfigError
-from official.launching import hosts, job, poprun, ranks, topology
-from official.launching.dialects import DIALECTS
+from official.launching import job, poprun
+from official.launching.poprun import DIALECTS
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RANGES = {
@@ -118,8 +118,8 @@ def job_of(flags: argparse.Namespace, command: tuple[str, ...]) -> job.Job:
     ssh = tuple(flags.ssh.split())
     if not ssh:
         raise ConfigError("--ssh= is empty, expected a command such as ssh.")
-    order = ranks.Order(command, os.getcwd(), environment, ssh)
-    places = hosts.read_hosts(flags.hosts or "localhost", flags.instances_per_host)
+    order = job.Order(command, os.getcwd(), environment, ssh)
+    places = job.read_hosts(flags.hosts or "localhost", flags.instances_per_host)
     return job.Job(places, flags.instances_per_host, order, flags.max_restarts, flags.host_timeout_secs)
 
 
@@ -128,7 +128,7 @@ def main() -> int:
     if flags.print_poprun:
         plan, dialect = launch_plan.of_pods(flags, command)
         if flags.topology:
-            print(topology.draw(plan.topology()))
+            print(poprun.draw(plan.topology()))
         if plan.hosts and flags.preparation:
             print(poprun.preparation(plan.hosts))
         copied = [path for path in flags.copies.split(",") if path]
@@ -138,7 +138,7 @@ def main() -> int:
         return 0
     started = job_of(flags, command)
     if flags.topology:
-        print(topology.draw(launch_plan.topology_of(flags, command)), flush=True)
+        print(poprun.draw(launch_plan.topology_of(flags, command)), flush=True)
     return job.run(started, _say) if command else 0
 
 

@@ -8,11 +8,10 @@ from official.cli import flags as train_flags
 from official.cli import foreign
 from official.config import Config
 from official.distribution.pipelining import plan as pipeline_plan
-from official.distribution.pipelining.rules import power_of_two
+from official.distribution.pipelining.plan import power_of_two
 from official.io.errors import ConfigError
-from official.launching import hosts, poprun
-from official.launching.dialects import DIALECTS, Dialect
-from official.launching.topology import Topology
+from official.launching import job, poprun
+from official.launching.poprun import DIALECTS, Dialect, Topology
 
 # poprun's options that are the site's: names, addresses.
 SITE = ("vipu_server_host", "vipu_partition", "vipu_cluster", "vipu_allocation")
@@ -34,7 +33,7 @@ def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun
         raise ConfigError("--print_poprun needs a program: launch --print_poprun -- COMMAND. See --help.")
     program, rest = split(command)
     dialect = DIALECTS[flags.poprun_like or _family(rest)]
-    names = tuple(host.name for host in hosts.read_hosts(flags.hosts)) if flags.hosts else ()
+    names = tuple(host.name for host in job.read_hosts(flags.hosts)) if flags.hosts else ()
     replicas, ipus = flags.num_replicas, flags.ipus_per_replica
     is_local = False  # a number on the launcher's command line is that of the whole job
     if replicas is None or ipus is None:
@@ -82,7 +81,7 @@ def _given(flags: argparse.Namespace) -> dict[str, str]:
 def topology_of(flags: argparse.Namespace, command: tuple[str, ...]) -> Topology:
     """Returns the hosts, instances and replicas of a job that the launcher starts itself. The replicas are
     --num_replicas, else the command's --num_gpus per process, else one. Raises ConfigError."""
-    names = tuple(host.name for host in hosts.read_hosts(flags.hosts or "localhost"))
+    names = tuple(host.name for host in job.read_hosts(flags.hosts or "localhost"))
     instances = len(names) * flags.instances_per_host
     replicas = flags.num_replicas or instances * _local_replicas(command)
     if replicas % instances:

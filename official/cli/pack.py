@@ -60,7 +60,7 @@ def plan_only(flags: argparse.Namespace) -> dict:
     from official.data.packing import algorithms
 
     histogram = algorithms.read_histogram(flags.histogram)
-    planned = algorithms.make_plan(histogram, flags.algorithm, flags.max_sequences_per_pack)
+    planned = algorithms.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
     return algorithms.describe(histogram, planned)
 
 

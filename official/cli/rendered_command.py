@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from official.cli import flags
 from official.config import Config
 from official.config.backends import BACKENDS
-from official.distribution.batch_plan import BatchPlan, make_batch_plan
-from official.distribution.layout import lay_out
+from official.distribution.batch_plan import BatchPlan, lay_out, make_batch_plan
 from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.launching import manifests

@@ -55,7 +55,7 @@ _MOST_PARAMETERS = 10**11
 
 # The activations, {our name: other names of the same function}, most of them Hugging Face's. GELU has two
 # forms: Google's with tanh and the exact one with the error function. A plain `gelu` may be either: see
-# `activation_of`. `official.modeling.activations` has a row of the same name, which computes it.
+# `activation_of`. `official.modeling.layers` has a row of the same name, which computes it.
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"),
     "gelu_erf": ("gelu_python",),

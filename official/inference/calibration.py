@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from official.data.glue import tasks, tsv_files
+from official.data.glue import files as files_lib
+from official.data.glue import tasks
 from official.data.squad import squad_files
 from official.inference.backends import Settings
 from official.inference.rows import Rows
@@ -54,7 +55,7 @@ def sentences(source: Source, file: str | None) -> Callable[[], list[list[str]]]
         if file:
             return [line.split("\t") for line in _lines(file)]
         folder = _of_run(source, "data_dir")
-        table = tsv_files.read_split(tasks.find_task(source.run.glue_task), "train", folder)
+        table = files_lib.read_split(tasks.find_task(source.run.glue_task), "train", folder)
         return _spread([list(texts) for texts in zip(*table.texts)])
 
     return read

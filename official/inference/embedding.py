@@ -6,7 +6,7 @@ folders say in modules.json which of them a model has.
 
 import numpy as np
 
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference import backends, batching, calibration, rows
 from official.inference.source import Source, Truncation
 from official.io.errors import ConfigError

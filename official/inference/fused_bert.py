@@ -1,24 +1,268 @@
-"""BERT's forward pass over tokens end to end, in oneDNN's fused operations: eleven a block.
-
-Between `modeling` and this there are no common functions, but the same results to rounding: there every
-gradient exists, here weights are packed once, and nothing is padded but attention's rows. Shapes: T tokens
-in all, N sequences of a group, W tokens of its longest one, H heads of size K, D hidden, M masked tokens.
-"""
+"""BERT's forward pass over tokens end to end, in oneDNN's fused operations, also in 8 bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.framework import op_def_library, op_def_registry
 
 from official.config import BertConfig
-from official.inference import onednn
-from official.inference.constants import side_by_side, tensor
-from official.inference.int8 import Quantised
+from official.io.processor import processor, saturates_int8
 from official.modeling.attention import MASKED_SCORE
-from official.modeling.layers import Affine, Norm, layer_norm
+from official.modeling.layers import ACTIVATIONS, Affine, Norm, layer_norm
+
+# -----------------------------------------------------------------------------------------------------------
+# Weights without a copy
+
+
+_ALIGNMENT = 64  # bytes: where TensorFlow expects tensors to begin
+
+
+def tensor(values: np.ndarray, dtype: str = "float32") -> tf.Tensor:
+    """Returns an array as a tensor. It shares the memory where it can: nobody may change the array any more.
+
+    Args:
+      values: float32.
+      dtype: of the tensor.
+    """
+    if values.ctypes.data % _ALIGNMENT or not (values.flags.c_contiguous and values.flags.writeable):
+        shared = tf.convert_to_tensor(values)
+    else:
+        shared = tf.experimental.dlpack.from_dlpack(values.__dlpack__())
+    return tf.cast(shared, dtype)
+
+
+def side_by_side(parts: list[np.ndarray]) -> np.ndarray:
+    """Returns float32 arrays one after the other along the last axis; of a single one no copy is made."""
+    if len(parts) == 1:
+        return parts[0]
+    widths = [part.shape[-1] for part in parts]
+    return np.concatenate(parts, axis=-1, out=empty((*parts[0].shape[:-1], sum(widths))))
+
+
+def empty(shape: tuple[int, ...]) -> np.ndarray:
+    """Returns a float32 array that `tensor` can share."""
+    size = int(np.prod(shape)) * 4
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -room.ctypes.data % _ALIGNMENT
+    return room[first : first + size].view(np.float32).reshape(shape)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Operations
+#
+# TensorFlow makes them of its own operations where it recognises a pattern in a graph of constants. Called
+# directly they need no constants in graphs, which take seconds and copies of all weights to make, no
+# patterns, and no compiler: shapes may change from call to call. Shapes: T tokens, N sequences of W tokens,
+# H heads of size K.
+
+
+_PRODUCT, _BATCH_PRODUCT, _NORM = "_MklNativeFusedMatMul", "_MklFusedBatchMatMulV2", "_MklLayerNorm"
+# The kernels of some operations are registered under this label, the others' under none.
+_LABEL = attr_value_pb2.AttrValue(s=b"MklNameChangeOp")
+_INTEGER_PRODUCT = "_MklQuantizedMatMulWithBiasAndDequantize"
+_INTEGER_LABEL = attr_value_pb2.AttrValue(s=b"QuantizedMklOp")
+_ACTIVATIONS = {"gelu_tanh": "GeluApproximate", "gelu_erf": "GeluExact", "relu": "Relu"}
+_MULTIPLY_BF16 = {"avx512f", "bf16"}  # oneDNN needs one of them: of x86, of Arm
+_REST = {"epsilon": 1e-4, "leakyrelu_alpha": 0.2}  # what the fused operations ask for beside
+
+
+def are_here(dtype: str = "float32") -> bool:
+    """Tells whether this TensorFlow has the operations on this CPU: it runs each of them once in float32.
+
+    Args:
+      dtype: of their numbers. Whether a CPU has those in bfloat16 is told by its instructions: where it has
+        not, oneDNN ends the process instead of reporting it.
+    """
+    if dtype == "bfloat16" and not _MULTIPLY_BF16.intersection(processor().instructions):
+        return False
+    if any(op_def_registry.get(name) is None for name in (_PRODUCT, _BATCH_PRODUCT, _NORM)):
+        return False
+
+    @tf.function(autograph=False)
+    def try_all(x):
+        one = Affine(x, x[0])
+        y = norm(dense(x, one, "relu", None) + dense(x, one, None, x), Norm(x[0], x[0]), 1e-6)
+        return scores(y[None, None], y[None, None], tf.zeros([1, 1, 1, 2], x.dtype))
+
+    try:
+        try_all(tf.ones([2, 2]))
+    except tf.errors.OpError:
+        return False
+    return True
+
+
+def dense(x: tf.Tensor, weights: Affine, activation: str | None, residual: tf.Tensor | None) -> tf.Tensor:
+    """Returns activation(x @ kernel + bias), or x @ kernel + bias + residual, in the type of x.
+
+    The kernel's values are those of the first call for ever: the operation keeps them in the order that it
+    multiplies fastest.
+
+    Args:
+      x: [T, in], float32 or bfloat16.
+      weights: in the type of x.
+      activation: a name of `modeling.activations.ACTIVATIONS`, or None.
+      residual: [T, out], in the type of x, where there is no activation; or None.
+    """
+    steps = ["BiasAdd"]
+    arguments = [weights.bias]
+    if activation is not None:
+        steps.append(_ACTIVATIONS[activation])
+    elif residual is not None:
+        steps.append("Add")
+        arguments.append(residual)
+    settings = {"is_filter_const": True, "transpose_a": False, "transpose_b": False, **_REST}
+    inputs = {"a": x, "b": weights.kernel, "args": arguments}
+    return _call(_PRODUCT, _LABEL, inputs, fused_ops=steps, **settings)
+
+
+def scores(query_NHWK: tf.Tensor, key_NHWK: tf.Tensor, added: tf.Tensor) -> tf.Tensor:
+    """Returns query key^T + added, [N, H, W, W]; `added` [N, 1, 1, W], in the type of the others."""
+    inputs = {"x": query_NHWK, "y": key_NHWK, "args": [tf.ones([], added.dtype), added]}
+    return _call(_BATCH_PRODUCT, None, inputs, fused_ops=["Mul", "Add"], adj_x=False, adj_y=True, **_REST)
+
+
+def norm(x: tf.Tensor, weights: Norm, epsilon: float) -> tf.Tensor:
+    """Returns LayerNorm of x [T, D] in its type, which gamma and beta [D] have, too; inside it is float32."""
+    return _call(_NORM, None, {"x": x, "scale": weights.gamma, "offset": weights.beta}, epsilon=epsilon)
+
+
+def integer_product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Returns x @ kernel + bias, float32 [T, out], of integers: quint8 [T, in], qint8 [in, out] and qint32
+    [out]. As in `dense` the kernel's and the bias's values are those of the first call."""
+    # Ranges by which one is worth one.
+    ranges = {"min_a": 0.0, "max_a": 255.0, "min_b": -127.0, "max_b": 127.0}
+    inputs = {"a": x, "b": kernel, "bias": bias, "min_freezed_output": 0.0, "max_freezed_output": 1.0}
+    settings = {"Toutput": tf.float32, "transpose_a": False, "transpose_b": False}
+    constant = {"is_weight_const": True, "is_bias_const": True, "input_quant_mode": "SCALED"}
+    return _call(_INTEGER_PRODUCT, _INTEGER_LABEL, {**inputs, **ranges}, **settings, **constant)
+
+
+def has_integers() -> bool:
+    """Tells whether this TensorFlow has products of integers on this CPU."""
+    if op_def_registry.get(_INTEGER_PRODUCT) is None:
+        return False
+
+    @tf.function(autograph=False)
+    def try_it(x):
+        x_8 = tf.bitcast(tf.cast(x, tf.uint8), tf.quint8)
+        kernel, bias = tf.bitcast(tf.cast(x, tf.int8), tf.qint8), tf.bitcast(x[0], tf.qint32)
+        return integer_product(x_8, kernel, bias)
+
+    try:
+        return bool(tf.reduce_all(try_it(tf.ones([4, 4], tf.int32)) == 5.0))
+    except tf.errors.OpError:
+        return False
+
+
+def _call(name: str, label: Any, inputs: dict[str, Any], **settings: Any) -> Any:
+    result = op_def_library.apply_op(name, name="fused", **inputs, **settings)
+    if isinstance(result, (list, tuple)):
+        result = result[0]
+    if label is not None:
+        result.op._set_attr("_kernel", label)
+    return result
+
+
+# -----------------------------------------------------------------------------------------------------------
+# 8 bits
+#
+# Channel k of x is about s_k (a - z) with a in 0..255, s_k x kernel column c about t_c w_c with w in
+# -127..127. On processors that add products of bytes in 16 bits w is in -63..63, lest they saturate. So
+#
+# x @ kernel = t_c (a @ w_c - z sum(w_c))
+#
+# where a @ w_c is a product of integers, exact, and the rest follows from the ranges and the weights. A few
+# channels behind LayerNorm are far larger than the others: s_k shares that between activations and weights.
+# Vectors between products, LayerNorm, softmax and attention's own products stay float32. Sources: Jacob et
+# al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
+# section 2; Xiao et al. 2023, "SmoothQuant", with alpha = 0.5.
+
+
+_SMALLEST = 1e-9  # of what is divided by
+
+
+class Quantised(NamedTuple):
+    """A dense product in 8 bits.
+
+    Attributes:
+      kernel: qint8 [in, out].
+      bias: qint32 [out], in units of `scale`, less what the zero point of activations adds.
+      scale: float32 [out]: what one is worth of a product of integers.
+      steps: float32 [in]: what one is worth of each channel of x.
+      zero: float32: the integer that stands for 0.
+    """
+
+    kernel: tf.Tensor
+    bias: tf.Tensor
+    scale: tf.Tensor
+    steps: tf.Tensor
+    zero: tf.Tensor
+
+
+def range_of(x: tf.Tensor) -> tf.Tensor:
+    """Returns the least and the greatest of each channel of x [T, in], float32 [2, in]."""
+    return tf.stack([tf.reduce_min(x, axis=0), tf.reduce_max(x, axis=0)])
+
+
+def widest(ranges: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the range [2, in] that holds those of all batches."""
+    together = np.stack(ranges)
+    return np.stack([together[:, 0].min(axis=0), together[:, 1].max(axis=0)])
+
+
+def quantise(weights: Affine, ranges: np.ndarray) -> Quantised:
+    """Returns a dense product in 8 bits, of its weights in float32 and the range [2, in] of its input."""
+    kernel = np.asarray(weights.kernel).astype(np.float64)
+    largest_K, weight_K = np.abs(ranges).max(axis=0), np.abs(kernel).max(axis=1)
+    shared_K = np.sqrt(np.maximum(largest_K, _SMALLEST) / np.maximum(weight_K, _SMALLEST))
+    low, high = min((ranges[0] / shared_K).min(), 0), max((ranges[1] / shared_K).max(), 0)
+    step = max(high - low, _SMALLEST) / 255
+    zero = round(-low / step)
+    kernel *= shared_K[:, None]
+    unit_C = np.maximum(np.abs(kernel).max(axis=0), _SMALLEST) / _largest_weight()
+    kernel_8 = np.round(kernel / unit_C).astype(np.int8)
+    scale_C = step * unit_C
+    bias_C = np.round(np.asarray(weights.bias) / scale_C) - zero * kernel_8.sum(axis=0, dtype=np.int64)
+    return Quantised(
+        tf.bitcast(tf.constant(kernel_8), tf.qint8),
+        tf.bitcast(tf.constant(np.clip(bias_C, -(2**31), 2**31 - 1).astype(np.int32)), tf.qint32),
+        tf.constant(scale_C, tf.float32),
+        tf.constant(shared_K * step, tf.float32),
+        tf.constant(zero, tf.float32),
+    )
+
+
+@functools.cache  # of this machine: not read again for each of the products
+def _largest_weight() -> int:
+    return 63 if saturates_int8(processor()) else 127
+
+
+def dense_int8(
+    x: tf.Tensor, weights: Quantised, activation: str | None, residual: tf.Tensor | None
+) -> tf.Tensor:
+    """Does what `onednn.dense` does, in float32."""
+    a = tf.clip_by_value(tf.round(x / weights.steps + weights.zero), 0, 255)
+    product = integer_product(tf.bitcast(tf.cast(a, tf.uint8), tf.quint8), weights.kernel, weights.bias)
+    y = product * weights.scale
+    if activation is not None:
+        return ACTIVATIONS[activation].function(y)
+    return y if residual is None else y + residual
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Forward pass
+#
+# Between `modeling` and this there are no common functions, but the same results to rounding: there every
+# gradient exists, here weights are packed once, and nothing is padded but attention's rows. Shapes: T
+# tokens in all, N sequences of a group, W tokens of its longest one, H heads of size K, D hidden, M masked
+# tokens.
+
 
 Dense = Callable[..., tf.Tensor]  # of the arguments of `onednn.dense`, with weights as the blocks have them
 
@@ -160,7 +404,7 @@ def embed(weights: Embeddings, batch: dict[str, tf.Tensor], epsilon: float) -> t
         (weights.positions, batch["positions_T"]),
     )
     x_TD = tf.add_n([tf.gather(table, rows_T) for table, rows_T in tables])
-    return onednn.norm(x_TD, weights.norm, epsilon)
+    return norm(x_TD, weights.norm, epsilon)
 
 
 def lay_out(batch: dict[str, tf.Tensor], groups: int, heads: int, dtype: str) -> Layout:
@@ -181,9 +425,9 @@ def run_block(x_TD: tf.Tensor, weights: Block, layout: Layout, bert: BertConfig,
     """Returns the output of a block for vectors of tokens, [T, D] in their type."""
     heads_TD = attend(dense(x_TD, weights.qkv, None, None), layout, bert.num_attention_heads)
     epsilon = bert.layer_norm_eps
-    x_TD = onednn.norm(dense(heads_TD, weights.attention_output, None, x_TD), weights.attention_norm, epsilon)
+    x_TD = norm(dense(heads_TD, weights.attention_output, None, x_TD), weights.attention_norm, epsilon)
     inner_TF = dense(x_TD, weights.intermediate, bert.hidden_act, None)
-    return onednn.norm(dense(inner_TF, weights.output, None, x_TD), weights.output_norm, epsilon)
+    return norm(dense(inner_TF, weights.output, None, x_TD), weights.output_norm, epsilon)
 
 
 @tf.function(autograph=False)  # traced once for all blocks
@@ -206,7 +450,7 @@ def _attend_group(vectors: tf.Tensor, group: Attended, heads: int) -> tf.Tensor:
     sequences, width = tf.shape(group.added)[0], tf.shape(group.added)[3]
     parts = tf.reshape(tf.gather(vectors, group.vectors), [3, sequences, heads, width, size])
     query, key, value = tf.unstack(parts, num=3)
-    shares = tf.nn.softmax(onednn.scores(query, key, group.added))
+    shares = tf.nn.softmax(scores(query, key, group.added))
     return tf.reshape(tf.matmul(shares, value), [-1, size])
 
 
@@ -238,14 +482,14 @@ def finish(
         logits_T2 = _linear(tf.cast(x_TD, tf.float32), weights[0])
         return {"start_logits": logits_T2[:, 0], "end_logits": logits_T2[:, 1]}
     if head == "classify":
-        pooled_ND = onednn.dense(tf.gather(x_TD, batch["firsts_N"]), weights[0], None, None)
+        pooled_ND = dense(tf.gather(x_TD, batch["firsts_N"]), weights[0], None, None)
         return {"logits": _linear(tf.tanh(tf.cast(pooled_ND, tf.float32)), weights[1])}
     *transform, table = weights
     x_MD = tf.gather(x_TD, batch["masked_M"])
     if transform:
-        x_MD = tf.cast(onednn.dense(x_MD, transform[0], bert.hidden_act, None), tf.float32)
+        x_MD = tf.cast(dense(x_MD, transform[0], bert.hidden_act, None), tf.float32)
         x_MD = tf.cast(layer_norm(x_MD, transform[1], bert.layer_norm_eps), x_TD.dtype)
-    return {"logits": tf.cast(onednn.dense(x_MD, table, None, None), tf.float32)}
+    return {"logits": tf.cast(dense(x_MD, table, None, None), tf.float32)}
 
 
 def _linear(x: tf.Tensor, weights: Affine) -> tf.Tensor:

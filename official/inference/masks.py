@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference import backends, batching, calibration, rows
 from official.inference.rows import Rows
 from official.inference.source import Source

@@ -8,8 +8,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.inference.rows import Rows
 from official.modeling.encoder import BertEncoder
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 
 # {method: the stages that its outputs need nothing of}
 UNUSED = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from official.data.squad import answers, features, squad_files
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference import backends, batching, calibration
 from official.inference.rows import Rows
 from official.inference.source import Source, Truncation

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from official.data.glue import features, tasks, tsv_files
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.glue import files, tasks
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference import backends, batching, calibration
 from official.inference.rows import Rows
 from official.inference.source import Source, Truncation
@@ -129,8 +129,8 @@ class Classifier:
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
-        table = tsv_files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
-        made = features.make_features(table, self._tokenizer, self._vocabulary, self._length)
+        table = files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
+        made = files.make_features(table, self._tokenizer, self._vocabulary, self._length)
         self.cut.report(made.truncated, self._length)
         firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
         segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)

@@ -10,12 +10,12 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import companions, manager, registry
+from official.checkpoint import manager, registry, sidecar_files
 from official.checkpoint.containers import saved_model
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Options
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.inference import networks
@@ -188,16 +188,16 @@ def find(
     name = f"--{flag}={path}" if flag else path
     settings = _settings_of_run(path)
     checkpoint = registry.open_checkpoint(_best_of_run(path, settings), f"--{flag}" if flag else "path")
-    options = companions.with_settings(Options(), checkpoint)
+    options = sidecar_files.with_settings(Options(), checkpoint)
     try:
         tensors = checkpoint.to_canonical(options).tensors
-        companions.check_source(checkpoint.location, tensors)
+        sidecar_files.check_source(checkpoint.location, tensors)
     except DamagedError as error:
         raise ConfigError(f"{name}: unreadable checkpoint ({error}).") from None
     found = vocab_file or vocabulary_files.find(model_folder.folder_of(checkpoint.location))
     vocab_file = _vocabulary_file(found, settings, checkpoint.location)
     if do_lower_case is None:
-        said = str(companions.config_beside(checkpoint.location))
+        said = str(sidecar_files.config_beside(checkpoint.location))
         do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
     changed = {
         "vocab_file": vocab_file,
@@ -260,7 +260,7 @@ def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, i
 def _settings_of_run(path: str) -> dict:
     """Returns the config.json of a run, or of whatever a folder holds; empty where there is none. Raises
     ConfigError for a run's whose task is none."""
-    beside = companions.config_beside(saved_model.locate(path) or path)
+    beside = sidecar_files.config_beside(saved_model.locate(path) or path)
     settings = json_files.read_json(beside, any_number=True) if beside else {}
     if "task" in settings and "model_type" not in settings:  # the latter has Hugging Face's
         config_lib.FIELDS["task"].checked(settings["task"], str(beside))
@@ -285,7 +285,7 @@ def _best_of_run(path: str, settings: dict) -> str:
 def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
     """Returns the path of the vocabulary: as given, the one beside the weights, or, of runs that kept none,
     the file that it was."""
-    beside = str(companions.config_beside(location))
+    beside = str(sidecar_files.config_beside(location))
     named = json_files.expect(settings, "vocab_file", (str, type(None)), beside, None)
     if not (found or named):
         raise ConfigError(f"{location} has no vocabulary beside it. Give --vocab_file=PATH.")
@@ -298,13 +298,13 @@ def _configuration(settings: dict, changed: dict, location: str) -> Any:
     """Returns the configuration of a fine-tuning run, checked; None of anything else."""
     if settings.get("task") not in _FINE_TUNING:
         return None
-    layers = [(str(companions.config_beside(location)), settings), ("command line", changed)]
+    layers = [(str(sidecar_files.config_beside(location)), settings), ("command line", changed)]
     return config_lib.build_config(layers)
 
 
 def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
-    sizes = companions.sizes_of(tensors)
+    sizes = sidecar_files.sizes_of(tensors)
     told = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
     told = {name: value for name, value in told.items() if value is not None}
     if "num_attention_heads" not in told:

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import companions, registry
+from official.checkpoint import registry, sidecar_files
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Options
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.tensors import Tensors
-from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 
 _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
 _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
@@ -22,7 +22,7 @@ _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of 
 
 def check(checkpoint: registry.Checkpoint, options: Options) -> None:
     """Raises ConfigError where a source is no model that `verify` can build."""
-    options = companions.with_companions(options, checkpoint)
+    options = sidecar_files.with_companions(options, checkpoint)
     try:
         model_config([checkpoint.to_canonical(options).tensors], options)
     except DamagedError as error:
@@ -72,11 +72,11 @@ def verify(source: dict, target: dict, options: Options) -> dict:
 
 def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
     nothing: dict[str, Any] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
-    source = companions.with_companions(options, ends[0])
-    target = companions.with_companions(dataclasses.replace(options, **nothing), ends[1])
+    source = sidecar_files.with_companions(options, ends[0])
+    target = sidecar_files.with_companions(dataclasses.replace(options, **nothing), ends[1])
     if target.num_attention_heads is None:  # nothing there tells them
         target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
-    if companions.config_beside(ends[1].location) is None:
+    if sidecar_files.config_beside(ends[1].location) is None:
         target = dataclasses.replace(target, layer_norm_eps=source.layer_norm_eps)
     return [source, target]
 
@@ -115,7 +115,7 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
       ConfigError: where it cannot be built.
     """
     first = weights[0]
-    sizes = companions.sizes_of(first) | {
+    sizes = sidecar_files.sizes_of(first) | {
         "vocab_size": min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
     }
     hidden = sizes["hidden_size"]

@@ -1,19 +1,391 @@
-"""A job: all its processes, started together, ended together, and started again after a loss."""
+"""A job: its processes, started together, ended together, and started again after a loss."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import ipaddress
+import json
 import os
+import re
 import selectors
+import shlex
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import IO, Literal
 
+from official.config.cluster.slurm import host_names
 from official.io import signals, streams
-from official.launching import hosts as hosts_lib
-from official.launching import ranks as ranks_lib
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Hosts
+
+
+_ENTRY = re.compile(r"([^:]+)(?::(\d{1,5}))?")
+_NAME = re.compile(r"[\w.][\w.-]*")  # of a machine: what other programs take for neither an option nor more
+_MOST_PORTS = 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """An entry of --hosts.
+
+    Attributes:
+      name: the name or address of the machine.
+      port: of its first process; None: any that is free.
+    """
+
+    name: str
+    port: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """A process of a job.
+
+    Attributes:
+      rank: its number in the job.
+      host: the machine that it runs on.
+      port: at which the other processes reach it.
+      is_local: whether it runs on this machine.
+    """
+
+    rank: int
+    host: str
+    port: int
+    is_local: bool
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """Name of the process in messages: its rank and its address."""
+        return f"rank {self.rank} ({self.address})"
+
+
+def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
+    """Returns the machines of --hosts=HOST[:PORT],..., where HOST may have a range: node[0-2,4].
+
+    Raises:
+      ConfigError: for what is no host, or an address that two processes would have.
+    """
+    hosts = [host for entry in _split(text) for host in _read_entry(entry)]
+    if not hosts:
+        raise ConfigError(f"--hosts={text[:100]!r} names no host, expected HOST:PORT,HOST:PORT,...")
+    taken: set[tuple[str, int]] = set()
+    for host in hosts:
+        for port in range(host.port, host.port + instances_per_host) if host.port else ():
+            if port >= _MOST_PORTS or (host.name, port) in taken:
+                problem = "is no port" if port >= _MOST_PORTS else "is there twice"
+                raise ConfigError(
+                    f"--hosts: {host.name}:{port} {problem}; each process takes one, from the port of its"
+                    f" host on (--instances_per_host={instances_per_host}). Give other ports."
+                )
+            taken.add((host.name, port))
+    return hosts
+
+
+def _split(text: str) -> list[str]:
+    """Returns the entries between commas that stand in no brackets."""
+    return [entry.strip() for entry in re.split(r",(?![^\[]*\])", text) if entry.strip()]
+
+
+def _read_entry(entry: str) -> Iterator[Host]:
+    match = _ENTRY.fullmatch(entry)
+    try:
+        names = host_names(match[1]) if match else []
+    except ConfigError:
+        names = []
+    is_port = not match or not match[2] or 0 < int(match[2]) < _MOST_PORTS
+    if not names or not is_port or not all(map(_NAME.fullmatch, names)):
+        raise ConfigError(
+            f"--hosts: {entry[:100]!r} is not HOST, HOST:PORT or HOST[0-2,4]:PORT, with a port from 1 to"
+            " 65535, and a name of letters, digits and . _ -, the first no -."
+        )
+    assert match
+    for name in names:
+        yield Host(name, int(match[2]) if match[2] else None)
+
+
+def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
+    """Returns the processes of a job by rank: those of the first host, then those of the second.
+
+    Raises:
+      ConfigError: for a host elsewhere without a port, and for this machine as 'localhost' among others.
+    """
+    here = {host.name: is_local(host.name) for host in hosts}
+    for host in hosts:
+        if host.port is None and not here[host.name]:
+            raise ConfigError(
+                f"--hosts: {host.name} has no port, and only on this machine a free one is looked for. Give"
+                f" {host.name}:PORT."
+            )
+        if not all(here.values()) and _is_loopback(host.name):
+            raise ConfigError(
+                f"--hosts: {host.name} means another machine to each host. Give a name or an address by which"
+                " the others reach this one."
+            )
+    wanted = sum(instances_per_host for host in hosts if host.port is None)
+    free = iter(_free_ports(wanted))
+    places = [
+        (host.name, next(free) if host.port is None else host.port + instance)
+        for host in hosts
+        for instance in range(instances_per_host)
+    ]
+    return [Worker(rank, name, port, here[name]) for rank, (name, port) in enumerate(places)]
+
+
+def is_local(name: str) -> bool:
+    """Whether a name or an address is one of this machine's."""
+    try:
+        found = {info[4][:2] for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return False
+    return any(_can_bind(str(address)) for address, _ in found)
+
+
+def _can_bind(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _is_loopback(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(name).is_loopback
+    return name == "localhost"
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def tf_config(workers: list[Worker], rank: int) -> str:
+    """Returns TF_CONFIG of a process: who is in the job, and which of them it is."""
+    addresses = [worker.address for worker in workers]
+    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Processes
+
+
+# A host that is cut off kills its processes after so many seconds; ssh notices a cut before.
+SILENCE_SECS = 30.0
+SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+_SSH_FAILED = 255
+ALIVE_SECS = 5.0
+_LONGEST_LINE_BYTES = 2**16
+_GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Command, folder and environment of the processes of a job.
+
+    Attributes:
+      command: its words.
+      folder: its working directory, the same on every host.
+      environment: variables beside those that its host has.
+      ssh: words of the program that starts something on another host.
+    """
+
+    command: tuple[str, ...]
+    folder: str
+    environment: dict[str, str]
+    ssh: tuple[str, ...] = ("ssh",)
+
+
+class Rank:
+    """A process that was started.
+
+    Attributes:
+      worker: its place in the job.
+      code: its exit code once it has ended, 128 + N where signal N has ended it; else None.
+    """
+
+    def __init__(self, order: Order, workers: list[Worker], rank: int):
+        """Starts the process. Raises ConfigError where that cannot even be tried."""
+        self.worker = workers[rank]
+        self.code: int | None = None
+        try:
+            self._process = subprocess.Popen(
+                _words(order, self.worker),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for the launcher, which passes it on
+            )
+        except OSError as error:
+            raise ConfigError(f"{self.worker.name} cannot be started: {error.strerror}.") from None
+        assert self._process.stdout and self._process.stderr
+        self.streams = [
+            Stream(self._process.stdout, sys.stdout.buffer, rank, "stdout"),
+            Stream(self._process.stderr, sys.stderr.buffer, rank, "stderr"),
+        ]
+        variables = {**order.environment, "TF_CONFIG": tf_config(workers, rank)}
+        silence = None if self.worker.is_local else SILENCE_SECS
+        values = {"command": order.command, "folder": order.folder, "environment": variables}
+        self._tell(json.dumps({**values, "silence_secs": silence}))
+
+    def send(self, number: int) -> None:
+        """Sends a signal to the process."""
+        if self.code is None:
+            self._tell(f"signal {number}")
+
+    def drop(self) -> None:
+        """Kills the way to the process, which kills the process: at once here, and within `SILENCE_SECS` on a
+        host that is cut off."""
+        if self.code is None:
+            self._process.kill()
+
+    def keep_alive(self) -> None:
+        """Tells a host elsewhere that the launcher is there; call it every `ALIVE_SECS`, in any thread."""
+        if not self.worker.is_local and self.code is None:
+            self._tell("alive")
+
+    def poll(self) -> bool:
+        """Returns whether the process has ended since the last call."""
+        if self.code is not None or self._process.poll() is None:
+            return False
+        code = self._process.returncode
+        self.code = 128 - code if code < 0 else code
+        self._is_cut_off = not self.worker.is_local and (code < 0 or code == _SSH_FAILED)
+        if self.worker.is_local:
+            _kill_session(self._process.pid)
+        assert self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()  # a guard that is left elsewhere ends by that
+        for stream in self.streams:
+            stream.pass_rest_on()
+        return True
+
+    def is_cut_off(self) -> bool:
+        """Whether it has ended because its host could not be reached, any more or at all."""
+        return self._is_cut_off
+
+    def close(self) -> None:
+        """Ends the process, where it runs still, and gives back what it took here."""
+        self.drop()
+        self._process.wait()
+        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert file
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def how_it_ended(self) -> str:
+        """Returns the end of the process in words: its exit code or signal, or that its host is lost."""
+        assert self.code is not None
+        if self.is_cut_off():
+            return "cannot be reached: ssh has ended"
+        if self.code > 128:
+            with contextlib.suppress(ValueError):
+                return f"was ended by {signal.Signals(self.code - 128).name}"
+        return f"ended with exit code {self.code}"
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin
+        with contextlib.suppress(OSError, ValueError):  # where it has ended, `poll` finds out
+            self._process.stdin.write(f"{line}\n".encode())
+
+
+class Stream:
+    """The standard output or error of a process, passed on line by line with its rank in front."""
+
+    def __init__(self, source: IO[bytes], target: IO[bytes], rank: int, name: str):
+        os.set_blocking(source.fileno(), False)
+        self.source = source
+        self._target = target
+        self._tag = f"[1,{rank}]<{name}>:".encode()
+        self._text = b""
+
+    def pass_on(self) -> bool:
+        """Passes on what is there. Returns False at the end."""
+        try:
+            data = os.read(self.source.fileno(), 2**16)
+        except BlockingIOError:
+            return True
+        except (OSError, ValueError):
+            data = b""
+        *lines, self._text = (self._text + data).split(b"\n")
+        if len(self._text) > _LONGEST_LINE_BYTES or (self._text and not data):
+            lines, self._text = [*lines, self._text], b""
+        if lines:
+            self._target.write(b"".join(self._tag + line + b"\n" for line in lines))
+            self._target.flush()
+        return bool(data)
+
+    def pass_rest_on(self) -> None:
+        """Passes on what is there, without waiting for more, as if it were the end."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.source, selectors.EVENT_READ)
+            while selector.select(0) and self.pass_on():
+                pass
+        if self._text:
+            self._target.write(self._tag + self._text + b"\n")
+            self._target.flush()
+            self._text = b""
+
+
+def ssh_words(ssh: tuple[str, ...], host: str, command: str) -> list[str]:
+    """Returns the words that run a command of a shell on another host; ssh never asks for anything."""
+    options = [word for option in SSH_OPTIONS for word in ("-o", option)]
+    return [*ssh, *options, host, command]
+
+
+def answers(ssh: tuple[str, ...], host: str, stop: Callable[[], bool]) -> bool:
+    """Returns whether a host can be reached through ssh. `stop` ends the wait for that."""
+    with subprocess.Popen(
+        ssh_words(ssh, host, "true"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        while process.poll() is None:
+            if stop():
+                process.kill()
+            time.sleep(0.05)
+        return process.returncode == 0
+
+
+def _words(order: Order, worker: Worker) -> list[str]:
+    guard = [sys.executable, "-I", "-S", _GUARD]
+    if worker.is_local:
+        return guard
+    return ssh_words(order.ssh, worker.host, f"exec {shlex.join(guard)}")
+
+
+def _kill_session(session: int) -> None:
+    """Kills what is left of a guard's session: something, where the guard itself was killed."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if int(fields[3]) == session and fields[0] != b"Z":
+                os.kill(int(name), signal.SIGKILL)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Job
+
 
 # Ends that are the run's own: nothing would be better the next time.
 OWN_CODES = (1, 2, 3, *(128 + number for number in signals.NUMBERS))
@@ -40,9 +412,9 @@ class Job:
       host_timeout_secs: how long a host that was lost is waited for before that.
     """
 
-    hosts: list[hosts_lib.Host]
+    hosts: list[Host]
     instances_per_host: int
-    order: ranks_lib.Order
+    order: Order
     max_restarts: int = 0
     host_timeout_secs: float = 600.0
 
@@ -112,12 +484,12 @@ class _Inbox:
 
 
 def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
-    workers = hosts_lib.make_workers(job.hosts, job.instances_per_host)
-    ranks: list[ranks_lib.Rank] = []
+    workers = make_workers(job.hosts, job.instances_per_host)
+    ranks: list[Rank] = []
     ended = threading.Event()
     try:
         for worker in workers:
-            ranks.append(ranks_lib.Rank(job.order, workers, worker.rank))
+            ranks.append(Rank(job.order, workers, worker.rank))
         if not all(worker.is_local for worker in workers):
             threading.Thread(target=_keep_alive, args=(ranks, ended), daemon=True).start()
         return _Watch(ranks, inbox, say).to_the_end()
@@ -127,10 +499,10 @@ def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
             rank.close()
 
 
-def _keep_alive(ranks: list[ranks_lib.Rank], ended: threading.Event) -> None:
+def _keep_alive(ranks: list[Rank], ended: threading.Event) -> None:
     """Tells other hosts that the launcher is there; in a thread, for output that nobody takes holds up the
     main one."""
-    while not ended.wait(ranks_lib.ALIVE_SECS):
+    while not ended.wait(ALIVE_SECS):
         for rank in ranks:
             rank.keep_alive()
 
@@ -138,11 +510,11 @@ def _keep_alive(ranks: list[ranks_lib.Rank], ended: threading.Event) -> None:
 class _Watch:
     """Processes that run: passes their output on, and ends all when one has ended."""
 
-    def __init__(self, ranks: list[ranks_lib.Rank], inbox: _Inbox, say: Callable[[str], None]):
+    def __init__(self, ranks: list[Rank], inbox: _Inbox, say: Callable[[str], None]):
         self._ranks = ranks
         self._inbox = inbox
         self._say = say
-        self._cause: ranks_lib.Rank | None = None  # who ended first, and not with 0
+        self._cause: Rank | None = None  # who ended first, and not with 0
         self._steps: list[tuple[float, int]] = []  # (when, signal) that still have to be sent; 0: drop
         self._has_told = False  # the others to end: what they do then is no cause
         self._passed_on: int | None = None
@@ -197,7 +569,7 @@ class _Watch:
             self._note(min(failed, key=_weight))
         self._do_due_steps()
 
-    def _note(self, failed: ranks_lib.Rank) -> None:
+    def _note(self, failed: Rank) -> None:
         """Takes in who has ended: the first one begins the end of all; one that ends by itself just after it
         may have caused it."""
         if self._cause is None:
@@ -205,7 +577,7 @@ class _Watch:
         elif not self._has_told:
             self._cause = min(self._cause, failed, key=_weight)
 
-    def _begin_the_end(self, cause: ranks_lib.Rank) -> None:
+    def _begin_the_end(self, cause: Rank) -> None:
         """Plans the end of all: how long the others have for it."""
         self._cause = cause
         first = _TOGETHER_SECS if cause.code in OWN_CODES and cause.code != 2 else _CAUSE_SECS
@@ -241,7 +613,7 @@ class _Watch:
         return Ending("lost", code if LOST_PEER < code < 126 else LOST_PEER, tuple(sorted(cut_off)))
 
 
-def _weight(rank: ranks_lib.Rank) -> tuple[bool, bool, int]:
+def _weight(rank: Rank) -> tuple[bool, bool, int]:
     """Orders ends that were seen at a time: causes before what follows from them."""
     return rank.code not in OWN_CODES, rank.code == LOST_PEER, rank.worker.rank
 
@@ -255,7 +627,7 @@ def _wait_for_hosts(
         return None
     say(f"waiting for {', '.join(cut_off)}, at most {job.host_timeout_secs:g} s")
     began = time.monotonic()
-    quiet = began + ranks_lib.SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
+    quiet = began + SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
     missing = list(cut_off)
     while time.monotonic() < began + job.host_timeout_secs or not missing:
         missing = [host for host in cut_off if not _answers(job, host, inbox)]
@@ -271,4 +643,4 @@ def _wait_for_hosts(
 
 
 def _answers(job: Job, host: str, inbox: _Inbox) -> bool:
-    return ranks_lib.answers(job.order.ssh, host, lambda: inbox.received is not None)
+    return answers(job.order.ssh, host, lambda: inbox.received is not None)

@@ -1,8 +1,4 @@
-"""poprun's command line for a job on IPU pods, as a shell reads it.
-
-poprun is Graphcore's launcher. The published runs spell their options differently and set other limits, so
-there is a dialect for each program (`dialects`): for a published run it is the published command line.
-"""
+"""poprun's command lines for a job on IPU pods."""
 
 from __future__ import annotations
 
@@ -11,11 +7,265 @@ import ipaddress
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from official.io.errors import ConfigError, nearest_multiples
-from official.launching.dialects import LOCAL_ARGS, Dialect
-from official.launching.topology import Topology
+
+# -----------------------------------------------------------------------------------------------------------
+# Topology
+#
+# Source: the logs of poprun in Graphcore's guide and in the published tutorial for Kubernetes. Each row
+# shares out the replicas below it; a replica's cell is its number. Names that have no room are numbers in
+# brackets.
+
+
+_NAME_COLUMNS = 9  # of a row's name
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Hosts and instances that share out the replicas of a job.
+
+    Attributes:
+      hosts: names of the machines.
+      instances: processes of the job, as many on each host.
+      replicas: of the whole job, as many in each instance.
+      link_domains: IPU-Link domains; None: the job has no IPUs.
+    """
+
+    hosts: tuple[str, ...]
+    instances: int
+    replicas: int
+    link_domains: int | None = None
+
+
+def draw(topology: Topology) -> str:
+    """Returns the table. Every number of cells of a row divides the number of replicas, or has no cell of its
+    own width; then cells are shared out as evenly as they can be."""
+    digits = len(str(topology.replicas - 1))
+    columns = [f" {number:<{digits}} " for number in range(topology.replicas)]
+    rows: list[tuple[str, Sequence[object]]] = [("hosts", topology.hosts)]
+    if topology.link_domains is not None:
+        rows.append(("ILDs", range(topology.link_domains)))
+    rows += [("instances", range(topology.instances)), ("replicas", columns)]
+    cells = [_cells(list(map(str, values)), columns) for _, values in rows]
+    width = sum(map(len, columns)) + len(columns) - 1
+    inside = width + _NAME_COLUMNS + 3
+    title = "poprun topology" if topology.link_domains is not None else "topology"
+    lines = [f" {'=' * inside}", f"|{_centred(title, inside)}|", f"|{'=' * inside}|"]
+    rule = f"|{'-' * (_NAME_COLUMNS + 2)}|{'-' * width}|"
+    for number, ((name, _), row) in enumerate(zip(rows, cells)):
+        lines += [rule] * (number > 0) + [f"| {name:<{_NAME_COLUMNS}} |{'|'.join(row)}|"]
+    return "\n".join([*lines, f" {'-' * inside}", *_legend(topology.hosts, cells[0])])
+
+
+def _cells(values: list[str], columns: list[str]) -> list[str]:
+    """Returns the cells of a row: values, each over its share of the columns."""
+    if values == columns:
+        return values
+    cells = []
+    for number, value in enumerate(values):
+        first, end = (len(columns) * each // len(values) for each in (number, number + 1))
+        room = sum(map(len, columns[first:end])) + end - first - 1
+        cells.append(_centred(value if len(value) + 2 <= room else f"[{number}]", room))
+    return cells
+
+
+def _centred(text: str, room: int) -> str:
+    """Returns a text in the middle; where that is not possible, further left."""
+    left = (room - len(text)) // 2
+    return " " * left + text + " " * (room - len(text) - left)
+
+
+def _legend(hosts: Sequence[str], cells: list[str]) -> list[str]:
+    return [f"[{number}] {name}" for number, name in enumerate(hosts) if f"[{number}]" in cells[number]]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Dialects of the published programs
+#
+# Sources: README_Benchmarks.md of PopART BERT, the README of packed BERT (MLPerf Training 2.0), the
+# Kubernetes tutorial "Distributed training on multiple IPUs" (PyTorch), and pretrain_distributed.sh of the
+# programs for TensorFlow 1 and 2.
+
+
+_CACHE = "--executable_cache_path=${LOCAL_HOME:-/localdata/${USER:-}}/exec_cache"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """Spelling of the published command line of a program.
+
+    Attributes:
+      label: of the program, for people.
+      options: of poprun, in their order; {names} are values of a plan.
+      global_args: of mpirun as a whole.
+      local_args: of mpirun for each instance.
+      values: of {names} that a plan leaves open; $NAMES are variables of the shell that starts it.
+      exports: variables that are set before.
+      prefix: variables in front of the command.
+      counts_local_replicas: whether the program's own number of replicas is that of one instance.
+    """
+
+    label: str
+    options: tuple[str, ...]
+    global_args: str = ""
+    local_args: str = ""
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    exports: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    prefix: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    counts_local_replicas: bool = False
+
+
+GLOBAL_ARGS, LOCAL_ARGS = "--mpi-global-args={global_args}", "--mpi-local-args={local_args}"
+_OF_BENCHMARKS = {
+    "hosts": "$HOSTS",
+    "vipu_server_host": "$VIPU_SERVER_HOST",
+    "tcp_if_include": "$TCP_IF_INCLUDE",
+}
+_OF_SCRIPTS = _OF_BENCHMARKS | {"vipu_server_host": "$VIPU_HOST", "vipu_partition": "$VIPU_PARTITION_NAME"}
+_BTL, _OOB = "--mca btl_tcp_if_include {tcp_if_include}", "--mca oob_tcp_if_include {tcp_if_include}"
+DIALECTS = {
+    "popart": Dialect(
+        "PopART",
+        (
+            "-vv",
+            "--num-instances={num_instances}",
+            "--num-replicas={num_replicas}",
+            "--num-ilds={num_ilds}",
+            "--ipus-per-replica={ipus_per_replica}",
+            "--vipu-server-host={vipu_server_host}",
+            "--host={hosts}",
+            "--vipu-partition={vipu_partition}",
+            "--vipu-cluster={vipu_cluster}",
+            "--update-partition=yes",
+            "--remove-partition=no",
+            "--reset-partition=no",
+            "--print-topology=yes",
+            "--vipu-server-timeout=1200",
+            GLOBAL_ARGS,
+            LOCAL_ARGS,
+        ),
+        global_args=f"--tag-output --allow-run-as-root {_BTL} {_OOB}",
+        local_args=(
+            "-x OPAL_PREFIX -x CPATH -x IPUOF_VIPU_API_TIMEOUT=1200 -x POPLAR_ENGINE_OPTIONS"
+            " -x HOROVOD_STALL_CHECK_TIME_SECONDS -x HOROVOD_POPART_BROADCAST_TIMEOUT"
+        ),
+        values=_OF_BENCHMARKS | {"vipu_partition": "gcl128", "vipu_cluster": "c128"},
+        exports={
+            "POPLAR_ENGINE_OPTIONS": (
+                '{"target.hostSyncTimeout": "1200", "target.syncReplicasIndependently": "true"}'
+            ),
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "120",
+            "HOROVOD_POPART_BROADCAST_TIMEOUT": "120",
+        },
+        counts_local_replicas=True,
+    ),
+    "packed": Dialect(
+        "packed PopART (MLPerf 2.0)",
+        (
+            "-vv",
+            "--remove-partition=0",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            "--num-ilds={num_ilds}",
+            "--ipus-per-replica {ipus_per_replica}",
+            "--numa-aware=yes",
+            "--host {hosts}",
+            "--vipu-server-host={vipu_server_host}",
+            "--vipu-server-timeout=600",
+            "--vipu-partition={vipu_partition}",
+            "--vipu-cluster={vipu_cluster}",
+            "--reset-partition=no",
+            "--update-partition=no",
+            GLOBAL_ARGS,
+            LOCAL_ARGS,
+        ),
+        global_args=f"--tag-output --allow-run-as-root {_OOB} {_BTL}",
+        local_args=(
+            "-x SHARED_EXECUTABLE_CACHE -x LD_LIBRARY_PATH -x OPAL_PREFIX -x PATH"
+            " -x HOROVOD_STALL_CHECK_TIME_SECONDS=600 -x HOROVOD_LOG_LEVEL=OFF"
+            " -x HOROVOD_POPART_BROADCAST_TIMEOUT=600 -x CPATH -x PYTHONPATH -x IPUOF_VIPU_API_TIMEOUT=600"
+            " -x POPLAR_ENGINE_OPTIONS -x POPLAR_LOG_LEVEL=OFF -x POPART_LOG_LEVEL=OFF -x GCL_LOG_LEVEL=OFF"
+        ),
+        values=_OF_BENCHMARKS | {"vipu_partition": "$PARTITION_NAME", "vipu_cluster": "$CLUSTER_NAME"},
+        exports={
+            "NUM_INSTANCE": "{num_instances}",
+            "NUM_REPLICAS": "{num_replicas}",
+            "NUM_ILDS": "{num_ilds}",
+            "IPUS_PER_REPLICA": "{ipus_per_replica}",
+        },
+    ),
+    "pytorch": Dialect(
+        "PyTorch (Kubernetes tutorial)",
+        (
+            "--allow-run-as-root 1",
+            "--vv",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            GLOBAL_ARGS,
+            "--ipus-per-replica {ipus_per_replica}",
+        ),
+        global_args="--tag-output",
+        prefix={"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1"},
+        counts_local_replicas=True,
+    ),
+    "tf1": Dialect(
+        "TensorFlow 1",
+        (
+            "--host {hosts}",
+            "--num-ilds {num_ilds}",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            "--ipus-per-replica {ipus_per_replica}",
+            "--vipu-server-host={vipu_server_host}",
+            "--reset-partition=yes",
+            "--update-partition=yes",
+            "--remove-partition=no",
+            "--vipu-partition={vipu_partition}",
+            "--print-topology=yes",
+            GLOBAL_ARGS,
+            LOCAL_ARGS,
+        ),
+        global_args=f"{_BTL} {_OOB}",
+        local_args=(
+            "-x TF_CPP_VMODULE='poplar_compiler=0, poplar_executor=0' -x HOROVOD_LOG_LEVEL=WARN"
+            " -x IPUOF_LOG_LEVEL=WARN -x POPLAR_LOG_LEVEL=WARN -x CPATH -x GCL_LOG_LEVEL=WARN"
+            f" -x TF_POPLAR_FLAGS={_CACHE}"
+        ),
+        values=_OF_SCRIPTS,
+    ),
+    "tf2": Dialect(
+        "TensorFlow 2",
+        (
+            "-vv",
+            "--host {hosts}",
+            "--num-ilds {num_ilds}",
+            "--num-instances {num_instances}",
+            "--num-replicas {num_replicas}",
+            "--ipus-per-replica {ipus_per_replica}",
+            "--vipu-server-host={vipu_server_host}",
+            "--vipu-cluster={vipu_cluster}",
+            "--vipu-allocation={vipu_allocation}",
+            "--reset-partition=yes",
+            "--update-partition=yes",
+            "--remove-partition=no",
+            "--vipu-partition={vipu_partition}",
+            GLOBAL_ARGS,
+        ),
+        global_args=f"{_BTL} {_OOB}",
+        values=_OF_SCRIPTS | {"vipu_allocation": "$VIPU_ALLOCATION_NAME"},
+        prefix={"TF_POPLAR_FLAGS": _CACHE},
+    ),
+}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Command line
+#
+# poprun is Graphcore's launcher. The published runs spell their options differently and set other limits,
+# so there is a dialect for each program (`dialects`): for a published run it is the published command line.
+
 
 _IPUS_OF_A_LINK_DOMAIN = 64  # those of a POD64
 _SAFE = re.compile(r"[\w.,:/=+@%-]+")

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import layers, sequence_rows
-from official.modeling.dropout import split_seed
+from official.modeling import layers, varlen
+from official.modeling.layers import sizes, split_seed
 from official.modeling.operations import Operations
-from official.modeling.sequence_rows import Places
-from official.modeling.shapes import sizes
+from official.modeling.varlen import Places
 
 if TYPE_CHECKING:
     from official.modeling.blocks import Context
@@ -36,8 +35,8 @@ def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Te
     if "places" in features:
         return features["places"]
     ids_BL = features.get("sequence_ids")
-    if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= sequence_rows.SHORTEST_ROW:
-        return sequence_rows.find_places(ids_BL, heads)
+    if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= varlen.SHORTEST_ROW:
+        return varlen.find_places(ids_BL, heads)
     return scores(features)
 
 
@@ -154,12 +153,12 @@ def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Ten
     """Returns the heads' outputs where every sequence is a row of its own."""
     _, length, columns = sizes(products_BLE)
     size = columns // (3 * heads)
-    parts = sequence_rows.take_apart(tf.reshape(products_BLE, [-1, size]), places.products)
+    parts = varlen.take_apart(tf.reshape(products_BLE, [-1, size]), places.products)
     outputs = []
     for part, is_token_NW, part_seed in zip(parts, places.is_token_NW, split_seed(seed, len(parts))):
         width = sizes(is_token_NW)[1]
         query, key, value = tf.unstack(tf.reshape(part, [3, -1, heads, width, size]), num=3)
         output_NHWK = ops.attend(query, key, value, padding_scores(is_token_NW), rate, part_seed)
         outputs.append(tf.reshape(output_NHWK, [-1, size]))
-    together = sequence_rows.put_together(outputs, places.heads)
+    together = varlen.put_together(outputs, places.heads)
     return tf.reshape(together, [-1, length, columns // 3])

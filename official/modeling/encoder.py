@@ -2,26 +2,132 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import (
-    attention,
-    blocks,
-    embeddings,
-    heads,
-    layers,
-    operations,
-    read_positions,
-    stages,
-    unpadded,
-)
-from official.modeling.dropout import split_seed
-from official.modeling.read_positions import Reads
+from official.modeling import attention, blocks, heads, layers, operations, stages, varlen
+from official.modeling.heads import predicted_first
+from official.modeling.layers import dropout, normal_initializer, sizes, split_seed
 from official.modeling.recomputation import recomputed
 from official.modeling.stages import Stage, Staged, Tensors
+
+# -----------------------------------------------------------------------------------------------------------
+# Embeddings
+
+
+class Weights(NamedTuple):
+    """The tables [rows, D] and the LayerNorm over their sum, float32."""
+
+    words: tf.Tensor
+    types: tf.Tensor
+    positions: tf.Tensor
+    norm: layers.Norm
+
+
+class Embeddings(tf.keras.layers.Layer):
+    """The variables of the embeddings; `run` is what they do."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(name="embeddings", dtype="float32")
+        tables = {
+            "word_embeddings": config.vocab_size,
+            "token_type_embeddings": config.type_vocab_size,
+            "position_embeddings": config.max_position_embeddings,
+        }
+        with tf.name_scope("embeddings"):
+            for name, rows in tables.items():
+                table = self.add_weight(
+                    name=name,
+                    shape=(rows, config.hidden_size),
+                    initializer=normal_initializer(config.initializer_range),
+                )
+                setattr(self, name, table)
+            self.layer_norm = layers.LayerNorm(config.hidden_size)
+
+    def tensors(self) -> Weights:
+        tables = (self.word_embeddings, self.token_type_embeddings, self.position_embeddings)
+        words, types, positions = map(tf.convert_to_tensor, tables)
+        return Weights(words, types, positions, self.layer_norm.tensors())
+
+
+def embed(
+    weights: Weights, features: dict[str, tf.Tensor], seed: tf.Tensor | None, config: BertConfig
+) -> tf.Tensor:
+    """Token ids to vectors. In float32: it is a small share of the time, and the result feeds every residual.
+
+    Args:
+      weights: of the embeddings.
+      features: `input_ids` and `segment_ids` int32 [B, L]; `position_ids` int32 [B, L], of each token in its
+        own sequence, in [0, max_position_embeddings). Without the latter a token's position is its place in
+        the row.
+      seed: of dropout.
+      config: of the model.
+
+    Returns:
+      float32 [B, L, D].
+    """
+    input_ids_BL = features["input_ids"]
+    words_BLD = layers.gather_rows(weights.words, input_ids_BL)
+    # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
+    is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
+    types_BLD = layers.exact_matmul_2d(is_type_BLT, weights.types)
+    if "position_ids" in features:
+        positions = layers.gather_rows(weights.positions, features["position_ids"])  # [B, L, D]
+    else:
+        positions = weights.positions[: sizes(input_ids_BL)[1]]  # [L, D]
+    x_BLD = layers.layer_norm(words_BLD + types_BLD + positions, weights.norm, config.layer_norm_eps)
+    return dropout(x_BLD, config.hidden_dropout_prob, seed)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Positions that the heads read
+#
+# The vectors that are read stand as in a row whose predicted tokens are its first: those of the P predicted
+# tokens, then one of each sequence's [CLS]. R is the number of both.
+
+
+class Reads(NamedTuple):
+    """Positions that heads read.
+
+    Attributes:
+      positions_BR: int32, in [0, L).
+      predicted: P, of the first positions: a number, or int32 [] where it is known only when it runs.
+    """
+
+    positions_BR: tf.Tensor
+    predicted: int | tf.Tensor
+
+
+def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
+    """Returns the positions that the masked-LM head and the pooler read; `features` as `BertPretrainer` takes
+    them."""
+    first = predicted_first(features)
+    predicted_BP = _first(features, first) if first else features["masked_lm_positions"]
+    return Reads(tf.concat([predicted_BP, _cls(features, first)], axis=1), sizes(predicted_BP)[1])
+
+
+def of_sequences(features: dict[str, tf.Tensor]) -> Reads:
+    """Returns the positions that the pooler alone reads."""
+    return Reads(_cls(features, predicted_first(features)), 0)
+
+
+def _cls(features: dict[str, tf.Tensor], slot: int) -> tf.Tensor:
+    """Returns the position of each sequence's [CLS], int32 [B, S]."""
+    positions_BS = features.get("cls_positions")
+    return _first(features, 1) + slot if positions_BS is None else positions_BS
+
+
+def _first(features: dict[str, tf.Tensor], count: int) -> tf.Tensor:
+    """Returns the numbers 0, 1, .. count - 1 of each row, int32 [B, count]."""
+    batch = sizes(features["input_ids"])[0]
+    return tf.tile(tf.range(count)[None], [batch, 1])
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Encoder
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +166,7 @@ class BertEncoder(tf.keras.layers.Layer):
           recompute: what is computed again in the backward pass: `none`, `attention` (scores, softmax and
             dropout between query, key, value and the heads' outputs) or `block` (all between the vectors
             before and behind a block).
-          unpad: computes nothing for padding, see `official.modeling.unpadded`. Not for functions with
+          unpad: computes nothing for padding, see `official.modeling.varlen`. Not for functions with
             jit_compile, and not for rows of several sequences.
           narrow: the last block computes only the vectors that a model's heads read, see `stages`. Other
             numbers are dropped in it.
@@ -71,7 +177,7 @@ class BertEncoder(tf.keras.layers.Layer):
         self.unpad, self._narrow = unpad, narrow
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
-            self.embeddings = embeddings.Embeddings(config)
+            self.embeddings = Embeddings(config)
             with tf.name_scope("encoder"):
                 self.blocks = [kind.Block(config, index) for index in range(config.num_hidden_layers)]
             self.pooler = layers.Dense(
@@ -99,7 +205,7 @@ class BertEncoder(tf.keras.layers.Layer):
         `pooler`.
 
         Where the encoder is narrow, the last block gives only the vectors that `find_reads` finds, `sequence`
-        [B, R, D]; see `official.modeling.read_positions`.
+        [B, R, D]; see `official.modeling.encoder`.
 
         They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
         [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
@@ -118,7 +224,7 @@ class BertEncoder(tf.keras.layers.Layer):
         """Returns where `sequence` of a pre-training model has the predicted tokens: int32 [B, P], or the
         number of them where they are the first of each row."""
         if self._narrow:
-            return read_positions.of_pretraining(features).predicted
+            return of_pretraining(features).predicted
         return heads.predicted_first(features) or features["masked_lm_positions"]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
@@ -130,7 +236,7 @@ class BertEncoder(tf.keras.layers.Layer):
         `unpadded.run` for what it asks of a batch without padding."""
         if self.unpad:
             left_out = ("seen", "sequence") if self._narrow else ("seen",)
-            return unpadded.run(model, features, self._config, dropout_seed, left_out)
+            return varlen.run(model, features, self._config, dropout_seed, left_out)
         return stages.run(model, features, dropout_seed)
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
@@ -151,7 +257,7 @@ class BertEncoder(tf.keras.layers.Layer):
 
     def _embeddings_stage(self) -> Stage:
         def run(weights, carried, features, seed):
-            x_BLD = embeddings.run(weights, features, seed, self._config)
+            x_BLD = embed(weights, features, seed, self._config)
             return {"sequence": tf.cast(x_BLD, self.compute_dtype), "seen": self._seen(features)}
 
         layer = self.embeddings

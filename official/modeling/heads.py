@@ -8,9 +8,7 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import layers
-from official.modeling.activations import ACTIVATIONS
-from official.modeling.initializers import normal_initializer
-from official.modeling.shapes import sizes
+from official.modeling.layers import ACTIVATIONS, normal_initializer, sizes
 
 
 class MaskedLMWeights(NamedTuple):

@@ -1,20 +1,291 @@
-"""Building blocks of every layer stack: dense product, LayerNorm, gather.
-
-A class holds variables, a NamedTuple their tensors, and a function computes with the tensors. Layers create
-their variables when they are made, under the name scope of the caller: shapes are known from the
-configuration, and names do not depend on how a layer is used.
-"""
+"""Parts of every layer stack: dense products, LayerNorm, gather, activations, dropout, first weights."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
-from official.modeling import copies, products
-from official.modeling.initializers import normal_initializer
-from official.modeling.shapes import sizes
+from official.io import quiet
+from official.io.processor import Processor, processor
+from official.modeling import low_precision_weights
+
+# -----------------------------------------------------------------------------------------------------------
+# Shapes
+
+
+def sizes(x: tf.Tensor) -> list:
+    """Returns the sizes of a tensor: numbers where they are known, scalar tensors elsewhere (batches of one
+    length each have no fixed L)."""
+    return [
+        dynamic if static is None else static for static, dynamic in zip(x.shape, tf.unstack(tf.shape(x)))
+    ]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# First values of weights
+
+
+def normal_initializer(stddev: float) -> Callable:
+    """Returns BERT's initializer: normal, redrawn beyond two standard deviations. Its numbers follow from the
+    seed of the run."""
+
+    def draw(shape, dtype=tf.float32):
+        if tf.executing_eagerly():
+            # In commands without a strategy, a first weight is the first that is compiled.
+            quiet.silence_compiler()
+        seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+        numbers = _truncated_normal(tf.TensorShape(shape).num_elements())(seed, tf.constant(stddev))
+        return tf.cast(tf.reshape(numbers, shape), dtype)
+
+    return draw
+
+
+def glorot_initializer(shape: tuple[int, ...], dtype=tf.float32, **_) -> tf.Tensor:
+    """Returns uniform numbers of variance 2 / (sum of both fans), the fans as Keras reads them from the shape
+    [..., in, out]. Source: Glorot and Bengio 2010."""
+    taps = math.prod(shape[:-2])
+    limit = math.sqrt(6 / (taps * (shape[-2] + shape[-1])))
+    seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
+    words = random_words(seed, taps * shape[-2], shape[-1])
+    return tf.cast(tf.reshape(limit * (tf.cast(words, tf.float32) * (2 / RANDOM_WORDS) - 1), shape), dtype)
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def _truncated_normal(count: int) -> Callable:
+    """Returns (seed, stddev) -> `count` numbers, float32, compiled: TensorFlow's own takes four times as
+    long, seconds for BERT-base.
+
+    It is the inverse of the distribution function, of uniform numbers, which comes to the same as redrawing.
+    """
+
+    columns = math.gcd(count, 1024)  # threads share rows
+
+    @tf.function(jit_compile=True, autograph=False)
+    def draw(seed, stddev):
+        uniform = tf.cast(random_words(seed, count // columns, columns), tf.float32) * (2 / RANDOM_WORDS) - 1
+        return stddev * math.sqrt(2) * tf.math.erfinv(math.erf(math.sqrt(2)) * uniform)
+
+    return draw
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Activations
+#
+# A row's name is that of `official.config.model.ACTIVATIONS`, which has the names that other projects give
+# it.
+
+
+class Activation(NamedTuple):
+    """An activation.
+
+    Attributes:
+      function: of a tensor of any float type, in whose type the result is.
+      slope: its derivative, of a float32 tensor.
+    """
+
+    function: Callable
+    slope: Callable
+
+
+def _gelu(x: tf.Tensor, approximate: bool) -> tf.Tensor:
+    """Returns GELU in the type of x, computed in float32: the cube of the tanh form overflows float16."""
+    return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate=approximate), x.dtype)
+
+
+def _gelu_tanh_slope(x: tf.Tensor) -> tf.Tensor:
+    """Derivative of 0.5 x (1 + tanh(c (x + 0.044715 x^3))), c = sqrt(2 / pi)."""
+    c, cubic = 0.7978845608028654, 0.044715
+    tanh = tf.tanh(c * x * (1 + cubic * x * x))
+    return 0.5 * (1 + tanh) + 0.5 * c * x * (1 - tanh * tanh) * (1 + 3 * cubic * x * x)
+
+
+def _gelu_erf_slope(x: tf.Tensor) -> tf.Tensor:
+    """Derivative of x P(x), P the standard normal distribution function: P(x) + x p(x), p its density."""
+    return 0.5 * (1 + tf.math.erf(x * 0.5**0.5)) + x * tf.exp(-0.5 * x * x) * (2 * math.pi) ** -0.5
+
+
+# Source of both GELUs: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
+ACTIVATIONS = {
+    "gelu_tanh": Activation(functools.partial(_gelu, approximate=True), _gelu_tanh_slope),  # Google's BERT
+    "gelu_erf": Activation(functools.partial(_gelu, approximate=False), _gelu_erf_slope),  # Hugging Face's
+    "relu": Activation(tf.nn.relu, lambda x: tf.cast(x > 0, x.dtype)),
+}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Dropout
+
+
+RANDOM_WORDS = 2**32  # values that a random word can have
+
+
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
+    """Zeroes a share `rate` of `x` and scales the rest, as a pure function of the seed.
+
+    Args:
+      x: any float tensor.
+      rate: probability in [0, 1) of zeroing an element.
+      seed: int32 [2] of this place in this (run, step, micro batch, replica): see `split_seed`; or None to
+        switch dropout off.
+    """
+    if seed is None or rate == 0:
+        return x
+    return tf.where(keep_mask(x, rate, seed), x * (1 / (1 - rate)), tf.zeros([], x.dtype))
+
+
+def split_seed(seed: tf.Tensor | None, count: int) -> list:
+    """Returns `count` seeds, int32 [2], drawn from one, int32 [N]; of None, as many None.
+
+    A hash like `keep_mask`'s, for its reasons; TensorFlow's own `fold_in` gives other numbers in compiled
+    functions.
+    """
+    if seed is None:
+        return [None] * count
+    # Two numbers that differ: each half is a hash of its own.
+    state = tf.constant([[0x9E3779B9, 0x85EBCA6B]], tf.uint32)
+    for word in (*_words(seed), tf.cast(tf.range(count), tf.uint32)[:, None]):
+        state = _mixed(tf.bitwise.bitwise_xor(state, word))
+    return [tf.bitcast(state[index], tf.int32) for index in range(count)]
+
+
+def keep_mask(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns bool of the shape of `x`: which elements dropout keeps, each with probability 1 - rate, to
+    2^-32.
+
+    A hash of the seed and the element's number: in a compiled function it costs next to nothing, so that a
+    backward pass draws the mask again instead of keeping it, and it is the same in every function, compiled
+    or not, on every device.
+    """
+    *rows, columns = sizes(x)
+    dropped = tf.constant(least_kept(rate), tf.uint32)
+    return tf.reshape(random_words(seed, tf.reduce_prod(rows), columns) >= dropped, tf.shape(x))
+
+
+def least_kept(rate: float) -> int:
+    """Returns the least random word of an element that dropout keeps."""
+    return min(round(rate * RANDOM_WORDS), RANDOM_WORDS - 1)
+
+
+def random_words(seed: tf.Tensor, rows: int | tf.Tensor, columns: int | tf.Tensor) -> tf.Tensor:
+    """Returns uint32 [rows, columns], at most 2^32 of them: hashes of the seed, int32 [2], and the element's
+    number.
+
+    One half of the seed is where the hash's counter begins, the other its stride, so that none is another one
+    shifted.
+    """
+    first, stride = _words(seed)
+    stride = tf.bitwise.bitwise_or(stride, tf.constant(1, tf.uint32))
+    # Two short ranges: one of all elements would be made on the host.
+    row = tf.cast(tf.range(rows), tf.uint32)[:, None] * (tf.cast(columns, tf.uint32) * stride) + first
+    return _mixed(row + tf.cast(tf.range(columns), tf.uint32) * stride)
+
+
+def _words(seed: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the words of a seed, int32 [N], as N scalars of uint32.
+
+    Slices: a GPU has no Unpack of uint32, and one of int32 only in the host's memory, so that either would
+    make it wait for the host.
+    """
+    words = tf.bitcast(seed, tf.uint32)
+    return [words[index] for index in range(words.shape[0])]
+
+
+def _mixed(word: tf.Tensor) -> tf.Tensor:
+    """Returns the hash of uint32 numbers. Source: the 32-bit integer hash "lowbias32" (C. Wellons, Hash
+    Prospector, 2018)."""
+    word = _xor_shifted(word, 16) * tf.constant(0x21F0AAAD, tf.uint32)
+    word = _xor_shifted(word, 15) * tf.constant(0x735A2D97, tf.uint32)
+    return _xor_shifted(word, 15)
+
+
+def _xor_shifted(word: tf.Tensor, bits: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(word, tf.bitwise.right_shift(word, tf.constant(bits, tf.uint32)))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Matrix products
+
+
+_WIDE, _FEWEST_ROWS, _MOST_ROWS = 3, 128, 1024  # see `is_wide`
+
+
+def matmul(x_NI: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
+    """Returns x @ kernel, of one type and in it."""
+    if x_NI.dtype == tf.bfloat16 and widens():
+        return _widened(x_NI, kernel_IO)
+    if x_NI.dtype == tf.float32 and is_wide(kernel_IO) and not _has_accelerators():
+        return _transposed_first(x_NI, kernel_IO)
+    return tf.matmul(x_NI, kernel_IO)
+
+
+def is_wide(kernel_IO: tf.Tensor) -> bool:
+    """Tells whether CPUs are faster when they transpose a float32 kernel before they multiply with its
+    transpose, as the gradient does.
+
+    Products with the transpose of such a kernel are 8 to 20 % slower than those with a copy of it that is
+    transposed already, which takes 3 to 7 % of the product. Of other shapes nothing is gained.
+    """
+    rows, columns = kernel_IO.shape
+    return _FEWEST_ROWS <= rows < _MOST_ROWS and columns >= _WIDE * rows
+
+
+def _has_accelerators() -> bool:
+    return any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU", "IPU"))
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def widens() -> bool:
+    """Tells whether bfloat16 products are made as float32 ones of the same numbers: these are faster then."""
+    return not _has_accelerators() and multiplies_bf16_slowly(processor())
+
+
+def multiplies_bf16_slowly(cpu: Processor) -> bool:
+    """Tells whether a processor has instructions for bfloat16 that are slower than those for float32.
+
+    Intel's processors that have AMX are made to multiply bfloat16 with it. Their AVX-512 instructions for it,
+    which are what is left where a virtual machine hides AMX, are no faster than those for float32, and the
+    products made with them slower. AVX512-FP16 came with the same processors.
+    """
+    has = set(cpu.instructions)
+    return "Intel" in cpu.name and {"avx512_bf16", "avx512_fp16"} <= has and "amx_bf16" not in has
+
+
+@tf.custom_gradient
+def _transposed_first(x_NI, kernel_IO):
+    """Returns the product; see `is_wide`."""
+
+    def gradient(upstream):
+        return tf.matmul(upstream, tf.transpose(kernel_IO)), tf.matmul(x_NI, upstream, transpose_a=True)
+
+    return tf.matmul(x_NI, kernel_IO), gradient
+
+
+@tf.custom_gradient
+def _widened(x_NI, kernel_IO):
+    """Returns the product in bfloat16. Products of two such numbers are exact in float32, where they are
+    summed up."""
+
+    def gradient(upstream):
+        wide = tf.cast(upstream, tf.float32)
+        x_gradient = tf.matmul(wide, tf.cast(kernel_IO, tf.float32), transpose_b=True)
+        kernel_gradient = tf.matmul(tf.cast(x_NI, tf.float32), wide, transpose_a=True)
+        return tf.cast(x_gradient, x_NI.dtype), tf.cast(kernel_gradient, kernel_IO.dtype)
+
+    product = tf.matmul(tf.cast(x_NI, tf.float32), tf.cast(kernel_IO, tf.float32))
+    return tf.cast(product, x_NI.dtype), gradient
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Layers
+#
+# A class holds variables, a NamedTuple their tensors, and a function computes with the tensors. Layers
+# create their variables when they are made, under the name scope of the caller: shapes are known from the
+# configuration, and names do not depend on how a layer is used.
+
 
 Bias = Literal["zeros", "normal", "frozen", "none"]
 
@@ -86,7 +357,7 @@ class LayerNorm(tf.keras.layers.Layer):
 def read(variable: tf.Variable, dtype: str, is_shared: bool = False) -> tf.Tensor:
     """Returns a variable's value in the type to compute in. `is_shared`: it is read a second time, and both
     gradients are added."""
-    return copies.cast(variable, dtype, is_shared)
+    return low_precision_weights.cast(variable, dtype, is_shared)
 
 
 def dense(x: tf.Tensor, weights: Affine) -> tf.Tensor:
@@ -119,7 +390,7 @@ def layer_norm(x: tf.Tensor, norm: Norm, epsilon: float) -> tf.Tensor:
 def matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """x [B, ..., in] @ kernel [in, out] as one two-dimensional product, the fastest form for vendor
     libraries."""
-    product = products.matmul(tf.reshape(x, [-1, kernel.shape[0]]), tf.cast(kernel, x.dtype))
+    product = matmul(tf.reshape(x, [-1, kernel.shape[0]]), tf.cast(kernel, x.dtype))
     return tf.reshape(product, [-1, *sizes(x)[1:-1], kernel.shape[1]])
 
 

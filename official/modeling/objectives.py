@@ -1,13 +1,93 @@
-"""Objectives, from a model's outputs and a batch: {metric: (weighted sum, weight)}, the losses first.
-
-A row of a batch is one sequence; rows of several have a label, a weight and a [CLS] for each of them.
-"""
+"""Losses and accuracies of a model's outputs and a batch: {metric: (weighted sum, weight)}, float32."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling import counted, losses, spans
+from official.modeling import dynamic_shapes, operations
+
+# -----------------------------------------------------------------------------------------------------------
+# Losses
+#
+# One place, far above, divides: replicas, micro batches and a ragged last batch then cancel out.
+
+
+def cross_entropy(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, fused: bool | str = False
+) -> tf.Tensor:
+    """Returns sum(weights * -log softmax(logits)[labels]).
+
+    Args:
+      logits: float32 [..., C].
+      labels: int32 [...], in [0, C).
+      weights: float32 [...].
+      fused: which set of operations, see `operations.choose`; others than the plain ones take fewer passes
+        over the logits, which counts where C is a vocabulary.
+    """
+    return tf.reduce_sum(operations.choose(fused).cross_entropy(logits, labels) * weights)
+
+
+def correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns the weight of the predictions that are right; arguments as in `cross_entropy`."""
+    hits = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
+    return tf.reduce_sum(tf.cast(hits, tf.float32) * weights)
+
+
+def squared_error(scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns sum(weights * (scores - labels) ** 2); all float32 [...]."""
+    return tf.reduce_sum(tf.math.squared_difference(scores, labels) * weights)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Logits of spans
+#
+# Shapes: B rows, L tokens of a row, S sequences of a row. Rows of several sequences are those with
+# `cls_positions` int32 [B, S], where each begins; their `sequence_ids` int32 [B, L] have 1.. and 0 for
+# padding.
+
+
+def of_sequences(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the logits of each sequence, with the lowest number for all that is no token of it.
+
+    Args:
+      logits_BL: float32.
+      features: of the batch; `input_mask` int32 [B, L], 0 for padding.
+
+    Returns:
+      float32 [B, L], or [B, S, L]: a token stands where it has its place in the row.
+    """
+    if "cls_positions" in features:
+        return tf.where(_is_own(features), logits_BL[:, None], logits_BL.dtype.min)
+    return tf.where(features["input_mask"] > 0, logits_BL, logits_BL.dtype.min)
+
+
+def in_row(positions: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns where in their rows tokens stand that are counted from the start of their sequences; int32 [B],
+    or [B, S]."""
+    return positions + features.get("cls_positions", 0)
+
+
+def cut_out(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the logits of each sequence of rows of several, from its first token on and 0 beyond its last
+    one: float32 [B, S, L]."""
+    length = logits_BL.shape[1]
+    places_BSL = features["cls_positions"][:, :, None] + tf.range(length)
+    own_BSL = tf.where(_is_own(features), logits_BL[:, None], 0.0)
+    shifted_BSL = tf.gather(own_BSL, tf.minimum(places_BSL, length - 1), batch_dims=2)
+    return tf.where(places_BSL < length, shifted_BSL, 0.0)
+
+
+def _is_own(features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns bool [B, S, L]: whether a token of the row is one of the sequence."""
+    numbers_S = 1 + tf.range(features["cls_positions"].shape[1])
+    return tf.equal(features["sequence_ids"][:, None, :], numbers_S[:, None])
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Objectives
+#
+# A row of a batch is one sequence; rows of several have a label, a weight and a [CLS] for each of them.
+
 
 Terms = dict  # {metric: (weighted sum, weight)}, float32 scalars
 Batch = dict  # {feature: tensor}
@@ -61,8 +141,8 @@ def pretraining_terms(
     weights, labels = pretraining_weights(batch, basis), batch["next_sentence_labels"]
     predicted = (batch["masked_lm_ids"], masked_weights(batch, basis), batch["masked_lm_weights"])
     if logits.shape.rank == 2:
-        numbers_Q = counted.find(batch["masked_lm_weights"])
-        predicted = tuple(counted.pick(values, numbers_Q) for values in predicted)
+        numbers_Q = dynamic_shapes.find(batch["masked_lm_weights"])
+        predicted = tuple(dynamic_shapes.pick(values, numbers_Q) for values in predicted)
     ids, loss_weights, token_weights = predicted
     relation = (
         relation_logits,
@@ -71,15 +151,15 @@ def pretraining_terms(
     )
     return {
         "mlm_loss": (
-            losses.cross_entropy(logits, ids, loss_weights, fused=fused),
+            cross_entropy(logits, ids, loss_weights, fused=fused),
             weights["mlm_loss"],
         ),
-        "nsp_loss": (losses.cross_entropy(*relation), weights["nsp_loss"]),
+        "nsp_loss": (cross_entropy(*relation), weights["nsp_loss"]),
         "mlm_accuracy": (
-            losses.correct(logits, ids, token_weights),
+            correct(logits, ids, token_weights),
             tf.reduce_sum(batch["masked_lm_weights"]),
         ),
-        "nsp_accuracy": (losses.correct(*relation), weights["nsp_loss"]),
+        "nsp_accuracy": (correct(*relation), weights["nsp_loss"]),
     }
 
 
@@ -93,16 +173,16 @@ def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: b
         then costs the more the longer its batch is. Else padding is no answer. Source: compute_loss of
         Google's run_squad.py, and BertForQuestionAnswering of Hugging Face's Transformers, both with padding.
     """
-    logits = outputs if whole_rows else [spans.of_sequences(part, batch) for part in outputs]
+    logits = outputs if whole_rows else [of_sequences(part, batch) for part in outputs]
     parts = [
-        (part, spans.in_row(batch[name], batch), batch["example_weights"])
+        (part, in_row(batch[name], batch), batch["example_weights"])
         for part, name in zip(logits, ("start_positions", "end_positions"))
     ]
     weight = tf.reduce_sum(batch["example_weights"])
     return {
-        "span_loss": (sum(losses.cross_entropy(*part) for part in parts) / 2.0, weight),
-        "start_accuracy": (losses.correct(*parts[0]), weight),
-        "end_accuracy": (losses.correct(*parts[1]), weight),
+        "span_loss": (sum(cross_entropy(*part) for part in parts) / 2.0, weight),
+        "start_accuracy": (correct(*parts[0]), weight),
+        "end_accuracy": (correct(*parts[1]), weight),
     }
 
 
@@ -116,10 +196,10 @@ def label_terms(logits: tf.Tensor, batch: Batch, is_regression: bool) -> Terms:
     """
     weight = tf.reduce_sum(batch["example_weights"])
     if is_regression:
-        error = losses.squared_error(logits[..., 0], batch["labels"], batch["example_weights"])
+        error = squared_error(logits[..., 0], batch["labels"], batch["example_weights"])
         return {"label_loss": (error, weight)}
     labelled = (logits, batch["labels"], batch["example_weights"])
     return {
-        "label_loss": (losses.cross_entropy(*labelled), weight),
-        "label_accuracy": (losses.correct(*labelled), weight),
+        "label_loss": (cross_entropy(*labelled), weight),
+        "label_accuracy": (correct(*labelled), weight),
     }

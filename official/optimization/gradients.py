@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from official.optimization import spread
+from official.optimization import device_placement
 
 
 def accumulate(batch, num_micro_batches: int, micro_step: Callable, like, last_apart: bool = False):
@@ -87,7 +87,7 @@ def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Sums a list of tensors over all replicas, those of each device together and to it; called by every
     replica."""
     reduced: list = list(tensors)
-    for places in spread.by_device(tensors):
+    for places in device_placement.by_device(tensors):
         with tf.device(tensors[places[0]].device):  # or TensorFlow would copy the sums to the replica's own
             sums = reduce_sum([tensors[place] for place in places])
         for place, tensor in zip(places, sums):
@@ -123,7 +123,7 @@ def norm_by_device(tensors: list[tf.Tensor], norm_of: Callable) -> tf.Tensor:
     """Returns the global norm of tensors, each squared on its own device; `norm_of` is that of some that are
     on one."""
     norms = []
-    for places in spread.by_device(tensors):
+    for places in device_placement.by_device(tensors):
         with tf.device(tensors[places[0]].device):
             norms.append(norm_of([tensors[place] for place in places]))
     return tf.linalg.global_norm(norms)

@@ -13,12 +13,56 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from official.config import Config
 from official.config.backends import BACKENDS
+from official.config.table import Config
 from official.optimization import gradients as gradients_lib
-from official.optimization import step_factors
 from official.optimization.loss_scale import LossScale
 from official.optimization.train_state import TrainState
+
+# -----------------------------------------------------------------------------------------------------------
+# Factors of the objective and of the gradients
+
+
+def scale_factor(config: Config, num_micro_batches: int, num_replicas: int) -> int:
+    """Returns the factor that the loss scale gets in the objective of a micro batch.
+
+    With --loss_normalization=global a micro batch's part of the step's mean loss is smaller than its own mean
+    by these two numbers; without them the scale would leave small gradients below what float16 can hold.
+    """
+    return num_micro_batches * num_replicas if config.loss_normalization == "global" else 1
+
+
+def local_factor(config: Config, num_replicas: int) -> float:
+    """Returns the factor of a micro batch's mean loss with --loss_normalization=local: 1, or 1 / replicas
+    with --scale_loss."""
+    return 1.0 / num_replicas if config.scale_loss else 1.0
+
+
+def micro_batch_divisor(config: Config, num_micro_batches: int) -> int:
+    """Returns the divisor of summed gradients that gives their mean over micro batches; 1 where the sum is
+    wanted."""
+    averages = config.loss_normalization == "local" and config.gradient_reduction == "mean"
+    return num_micro_batches if averages else 1
+
+
+def largest_norm(config: Config, num_replicas: int) -> float | None:
+    """Returns the global norm that a step's gradient is clipped to, None for no clipping.
+
+    Source: Graphcore's TF1 BERT: use_nvlamb clips to 1, use_mpclip to the number of replicas.
+    """
+    if config.lamb_variant == "nvlamb":
+        return 1.0
+    if config.lamb_variant == "mpclip":
+        return float(num_replicas)
+    return config.clip_norm if config.clip_scope == "global" else None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Gradients of a step
+#
+# Each stage is a function here or in `gradients`. `make_replica_gradients` is the line of them up to the
+# clipping; the optimizer's `update` applies what comes out.
+
 
 Batch = dict  # {feature: tensor}
 Terms = dict  # {name: (weighted sum, weight)}
@@ -149,7 +193,7 @@ def objective_scale(config: Config, state: TrainState, laid_out: LaidOut) -> tf.
     loss scaling."""
     if not state.loss_scale:
         return tf.constant(1.0)
-    factor = step_factors.scale_factor(config, laid_out.num_micro_batches, laid_out.num_replicas)
+    factor = scale_factor(config, laid_out.num_micro_batches, laid_out.num_replicas)
     return tf.convert_to_tensor(state.loss_scale.scale) * factor
 
 
@@ -162,7 +206,7 @@ def loss_factors(
     --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
     """
     if config.loss_normalization == "local":
-        factor = tf.constant(step_factors.local_factor(config, laid_out.num_replicas))
+        factor = tf.constant(local_factor(config, laid_out.num_replicas))
         return dict.fromkeys(objective.losses, factor)
     weights = gradients_lib.reduce_sum(objective.weights(batch))
     return {name: tf.math.divide_no_nan(1.0, weight) for name, weight in weights.items()}
@@ -236,7 +280,7 @@ def unscale(config: Config, tensors: list[tf.Tensor], scale: tf.Tensor, num_micr
     """Returns accumulated gradients with their divisor: the scale, where no clipping of micro batches has
     divided by it, and the number of micro batches, where their mean is wanted."""
     left: tf.Tensor | float = 1.0 if config.clip_scope == "micro_batch" else scale
-    return Gradients(tensors, left * float(step_factors.micro_batch_divisor(config, num_micro_batches)))
+    return Gradients(tensors, left * float(micro_batch_divisor(config, num_micro_batches)))
 
 
 def narrow(config: Config, gradients: Gradients, loss_scale: LossScale | None) -> Gradients:
@@ -286,7 +330,7 @@ def true_norm(config: Config, gradients: Gradients, norm_of: Callable) -> tf.Ten
 def clip(config: Config, gradients: Gradients, norm: tf.Tensor, num_replicas: int) -> tf.Tensor | float:
     """Returns the factor that unscales the gradients, whose true ones have the norm `norm`, and clips them
     where `step_factors.largest_norm` says so. It is NaN where the norm that clips is not finite."""
-    largest = step_factors.largest_norm(config, num_replicas)
+    largest = largest_norm(config, num_replicas)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor
 

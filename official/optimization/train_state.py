@@ -8,9 +8,9 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from official.config import Config, dynamic_loss_scale, initial_loss_scale, loss_scale_steps
-from official.optimization import kinds, schedules
-from official.optimization.decays import ByStep
+from official.optimization import plain_optimizers, schedules
 from official.optimization.loss_scale import LossScale
+from official.optimization.schedules import ByStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class TrainState:
     the run has trained on, which is where in its data it stands."""
 
     model: tf.keras.Model
-    optimizer: kinds.Optimizer
+    optimizer: plain_optimizers.Optimizer
     schedule: schedules.Schedule
     loss_scale: LossScale | None
     samples: tf.Variable
@@ -40,7 +40,9 @@ class TrainState:
         """Returns {checkpoint name: variable} of the whole state."""
         state = self.model_variables()
         state.update(
-            kinds.slot_variables(self.optimizer, self.optimizer_type, self.model.trainable_variables)
+            plain_optimizers.slot_variables(
+                self.optimizer, self.optimizer_type, self.model.trainable_variables
+            )
         )
         state.update({"global_step": self.optimizer.iterations, "samples": self.samples})
         state.update(self.optimizer.scalars())
@@ -53,7 +55,7 @@ class TrainState:
 def build_state(
     config: Config,
     build_model: Callable[[], tf.keras.Model],
-    build_optimizer: Callable[[Config, schedules.Schedule], kinds.Optimizer],
+    build_optimizer: Callable[[Config, schedules.Schedule], plain_optimizers.Optimizer],
 ) -> TrainState:
     """Builds model and optimizer with all their variables, in the scope of the caller's strategy."""
     model = build_model()

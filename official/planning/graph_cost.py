@@ -18,13 +18,13 @@ from official.config.backends import BACKENDS
 from official.config.device_memory import DEVICE_BYTES
 from official.distribution.batch_plan import BatchPlan
 from official.io import native_library
-from official.modeling import copies as copies_lib
+from official.modeling import low_precision_weights as copies_lib
 from official.modeling.stages import Stage, symbolic_variable
-from official.optimization import compiled, kinds, optimizers, replica_step
+from official.optimization import compiled_optimizers, optimizers, plain_optimizers, replica_step
 from official.optimization import gradients as gradients_lib
 from official.optimization.native import library
 from official.optimization.native.optimizers import NativeOptimizer
-from official.optimization.state import TrainState
+from official.optimization.optimizers import TrainState
 from official.optimization.train_state import build_state
 from official.planning.graph import (
     ALIASES,
@@ -108,7 +108,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
         flat.add(graph, graph.get_operations(), numbers)
         _add_update(flat, numbers, state, gradients, factor, norm)
     variables = state.model.trainable_variables
-    slots = kinds.slot_variables(state.optimizer, config.optimizer_type, variables).values()
+    slots = plain_optimizers.slot_variables(state.optimizer, config.optimizer_type, variables).values()
     cost = _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]])
     return dataclasses.replace(cost, gradient_bytes=_bytes(gradients), copy_bytes=_bytes(copies.values()))
 
@@ -284,17 +284,17 @@ class StandIn:
         _native_update(list(zip(weights, m, v)), arguments["copies"], gradients, step, written)
 
 
-@compiled.jitted
+@compiled_optimizers.jitted
 def _native_norm(tensors: list) -> tf.Tensor:
     return tf.add_n([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
 
 
-@compiled.jitted
+@compiled_optimizers.jitted
 def _native_update(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
     dtype, places = written
     for three, gradient in zip(handles, gradients):
-        compiled.write(three, compiled.read(three, gradient.shape))
-    compiled.write(copies, [tf.zeros(gradients[place].shape, dtype) for place in places])
+        compiled_optimizers.write(three, compiled_optimizers.read(three, gradient.shape))
+    compiled_optimizers.write(copies, [tf.zeros(gradients[place].shape, dtype) for place in places])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,15 @@ from official.config import Config, ConfigError
 from official.config.backends import BACKENDS
 from official.config.settings.pipeline import PIPELINED, SCHEDULES
 from official.distribution.batch_plan import BatchPlan
-from official.distribution.pipelining import rules
-from official.distribution.pipelining.allocation import allocation
-from official.distribution.pipelining.plan import PipelinePlan, make_plan
-from official.distribution.pipelining.schedules import Work, in_flight, make_timeline
+from official.distribution.pipelining import plan as plan_lib
+from official.distribution.pipelining.plan import (
+    PipelinePlan,
+    Work,
+    allocation,
+    in_flight,
+    make_plan,
+    make_timeline,
+)
 from official.planning.graph_cost import PlannedTask, StageCost, stage_costs
 
 
@@ -69,8 +74,8 @@ def _bubbles(plan: PipelinePlan, costs: dict[str, StageCost], config: Config) ->
     found = {}
     for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
         try:
-            rules.check_devices(plan.devices, len(plan.devices))
-            rules.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
+            plan_lib.check_devices(plan.devices, len(plan.devices))
+            plan_lib.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
         except ConfigError:
             continue
         other = dataclasses.replace(plan, schedule=schedule)

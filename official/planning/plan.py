@@ -14,8 +14,15 @@ from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
 from official.config.device_memory import device_bytes
 from official.distribution import strategy as strategy_lib
-from official.distribution.batch_plan import BatchPlan, Layout, evaluation_steps, make_batch_plan
-from official.distribution.layout import is_kept, lay_out, shares
+from official.distribution.batch_plan import (
+    BatchPlan,
+    Layout,
+    evaluation_steps,
+    is_kept,
+    lay_out,
+    make_batch_plan,
+    shares,
+)
 from official.io.files import is_remote
 from official.io.record_paths import find_files
 from official.io.writing import naming_output, replace_file

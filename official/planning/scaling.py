@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from official.config import Config, ConfigError, host_counts
 from official.config.backends import BACKENDS
-from official.distribution import local_devices
+from official.distribution import strategy
 
 _LATENCY_USECS = 10.0  # of a message between hosts, where it is not said
 _LOCAL_LATENCY = 0.1  # of that, inside a host
@@ -217,7 +217,7 @@ def _hosts_of(config: Config, plan: dict) -> int:
     """Returns the hosts that the plan describes, a process each."""
     if not BACKENDS[config.distribution_strategy].several_processes:
         return 1
-    return plan["num_replicas"] // local_devices.planned_replicas(config)
+    return plan["num_replicas"] // strategy.planned_replicas(config)
 
 
 def work_of(config: Config, plan: dict, network: Network) -> Work:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from official.io.errors import ConfigError
-from official.reporting.comparison import Run, differing_settings
-from official.reporting.comparison_table import format_table
+from official.reporting.comparison import Run, differing_settings, format_table
 
 # Those that have reference convergence points of closed BERT.
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from official.reporting import palette
-from official.reporting.curves import Points, finite_values, thinned
 from official.reporting.names import format_power
+from official.reporting.verdict import Points, finite_values, thinned
 
 if TYPE_CHECKING:  # matplotlib takes long to load: functions import it when they are called
     from matplotlib.axes import Axes

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.io.writing import replace_file
-from official.reporting import page, run_charts, verdict
+from official.reporting import charts as charts_lib
+from official.reporting import page, verdict
 from official.reporting.metrics import plain_value, read_metrics
 from official.reporting.names import format_number, is_known, metric_name
 from official.reporting.profiles import section
@@ -60,7 +61,7 @@ def write_report(
     command = _command_line(os.path.join(model_dir, "command.txt"))
     is_program = command.partition(" ")[0].endswith(".py")
     judged = verdict.judge(metrics, result, f"python {command}" if is_program else command)
-    charts = page.charts(run_charts.run_charts(metrics, result))
+    charts = page.charts(charts_lib.run_charts(metrics, result))
     sections = [
         page.cards(_numbers(result)),
         charts
@@ -98,7 +99,7 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
             page.section(name, page.table(rows[0], rows[1:], links), "Each seed links to its own report.")
             for name, rows in result.tables.items()
         ),
-        page.charts(run_charts.compared_charts(metrics, result.target_metric)),
+        page.charts(charts_lib.compared_charts(metrics, result.target_metric)),
         _details(model_dir, result.config, result, (), next(iter(runs.values()))),
     ]
     path = os.path.join(model_dir, FILE_NAME)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from official.io.writing import replace_file
 from official.reporting import palette, plots
-from official.reporting.curves import Points, curve, finite_values, smoothed, split_at
 from official.reporting.metrics import read_metrics
 from official.reporting.names import format_number, format_power, metric_title
 from official.reporting.result import read_result
+from official.reporting.verdict import Points, curve, finite_values, smoothed, split_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,16 +8,16 @@ from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
 from official.config.checks.inputs import check_segment_types
-from official.data.generated import files as generated
-from official.data.glue import features as features_lib
-from official.data.glue import metrics, submission, tasks, tsv_files
+from official.data import generated
+from official.data.glue import files as files_lib
+from official.data.glue import tasks
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
-from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import load_for_text
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import files, label_files, vocabulary_files
 from official.modeling import objectives
-from official.modeling.fine_tuning import SequenceModel
+from official.modeling.models import SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
@@ -42,8 +42,8 @@ class GlueTask:
         self.metrics = self.losses if self._glue_task.is_regression else self.losses + ("label_accuracy",)
         self.eval_metrics = self.losses
         self.target_metric = self._glue_task.main_metric
-        self._rows: dict[str, tsv_files.GlueRows] = {}  # {train, dev, test}
-        self._features: dict[str, features_lib.GlueFeatures] = {}
+        self._rows: dict[str, files_lib.GlueRows] = {}  # {train, dev, test}
+        self._features: dict[str, files_lib.GlueFeatures] = {}
         self.companions = {label_files.LABELS: label_files.content(self._glue_task.labels).encode()}
 
     # --------------------------------------------------------------------------------------------------------
@@ -70,10 +70,10 @@ class GlueTask:
         ):
             if not is_needed:
                 continue
-            rows = self._rows[split] = tsv_files.read_split(self._glue_task, split, known(config.data_dir))
+            rows = self._rows[split] = files_lib.read_split(self._glue_task, split, known(config.data_dir))
             if not len(rows):
                 raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
-            features = self._features[split] = features_lib.make_features(
+            features = self._features[split] = files_lib.make_features(
                 rows, tokenizer, vocabulary, config.max_seq_length
             )
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
@@ -176,12 +176,12 @@ class GlueTask:
         return logits_NC[:, 0] if self._glue_task.is_regression else logits_NC.argmax(axis=1)
 
     def score(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        return metrics.score(self._glue_task, self._predictions(outputs), self._labels())
+        return files_lib.score(self._glue_task, self._predictions(outputs), self._labels())
 
     def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
         if self._glue_task.is_regression:
             return {}
-        counts = metrics.confusion_matrix(
+        counts = files_lib.confusion_matrix(
             self._glue_task, self._predictions(outputs), self._labels()
         ).tolist()
         labels = list(known(self._glue_task.labels))
@@ -215,7 +215,7 @@ class GlueTask:
             if self._glue_task.is_regression
             else known(self._glue_task.labels)[np.argmax(np.bincount(labels))]
         )
-        return name, metrics.baseline(self._glue_task, labels)[self.target_metric]
+        return name, files_lib.baseline(self._glue_task, labels)[self.target_metric]
 
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:
-        return [submission.write_predictions(self._glue_task, self._predictions(outputs), folder)]
+        return [files_lib.write_predictions(self._glue_task, self._predictions(outputs), folder)]

@@ -11,8 +11,7 @@ from absl import logging
 from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options
 from official.config.derived import VOCABULARY_ROUNDING
-from official.data import pipeline, synthetic
-from official.data.generated import files as generated
+from official.data import generated, pipeline, synthetic
 from official.data.pretraining import inspection
 from official.data.records import framing, record_batches, record_files, record_formats
 from official.data.records import schema as schema_lib
@@ -22,7 +21,7 @@ from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load
 from official.io import files as io_files
 from official.io import record_paths, vocabulary_files
 from official.modeling import objectives
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
 

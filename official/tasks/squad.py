@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
-from official.data.generated import files as generated
+from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.squad import answers as answers_lib
@@ -18,8 +18,8 @@ from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, vocabulary_files
-from official.modeling import objectives, shapes, spans
-from official.modeling.fine_tuning import SpanModel
+from official.modeling import layers, objectives
+from official.modeling.models import SpanModel
 from official.tasks import examples as examples_lib
 from official.tasks.known import known
 
@@ -184,9 +184,9 @@ class SquadTask:
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         start_BL, end_BL = model(batch)
         if "cls_positions" in batch:
-            cut = spans.cut_out(start_BL, batch), spans.cut_out(end_BL, batch)
+            cut = objectives.cut_out(start_BL, batch), objectives.cut_out(end_BL, batch)
             return {}, dict(zip(("start_logits", "end_logits"), cut))
-        missing = [[0, 0], [0, self._config.max_seq_length - shapes.sizes(start_BL)[1]]]
+        missing = [[0, 0], [0, self._config.max_seq_length - layers.sizes(start_BL)[1]]]
         return {}, {"start_logits": tf.pad(start_BL, missing), "end_logits": tf.pad(end_BL, missing)}
 
     # --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tensorflow.python.eager import context  # functions that are there have no public list
 
-from official.reporting.profiles.places import split
+from official.reporting.profiles.trace import split
 
 
 def stages_of(functions: set[str], stages: Sequence[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from official import config as config_lib
 from official.config import Config, profile_window
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
-from official.optimization.state import TrainState
+from official.optimization.optimizers import TrainState
 from official.reporting import graphcore_tags, mllog
 from official.reporting.graphcore_log import GraphcoreLog
 from official.reporting.metrics import MetricsWriter

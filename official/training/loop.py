@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.distribution import strategy as strategy_lib
-from official.optimization.state import restored
+from official.optimization.optimizers import restored
 from official.training import evaluation, feeding
 from official.training import step as step_lib
 from official.training.interval import NonFiniteError

@@ -13,9 +13,9 @@ import tensorflow as tf
 from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.distribution.backends.pipeline import as_pipeline
-from official.modeling import copies as copies_lib
+from official.modeling import low_precision_weights as copies_lib
 from official.optimization.native.optimizers import NativeOptimizer
-from official.optimization.state import TrainState
+from official.optimization.optimizers import TrainState
 
 
 class NarrowWeights(NamedTuple):

@@ -13,14 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from official.config import Config
-from official.distribution.pipelining.plan import PipelinePlan
-from official.distribution.pipelining.schedules import Work, before
+from official.distribution.pipelining.plan import PipelinePlan, Work, before
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
+from official.optimization.device_placement import device_of
 from official.optimization.replica_step import Batch, Objective, Shared
-from official.optimization.spread import device_of
 
 
 @dataclasses.dataclass(frozen=True)

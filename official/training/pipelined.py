@@ -18,15 +18,14 @@ from absl import logging
 from official.config import Config
 from official.distribution.backends.pipeline import PipelineStrategy, as_pipeline
 from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining import schedules
 from official.distribution.pipelining.plan import PipelinePlan
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Tensors
 from official.optimization import gradients as gradients_lib
-from official.optimization import state as state_lib
+from official.optimization import optimizers as state_lib
+from official.optimization.device_placement import device_of
+from official.optimization.optimizers import TrainState
 from official.optimization.replica_step import Accumulate, Batch, Objective, Shared
-from official.optimization.spread import device_of
-from official.optimization.state import TrainState
 from official.training import pipeline_round
 from official.training.pipeline_round import Part, PipelineRound
 from official.training.task import Task
@@ -59,7 +58,7 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
 def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
     """Logs the device of each stage, and the share of time that devices idle if all stages take equally
     long."""
-    bubble = schedules.make_timeline(plan).bubble
+    bubble = plan_lib.make_timeline(plan).bubble
     where = ", ".join(
         f"{stage} on {'+'.join(strategy.names_of(device))}"
         for stage, device in zip(plan.notation.split(" / "), plan.devices)
@@ -102,7 +101,7 @@ def make_accumulate(
     if pipeline is None or pipeline.plan is None:
         return None
     plan, size = pipeline.plan, pipeline.plan.round_size
-    orders = schedules.orders_of(len(plan.stages), plan.devices, plan.schedule, size)
+    orders = plan_lib.orders_of(len(plan.stages), plan.devices, plan.schedule, size)
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
         parts = pipeline_round.make_parts(model, plan)

@@ -16,12 +16,11 @@ from absl import logging
 from official.config import Config
 from official.io.stores import store_of
 from official.io.writing import replace_file
-from official.optimization.state import TrainState
+from official.optimization.optimizers import TrainState
 from official.reporting import tensorboard
 from official.reporting.observer import End, Observer
-from official.reporting.profiles import memory, tables, times
-from official.reporting.profiles.places import Places
-from official.reporting.profiles.trace import Trace, read_space, read_trace
+from official.reporting.profiles import tables
+from official.reporting.profiles.trace import Places, Trace, read_space, read_trace
 from official.training import backward_calls
 
 # What TensorFlow raises where its profiler does not work, or somebody else uses it.
@@ -115,12 +114,12 @@ class Profile(Observer):
         places = Places(trace, stages, backward_calls.stages_of(set(trace.functions.values()), stages))
         head = {"steps": [first, last], "devices": self._devices}
         if config.profile_steps:
-            table = times.add_up(trace, places, last - first)
+            table = tables.add_up(trace, places, last - first)
             told = {"secs_per_step": self._secs / (last - first), "trace": name}
             tables.write_times(config.model_dir, head | told, table)
             logging.info("Profile of steps %d,%d: %s", first, last, os.path.join(config.model_dir, name))
         if config.profile_memory:
-            found = memory.memories(trace, places)
+            found = tables.memories(trace, places)
             if not found:
                 logging.warning("No memory profile: this TensorFlow does not tell what takes memory here.")
                 return

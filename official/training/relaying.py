@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from official.data import pipeline
 from official.data.pipeline import TrainingOrder
-from official.distribution.batch_plan import BatchPlan, Layout
-from official.distribution.layout import Share, shares
+from official.distribution.batch_plan import BatchPlan, Layout, Share, shares
 from official.training.task import Task
 
 

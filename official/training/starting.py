@@ -14,10 +14,9 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.distribution.backends.pipeline import as_pipeline
-from official.distribution.batch_plan import BatchPlan, Layout, make_batch_plan
-from official.distribution.layout import is_kept, lay_out
-from official.distribution.pipelining.allocation import allocation
-from official.optimization.state import TrainState
+from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
+from official.distribution.pipelining.plan import allocation
+from official.optimization.optimizers import TrainState
 from official.reporting import summary
 from official.reporting.observer import Built, Observer
 from official.training import earlier as earlier_lib

@@ -15,7 +15,7 @@ from official.distribution.batch_plan import BatchPlan
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
 from official.optimization.loss_scale import LossScale
-from official.optimization.state import TrainState
+from official.optimization.optimizers import TrainState
 from official.training import narrow_weights, pipelined
 from official.training.task import ExampleTask, Task
 from official.training.waiting import HostWait

@@ -12,15 +12,14 @@ import tensorflow as tf
 from official.checkpoint import initialize
 from official.checkpoint.containers import bundle, object_bundle, onnx_file
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Options
 from official.checkpoint.formats import garden, google, popart, research
 from official.checkpoint.manager import CheckpointManager
 from official.checkpoint.mapping import tensors
-from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.data.glue.tasks import TASKS, find_task
 from official.io import label_files
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import TINY
 
 

@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from official.checkpoint import companions, conversion_report, initialize, publication, registry
+from official.checkpoint import convert as convert_lib
+from official.checkpoint import initialize, registry, sidecar_files
 from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
+from official.checkpoint.format import Options
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.options import Options
 from official.cli import convert as convert_ckpt
 from official.cli import inspect as inspect_ckpt
 from official.config import ConfigError, bert_config_from_dict, read_json
 from official.inference import verification
 from official.io import label_files
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests import numpy_bert
 from tests.conftest import ROOT
 from tests.numpy_bert import NumpyBert
@@ -427,7 +428,7 @@ def test_a_difference_is_exit_1(tmp_path, monkeypatch):
             for name, tensor in real(prefix).items()
         },
     )
-    with pytest.raises(publication.MismatchError, match="these tensors differ.*gamma"):
+    with pytest.raises(convert_lib.MismatchError, match="these tensors differ.*gamma"):
         convert(start, "keras", str(tmp_path / "b"))
     assert not os.listdir(tmp_path / "b")
 
@@ -473,7 +474,7 @@ def test_the_activation_goes_along(ours, theirs, between, second, tmp_path):
     assert there["hidden_act"] == ours and hidden_act_in(tmp_path / "b") == between
     assert ("hidden_act=gelu_erf" in " ".join(there["notes"])) == (
         ours == "gelu_erf"
-    ) and "layer_norm_eps=1e-05" in conversion_report.describe(there)
+    ) and "layer_norm_eps=1e-05" in convert_lib.describe(there)
     checkpoint = registry.open_checkpoint(there["target"]["path"], "PATH", second)
     back = convert(checkpoint, "huggingface", str(tmp_path / "c"))
     assert back["hidden_act"] == ours and hidden_act_in(tmp_path / "c") == theirs and not back["notes"]
@@ -492,11 +493,11 @@ def test_an_activation_that_nothing_tells_is_the_usual_one_and_said(first, expec
         start, "keras" if first == "huggingface" else "huggingface", str(tmp_path / "b"), options=options
     )
     assert report["hidden_act"] == expected and hidden_act_in(tmp_path / "b") == theirs
-    assert f"hidden_act={expected} is taken for granted" in conversion_report.describe(report)
+    assert f"hidden_act={expected} is taken for granted" in convert_lib.describe(report)
     if first == "huggingface":
         report = convert(start, "keras", str(tmp_path / "c"))
         assert (
-            "nothing beside the result says hidden_act=gelu_erf" in conversion_report.describe(report)
+            "nothing beside the result says hidden_act=gelu_erf" in convert_lib.describe(report)
             and not report["companions"]
         )
 
@@ -517,7 +518,7 @@ def test_a_format_is_read_with_its_own_configuration(tmp_path):
         (f"{folder}/model", "google", "gelu_tanh"),
     ):
         checkpoint = registry.open_checkpoint(path, "PATH", name)
-        assert companions.with_companions(Options(), checkpoint).hidden_act == expected
+        assert sidecar_files.with_companions(Options(), checkpoint).hidden_act == expected
 
 
 @pytest.mark.parametrize(

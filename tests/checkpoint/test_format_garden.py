@@ -9,10 +9,10 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official.checkpoint.containers import bundle, object_bundle
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import NOTHING_GIVEN, Options
 from official.checkpoint.formats import garden
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.options import NOTHING_GIVEN, Options
 from official.io.errors import ConfigError
 
 HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8

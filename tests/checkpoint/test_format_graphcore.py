@@ -4,12 +4,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from official.checkpoint import wholeness
+from official.checkpoint import validation
 from official.checkpoint.containers import bundle
+from official.checkpoint.format import Options
 from official.checkpoint.formats import google, graphcore
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.options import Options
 from official.io.errors import ConfigError
 
 V, H, I = 48, 8, 16  # noqa: E741
@@ -456,7 +456,7 @@ def published(words, step) -> dict:
 def test_the_published_converters_output_bias_is_cut_to_the_words():
     source = published(40, np.int64(7))
     mapped = to_canonical(source)
-    assert not wholeness.encoder_problems(mapped.tensors) and not mapped.added
+    assert not validation.encoder_problems(mapped.tensors) and not mapped.added
     for slot in ("", "/lamb_m", "/lamb_v"):
         name = f"cls/predictions/output_bias{slot}"
         assert mapped.tensors[name].shape == (40,) and mapped.tensors[name].sources == (name,)
@@ -467,7 +467,7 @@ def test_the_published_converters_output_bias_is_cut_to_the_words():
 def test_an_output_bias_that_is_too_short_is_no_published_file():
     mapped = to_canonical(random_tensors(PUBLISHED | {"bert/embeddings/word_embeddings": (V + 8, H)}))
     assert mapped.tensors["cls/predictions/output_bias"].shape == (V,) and not mapped.dropped
-    assert wholeness.encoder_problems(mapped.tensors)
+    assert validation.encoder_problems(mapped.tensors)
 
 
 @pytest.mark.parametrize("dtype, exact", [(np.float16, 2048), (np.float32, 2**24), (ml_dtypes.bfloat16, 256)])

@@ -16,13 +16,13 @@ from safetensors.numpy import load_file, save_file
 from official.checkpoint import hf_config
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Options
 from official.checkpoint.formats import huggingface
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.config.model import bert_config_from_dict
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
 
 HEADS = Options(num_attention_heads=4)

@@ -13,9 +13,9 @@ import pytest
 
 from official.checkpoint.containers import onnx_file
 from official.checkpoint.errors import DamagedError
+from official.checkpoint.format import Options
 from official.checkpoint.formats import popart
 from official.checkpoint.mapping import canonical
-from official.checkpoint.options import Options
 from official.io.errors import ConfigError
 from tests.checkpoint.test_format_huggingface import assert_same, lazy
 from tests.checkpoint.test_format_huggingface import weights as all_weights

@@ -5,13 +5,13 @@ import pytest
 
 from official.checkpoint import registry
 from official.checkpoint.containers import bundle
+from official.checkpoint.format import Options
 from official.checkpoint.formats import google
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.options import Options
-from official.checkpoint.wholeness import encoder_problems
+from official.checkpoint.validation import encoder_problems
 from official.config import BertConfig, ConfigError
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
 
 SIZES = canonical.Sizes(words=48, hidden=8, inner=16, positions=12, types=2, classes=3)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from official.checkpoint.format import Options
 from official.checkpoint.formats import graphcore, research
-from official.checkpoint.options import Options
 from official.io.errors import ConfigError
 from tests.checkpoint.test_format_graphcore import (
     ALL_HEADS,

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.checkpoint import companions, initialize, registry
+from official.checkpoint import initialize, registry, sidecar_files
 from official.checkpoint.convert import convert
+from official.checkpoint.format import Options
 from official.checkpoint.manager import CheckpointManager
-from official.checkpoint.options import Options
 from official.config import BertConfig, ConfigError
 from official.inference import verification
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests.checkpoint.test_convert import arrays_of, assert_same, write
 from tests.conftest import TINY
 from tests.modeling.test_groupbert import config
@@ -57,7 +57,7 @@ def test_a_run_of_groupbert_is_told_from_graphcores_and_initialises_a_model(mode
     path = saved(model, tmp_path)
     opened = registry.open_checkpoint(path, "PATH")
     assert opened.format.name == "native"
-    sizes = companions.sizes_of(opened.to_canonical().tensors)
+    sizes = sidecar_files.sizes_of(opened.to_canonical().tensors)
     assert sizes == {key: getattr(config(), key) for key in sizes}
     assert {"block_type", "intermediate_size", "groupbert_conv_group_size"} <= sizes.keys()
     fresh = BertPretrainer(config())

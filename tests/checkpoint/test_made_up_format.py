@@ -14,7 +14,7 @@ from official.checkpoint.convert import convert
 from official.cli import convert as convert_ckpt
 from official.cli import inspect as inspect_ckpt
 from official.config import BertConfig, ConfigError
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests.checkpoint.test_convert import HIDDEN, INNER, LAYERS, WORDS, arrays_of, random_checkpoint, write
 from tests.conftest import ROOT
 
@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 SHOUTED = """
 from official.checkpoint.format import Format
 from official.checkpoint.mapping import canonical, table
-from official.checkpoint.options import Option
+from official.checkpoint.format import Option
 
 WITHOUT_HEADS = Option("without_heads", False, "leave the heads out.", for_target=True)
 TABLE = {name: name.upper().replace("{LAYER}", "{layer}") for name in canonical.WEIGHTS}

@@ -20,11 +20,10 @@ from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.config import BertConfig
-from official.data.word_pieces.tokenization import Tokenizer
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import label_files, vocabulary_files
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import ROOT, TEST_DATA, TINY
 
 TEXTS = ["Paris is in France.", "The café's naïve Zürich, 中國 and don't — 3.14 %!", "élan ΑΩ", "UPPER lower"]

@@ -9,7 +9,7 @@ import pytest
 
 from official.cli.benchmark import data_scale, data_scale_model
 from official.data import regrouping
-from official.data.pretraining import creation, pairs, text_round
+from official.data.pretraining import creation, examples, rounds
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
 
@@ -98,7 +98,7 @@ def test_the_shape_is_that_of_a_real_job(tmp_path, monkeypatch):
         str(tmp_path / "text"),
         str(tmp_path / "out"),
         str(tmp_path / "vocab.txt"),
-        pairs.ExampleRules(32, 5, 1),
+        examples.ExampleRules(32, 5, 1),
         num_workers=1,
         record_format="compact",
         sentence_splitting="never",
@@ -110,7 +110,7 @@ def test_the_shape_is_that_of_a_real_job(tmp_path, monkeypatch):
     assert shape.merges == len(opened) > 0
     of_pools = shape.plan.num_pools * shape.levels[-1][1].files
     assert shape.reads - of_pools == sum(map(len, opened))
-    assert manifest["tokens"] < text_round.BLOCK_TOKENS
+    assert manifest["tokens"] < rounds.BLOCK_TOKENS
 
 
 def run(monkeypatch, *flags: str) -> None:

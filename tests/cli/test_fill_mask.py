@@ -17,7 +17,7 @@ from official.checkpoint import convert as convert_lib
 from official.checkpoint.manager import CheckpointManager
 from official.cli import fill_mask
 from official.io.errors import ConfigError
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
 
 SENTENCE = "the cat sees a red house near the river".split()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from official.config.model import block_types
-from official.data.generated import glue, pretraining, squad
-from official.data.generated.words import Text, make_vocabulary
+from official.data import generated
+from official.data.generated import Text, make_vocabulary
 from official.data.glue.tasks import find_task
-from official.data.pretraining.pairs import ExampleRules
+from official.data.pretraining.examples import ExampleRules
 from tests.conftest import ROOT, TINY
 
 MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
@@ -53,12 +53,16 @@ def world(tmp_path):
         sizes = dict(max_seq_length=length, max_predictions_per_seq=slots)
         write(f"phase{phase}", f"PHASE{phase}_CONFIG_PATH", task="pretrain", num_steps_per_epoch=4, **sizes)
         folder = str(tmp_path / f"records{phase}")
-        environment[f"PHASE{phase}_TRAIN_FILE"] = pretraining.write(folder, vocabulary, rules, phase)
+        environment[f"PHASE{phase}_TRAIN_FILE"] = generated.write_pretraining(
+            folder, vocabulary, rules, phase
+        )
     text = Text(vocabulary, np.random.default_rng(1))
     (tmp_path / "squad").mkdir()
     for split in ("train", "dev"):
-        squad.write(str(tmp_path / "squad" / f"{split}-v1.1.json"), split, text, with_negative=False)
-    glue.write(environment["GLUE_DIR"], find_task("rte"), text)
+        generated.write_squad(
+            str(tmp_path / "squad" / f"{split}-v1.1.json"), split, text, with_negative=False
+        )
+    generated.write_glue(environment["GLUE_DIR"], find_task("rte"), text)
     write("squad", "SQUAD_CONFIG_PATH", task="squad", max_seq_length=48, max_query_length=16, doc_stride=16)
     write("glue", "CONFIG_PATH", task="glue", glue_task="rte", max_seq_length=48)
 

@@ -7,7 +7,7 @@ import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from official.cli.benchmark import profile as profile_step
-from official.reporting.profiles import times
+from official.reporting.profiles import tables
 from tests.conftest import ROOT, TINY
 
 
@@ -51,7 +51,7 @@ def test_summary_is_of_operations_a_step():
         ]
     )
     assert profile_step.summarize(space, steps=2) == {
-        "groups": {times.INPUT: 4.5, times.PRODUCTS: 2.0, times.BLOCKS: 1.0, times.REST: 1.0},
+        "groups": {tables.INPUT: 4.5, tables.PRODUCTS: 2.0, tables.BLOCKS: 1.0, tables.REST: 1.0},
         "kinds": {"Sum": {"ms": 1.0, "count": 1.0}},
     }
 
@@ -74,12 +74,12 @@ def test_the_whole_way(tmp_path):
     assert done.returncode == 0, done.stderr
     (case,) = json.loads((tmp_path / "out.json").read_text())["cases"]
     assert set(case["groups"]) >= {
-        times.PRODUCTS,
-        times.ATTENTION,
-        times.BLOCKS,
-        times.UPDATE,
-        times.NORM,
-        times.REST,
+        tables.PRODUCTS,
+        tables.ATTENTION,
+        tables.BLOCKS,
+        tables.UPDATE,
+        tables.NORM,
+        tables.REST,
     }
     assert (
         min(case["groups"].values()) > 0

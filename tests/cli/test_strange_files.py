@@ -7,7 +7,8 @@ import pytest
 
 from official.cli import ask, flags
 from official.cli.data import create, prepare
-from official.data.glue import tasks, tsv_files
+from official.data.glue import files as files_lib
+from official.data.glue import tasks
 from official.data.squad import squad_files
 from official.data.text import documents
 from official.inference import calibration
@@ -55,7 +56,7 @@ def read_split(path):
     os.makedirs("glue", exist_ok=True)
     os.symlink(os.path.abspath(path), "glue/train.tsv")
     try:
-        return tsv_files.read_split(tasks.TASKS["cola"], "train", "glue")
+        return files_lib.read_split(tasks.TASKS["cola"], "train", "glue")
     finally:
         os.remove("glue/train.tsv")
 
@@ -149,7 +150,7 @@ def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path):
     read = calibration._lines(write("lines.txt", "one\r\n\ntwo\n"))  # pylint: disable=protected-access
     assert read == ["one", "two"]
     write("train.tsv", "x\t1\t\tA sentence.\n")
-    assert tsv_files.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["A sentence."],)
+    assert files_lib.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["A sentence."],)
     block = '<doc id="1" url="u" title="T">\nT\n\nA text.\n</doc>\n'
     for text in ("A text.\n", block, '{"text": "A text."}\n', '["A text."]'):
         assert read_documents(write("text", text)) == [["A text."]], text

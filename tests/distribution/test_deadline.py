@@ -9,10 +9,10 @@ from tests.conftest import ROOT
 
 CODE = """
 import ctypes, sys, time
-from official.distribution import deadline
+from official.distribution import heartbeat
 
 secs, pause = map(float, sys.argv[1:])
-with deadline.ending(secs, 4, "a peer was lost: 100% of them"):
+with heartbeat.ending(secs, 4, "a peer was lost: 100% of them"):
     ctypes.PyDLL(None).usleep(int(pause * 1e6))  # with Python's lock
 time.sleep(0.4)
 print("done")

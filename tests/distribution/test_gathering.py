@@ -10,7 +10,7 @@ import time
 import pytest
 
 from official.config.cluster import Cluster
-from official.distribution import gathering, meeting
+from official.distribution import rendezvous
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def gathered(count=3):
         listener.setblocking(False)
         address = listener.getsockname()
         cluster = Cluster((f"127.0.0.1:{address[1]}", *[""] * (count - 1)), 0)
-        guests = gathering.Guests(meeting.Wait(cluster, 30, address[1]), listener)
+        guests = rendezvous.Guests(rendezvous.Wait(cluster, 30, address[1]), listener)
         with contextlib.closing(guests):
             yield guests, address
 
@@ -109,7 +109,7 @@ def test_who_greets_and_resets_its_connection_ends_nothing():
 
 
 def test_who_does_not_say_who_it_is_is_sent_away(monkeypatch):
-    monkeypatch.setattr(gathering, "CALL_SECS", 0.1)
+    monkeypatch.setattr(rendezvous, "CALL_SECS", 0.1)
     with gathered() as (guests, address), socket.create_connection(address) as caller:
         receive(guests, lambda: guests.strangers)
         receive(guests, lambda: is_sent_away(caller))

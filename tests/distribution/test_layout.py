@@ -2,8 +2,7 @@
 
 import pytest
 
-from official.distribution.batch_plan import Layout
-from official.distribution.layout import Share, is_kept, lay_out, shares
+from official.distribution.batch_plan import Layout, Share, is_kept, lay_out, shares
 from official.io.errors import ConfigError
 
 WORKERS = dict(

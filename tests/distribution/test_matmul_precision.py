@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError
-from official.modeling import embeddings, heads, layers
+from official.modeling import encoder, heads, layers
 from official.modeling.operations import fused
 
 
@@ -113,13 +113,13 @@ def test_embeddings_are_exact_where_products_are_rounded(make_config, monkeypatc
         "input_ids": tf.constant([[5, 6, 7]]),
         "segment_ids": tf.constant([[0, 1, 1]]),
     }
-    layer = embeddings.Embeddings(config)
-    expected = embeddings.run(layer.tensors(), batch, None, config).numpy()
+    layer = encoder.Embeddings(config)
+    expected = encoder.embed(layer.tensors(), batch, None, config).numpy()
     monkeypatch.setattr(layers, "matmul_2d", with_rounded_factors(layers.matmul_2d))
-    rounded = embeddings.run(layer.tensors(), batch, None, config).numpy()
+    rounded = encoder.embed(layer.tensors(), batch, None, config).numpy()
     assert np.abs(rounded - expected).max() > 1e-5  # what the test would see
     monkeypatch.setattr(layers, "rounds_products", lambda: True)
-    np.testing.assert_array_equal(embeddings.run(layer.tensors(), batch, None, config).numpy(), expected)
+    np.testing.assert_array_equal(encoder.embed(layer.tensors(), batch, None, config).numpy(), expected)
 
 
 def test_sums_of_rows_are_no_products_where_these_are_rounded(monkeypatch):

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from official.config.cluster import Cluster
-from official.distribution import meeting, rendezvous
+from official.distribution import rendezvous
 from official.io.errors import ConfigError
 
 
@@ -39,9 +39,9 @@ def test_a_host_of_ipv6_addresses_only_is_bad_input_at_once(names):
 def test_a_host_that_has_another_address_too_may_still_come(names, addresses):
     names["node"] = addresses
     with pytest.raises(ConnectionError, match="^Connection refused$"):
-        meeting.call("node:25000")
+        rendezvous.call("node:25000")
 
 
 def test_a_host_without_an_address_may_still_get_one(names):
     with pytest.raises(ConnectionError, match="no such host is known"):
-        meeting.call("node:25000")
+        rendezvous.call("node:25000")

@@ -5,9 +5,9 @@ import socket
 import pytest
 
 from official.config.cluster import Cluster
-from official.distribution import peers
+from official.distribution import heartbeat
+from official.distribution.heartbeat import Watch
 from official.distribution.rendezvous import Met
-from official.distribution.watch import Watch
 
 
 class Strategy:
@@ -22,7 +22,7 @@ def joined():
         Strategy(),
         Watch(Met(Cluster(("a:1", "b:2"), 0), {1: ours}), 60, 60, 60, lambda *_: None),
     )
-    peers._WATCHED[strategy] = peers._Watched(watch)
+    heartbeat._WATCHED[strategy] = heartbeat._Watched(watch)
     watch.start()
     theirs.settimeout(5)
     with theirs:
@@ -42,7 +42,7 @@ def heard(theirs) -> bytes:
 def test_after_an_error_nobody_watches_and_the_others_see_that_it_has_gone(joined, error):
     """A notebook goes on: nothing may end it half a minute later."""
     strategy, watch, theirs = joined
-    with pytest.raises(error), peers.noticing_lost_peers(strategy):
+    with pytest.raises(error), heartbeat.noticing_lost_peers(strategy):
         raise error
     assert not watch._thread.is_alive() and watch._ending.is_set()
     assert b"bye" not in heard(theirs)
@@ -50,8 +50,8 @@ def test_after_an_error_nobody_watches_and_the_others_see_that_it_has_gone(joine
 
 def test_who_has_done_its_part_says_so(joined):
     strategy, watch, theirs = joined
-    with peers.noticing_lost_peers(strategy):
-        with pytest.raises(ValueError), peers.noticing_lost_peers(strategy):
+    with heartbeat.noticing_lost_peers(strategy):
+        with pytest.raises(ValueError), heartbeat.noticing_lost_peers(strategy):
             raise ValueError
         assert watch._thread.is_alive()
     assert not watch._thread.is_alive() and heard(theirs).endswith(b"bye\n")

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from official.config.cluster import Cluster
-from official.distribution import meeting, peers, rendezvous
+from official.distribution import heartbeat, rendezvous
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError, PeerError
 from tests.conftest import ROOT
@@ -58,7 +58,7 @@ def test_one_process_alone_waits_for_nobody():
 
 
 def test_who_does_not_come_is_named_by_all(monkeypatch, caplog):
-    monkeypatch.setattr(meeting, "_SECS_BETWEEN_LINES", 0.2)
+    monkeypatch.setattr(rendezvous, "_SECS_BETWEEN_LINES", 0.2)
     hosts = free_hosts(3)
     for error in meet([(hosts, 0), (hosts, 2)], timeout_secs=1.2):
         assert (
@@ -169,8 +169,9 @@ def test_a_process_that_ends_is_missing_again_and_strangers_are_none():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_wait(number):
     code = (
-        "from official.distribution import meeting, rendezvous; from official.config.cluster import Cluster;"
-        " import sys; from official.io import signals\nmeeting._SECS_BETWEEN_LINES = 0.1; signals.watch()\n"
+        "from official.distribution import rendezvous; from official.config.cluster import Cluster;"
+        " import sys; from official.io import signals\n"
+        "rendezvous._SECS_BETWEEN_LINES = 0.1; signals.watch()\n"
         "try:\n with signals.raising(): rendezvous.meet(Cluster(tuple(sys.argv[1:]), 0), 60)\nexcept"
         " KeyboardInterrupt as error: sys.exit(signals.report(error))"
     )
@@ -192,14 +193,14 @@ HEARTBEAT = (
 def test_only_errors_of_peers_are_lost_peers():
     cluster = Cluster(("a:1", "b:2", "c:3"), 0)
     lost = tf.errors.UnavailableError(None, None, HEARTBEAT)
-    assert peers._is_of_a_lost_peer(lost) and "b:2 (rank 1)" in peers._describe(lost, cluster)
-    assert "another process" in peers._describe(
+    assert heartbeat._is_of_a_lost_peer(lost) and "b:2 (rank 1)" in heartbeat._describe(lost, cluster)
+    assert "another process" in heartbeat._describe(
         tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed"), cluster
     )
-    assert not peers._is_of_a_lost_peer(
+    assert not heartbeat._is_of_a_lost_peer(
         tf.errors.UnavailableError(None, None, "gs://bucket/x: service unavailable")
     )
-    assert not peers._is_of_a_lost_peer(tf.errors.InvalidArgumentError(None, None, HEARTBEAT))
+    assert not heartbeat._is_of_a_lost_peer(tf.errors.InvalidArgumentError(None, None, HEARTBEAT))
     with (
         pytest.raises(tf.errors.UnavailableError),
         strategy_lib.noticing_lost_peers(tf.distribute.OneDeviceStrategy("CPU:0")),

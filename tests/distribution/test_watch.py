@@ -6,8 +6,8 @@ import time
 import pytest
 
 from official.config.cluster import Cluster
+from official.distribution.heartbeat import Watch
 from official.distribution.rendezvous import Met
-from official.distribution.watch import Watch
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), 0)
 

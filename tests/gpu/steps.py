@@ -10,7 +10,7 @@ from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan, make_batch_plan
 from official.optimization import replica_step
-from official.optimization.state import TrainState
+from official.optimization.optimizers import TrainState
 from official.tasks.pretraining import PretrainingTask
 from official.training import feeding, pipelined
 from official.training import step as step_lib

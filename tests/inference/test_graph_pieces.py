@@ -10,10 +10,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.squad import context_words, squad_files
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.squad import features, squad_files
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
-from official.inference.graph.pieces import Splitter
+from official.data.word_pieces.wordpiece import Tokenizer
+from official.inference.graph.tokenizer import Splitter
 from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA
 
@@ -46,7 +46,7 @@ class Both:
     def differ(self, texts: list[str]) -> bool:
         split = self._split(tf.constant([text.encode() for text in texts], tf.string))
         ids, lengths = self._tokenizer.tokenize(texts)
-        placed, _ = context_words.tokenize(texts, [], self._tokenizer, self._vocabulary)
+        placed, _ = features.tokenize(texts, [], self._tokenizer, self._vocabulary)
         pairs = (
             (split.ids_T, ids),
             (split.lengths_N, lengths),

@@ -7,18 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, ConfigError
-from official.inference import (
-    backends,
-    batching,
-    constants,
-    fused_bert,
-    int8,
-    networks,
-    onednn,
-    places,
-    rows,
-    source,
-)
+from official.inference import backends, batching, fused_bert, networks, rows, source
 from official.inference.backends import tensorflow as backend
 from official.io.processor import Processor
 from official.modeling import stages
@@ -88,16 +77,18 @@ def test_outputs_are_those_of_the_model(head, block_type):
 
 def test_bf16_on_a_cpu_without_its_instructions_is_the_models_own(monkeypatch):
     narrow = Processor("one with AVX2", 2, ("avx2", "fma"))
-    monkeypatch.setattr(onednn, "processor", lambda: narrow)  # on such a one oneDNN would end the process
+    monkeypatch.setattr(fused_bert, "processor", lambda: narrow)  # on such a one oneDNN would end the process
     found, asked = source.made_up(CONFIG, "embed"), rows_of(LENGTHS)
     outputs = backends.build(found, "embed", backends.Settings(dtype="bf16"))(asked)
     assert (id(found), "bf16") not in backend._ENCODERS
     np.testing.assert_allclose(
         outputs["sequence"], expected(found, "embed", asked)["sequence"], atol=TOLERANCES["bf16"]
     )
-    for instructions, has in ((("avx2", "avx512f"), onednn.are_here()), (("asimd",), False)):
-        monkeypatch.setattr(onednn, "processor", lambda own=instructions: narrow._replace(instructions=own))
-        assert onednn.are_here("bfloat16") == has
+    for instructions, has in ((("avx2", "avx512f"), fused_bert.are_here()), (("asimd",), False)):
+        monkeypatch.setattr(
+            fused_bert, "processor", lambda own=instructions: narrow._replace(instructions=own)
+        )
+        assert fused_bert.are_here("bfloat16") == has
 
 
 def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():
@@ -112,14 +103,14 @@ def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():
         backends.build(found, "embed", backends.Settings(dtype="int8"))
 
 
-@pytest.mark.skipif(not onednn.has_integers(), reason="TensorFlow has no products of integers here")
+@pytest.mark.skipif(not fused_bert.has_integers(), reason="TensorFlow has no products of integers here")
 def test_integer_products_of_the_largest_numbers_are_exact():
-    x, kernel = np.full((3, 64), 255), np.full((64, 32), int8._largest_weight())
+    x, kernel = np.full((3, 64), 255), np.full((64, 32), fused_bert._largest_weight())
 
     @tf.function(autograph=False)
     def multiply():
         factors = tf.bitcast(tf.constant(kernel.astype(np.int8)), tf.qint8), tf.bitcast([0] * 32, tf.qint32)
-        return onednn.integer_product(tf.bitcast(tf.constant(x.astype(np.uint8)), tf.quint8), *factors)
+        return fused_bert.integer_product(tf.bitcast(tf.constant(x.astype(np.uint8)), tf.quint8), *factors)
 
     np.testing.assert_array_equal(multiply(), x @ kernel)
 
@@ -144,33 +135,33 @@ def test_batches_are_bounded_and_have_sequences_of_nearly_one_length():
 
 def test_attention_takes_few_groups_and_wastes_little():
     lengths = np.random.default_rng(2).integers(8, 385, 64)
-    found = places.find(rows.join([np.zeros(length, np.int32) for length in lengths]), heads=3)
+    found = rows.find(rows.join([np.zeros(length, np.int32) for length in lengths]), heads=3)
     scores = sum(group.tokens_NW.size * group.tokens_NW.shape[1] for group in found.groups)
-    assert found.used == len(found.groups) == places.GROUPS
+    assert found.used == len(found.groups) == rows.GROUPS
     assert (lengths**2).sum() < scores < 1.6 * (lengths**2).sum() < 64 * 384**2
-    one = places.find(rows.join([np.zeros(7, np.int32)] * 5), heads=3)
+    one = rows.find(rows.join([np.zeros(7, np.int32)] * 5), heads=3)
     assert one.used == 1 and one.groups[0].tokens_NW.shape == (5, 7)
 
 
 def test_weights_are_read_without_copies():
-    room = constants.empty((4, 6))
+    room = fused_bert.empty((4, 6))
     room[...] = np.arange(24).reshape(4, 6)
-    shared = constants.tensor(room)
+    shared = fused_bert.tensor(room)
     np.testing.assert_array_equal(shared, room)
     room[0, 0] = 7
-    assert shared[0, 0] == 7 and constants.side_by_side([room]) is room
-    for other in (room.T, np.frombuffer(b"\0" * 64, np.float32), constants.empty((17,))[1:]):
-        np.testing.assert_array_equal(constants.tensor(other), other)
-    both = constants.side_by_side([room, room[:, :2]])
+    assert shared[0, 0] == 7 and fused_bert.side_by_side([room]) is room
+    for other in (room.T, np.frombuffer(b"\0" * 64, np.float32), fused_bert.empty((17,))[1:]):
+        np.testing.assert_array_equal(fused_bert.tensor(other), other)
+    both = fused_bert.side_by_side([room, room[:, :2]])
     np.testing.assert_array_equal(both, np.concatenate([room, room[:, :2]], axis=1))
-    assert constants.tensor(both, "bfloat16").dtype == tf.bfloat16
+    assert fused_bert.tensor(both, "bfloat16").dtype == tf.bfloat16
 
 
 def test_attention_is_traced_once_for_all_blocks():
     before = fused_bert.attend.experimental_get_tracing_count()
     deep = dataclasses.replace(CONFIG, num_hidden_layers=3, hidden_size=24)
     backends.build(source.made_up(deep, "embed"), "embed", backends.Settings())
-    assert fused_bert.attend.experimental_get_tracing_count() - before == int(onednn.are_here())
+    assert fused_bert.attend.experimental_get_tracing_count() - before == int(fused_bert.are_here())
 
 
 def test_threads_are_given_before_anything_is_computed():

@@ -6,10 +6,11 @@ import signal
 
 import pytest
 
-from official.checkpoint import publication, registry
+from official.checkpoint import convert as convert_lib
+from official.checkpoint import registry
 from official.checkpoint.containers import hf_folder, onnx_file
 from official.checkpoint.convert import convert
-from official.checkpoint.options import Options
+from official.checkpoint.format import Options
 from official.io import signals, stores, writing
 from official.io.errors import ConfigError
 from tests.checkpoint.test_convert import OPTIONS, random_checkpoint, write
@@ -47,7 +48,7 @@ def replaced(tmp_path):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError, publication.MismatchError])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError, convert_lib.MismatchError])
 def test_an_old_result_stays_where_the_new_one_is_not_read_back(target, failure, replaced, monkeypatch):
     second, folder, before = replaced(target)
     container = registry.get_format(target).load_container()

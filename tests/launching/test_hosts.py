@@ -8,8 +8,8 @@ import pytest
 from official.cli.flags import parse
 from official.config.cluster import read_cluster
 from official.io.errors import ConfigError
-from official.launching import hosts
-from official.launching.hosts import Host, Worker
+from official.launching import job
+from official.launching.job import Host, Worker
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from official.launching.hosts import Host, Worker
     ],
 )
 def test_hosts_are_read_with_ranges_and_ports(text, expected):
-    assert hosts.read_hosts(text) == expected
+    assert job.read_hosts(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_hosts_are_read_with_ranges_and_ports(text, expected):
 )
 def test_what_is_no_list_of_hosts_is_one_line(text, instances, message):
     with pytest.raises(ConfigError, match="--hosts") as error:
-        hosts.read_hosts(text, instances)
+        job.read_hosts(text, instances)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_ranks_count_a_host_s_instances_first(monkeypatch):
-    monkeypatch.setattr(hosts, "is_local", lambda name: name == "here")
-    workers = hosts.make_workers(hosts.read_hosts("here:4000,there:5000", 2), 2)
+    monkeypatch.setattr(job, "is_local", lambda name: name == "here")
+    workers = job.make_workers(job.read_hosts("here:4000,there:5000", 2), 2)
     assert workers == [
         Worker(0, "here", 4000, True),
         Worker(1, "here", 4001, True),
@@ -73,7 +73,7 @@ def test_ranks_count_a_host_s_instances_first(monkeypatch):
 
 
 def test_ports_that_are_left_out_are_free_ones_of_this_machine():
-    workers = hosts.make_workers([Host("localhost", None)], 5)
+    workers = job.make_workers([Host("localhost", None)], 5)
     assert len({worker.port for worker in workers}) == 5 and all(worker.is_local for worker in workers)
     with socket.socket() as listener:
         listener.bind(("", workers[0].port))
@@ -87,9 +87,9 @@ def test_ports_that_are_left_out_are_free_ones_of_this_machine():
     ],
 )
 def test_other_hosts_need_a_port_and_a_name_of_this_one(monkeypatch, names, message):
-    monkeypatch.setattr(hosts, "is_local", lambda name: name == "localhost")
+    monkeypatch.setattr(job, "is_local", lambda name: name == "localhost")
     with pytest.raises(ConfigError, match=message):
-        hosts.make_workers(hosts.read_hosts(",".join(names)), 1)
+        job.make_workers(job.read_hosts(",".join(names)), 1)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_other_hosts_need_a_port_and_a_name_of_this_one(monkeypatch, names, mess
     [("localhost", True), ("127.0.0.1", True), ("192.0.2.1", False), ("no-such-host.invalid", False)],
 )
 def test_which_names_are_this_machine(name, expected):
-    assert hosts.is_local(name) is expected
+    assert job.is_local(name) is expected
 
 
 def test_a_run_understands_what_its_processes_are_told():
-    workers = hosts.make_workers(hosts.read_hosts("localhost:4000,localhost:5000"), 1)
-    told = hosts.tf_config(workers, 1)
+    workers = job.make_workers(job.read_hosts("localhost:4000,localhost:5000"), 1)
+    told = job.tf_config(workers, 1)
     assert json.loads(told)["task"] == {"type": "worker", "index": 1}
     config = parse(["--config=mlperf_v100", "--plan"])
     cluster = read_cluster(config, {"TF_CONFIG": told})

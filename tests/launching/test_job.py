@@ -13,7 +13,7 @@ import time
 import pytest
 
 from official.io.errors import ConfigError
-from official.launching import hosts, job, ranks
+from official.launching import job
 from tests.conftest import ROOT
 
 RANK = 'case $TF_CONFIG in *"index\\": 0"*) r=0;; *) r=1;; esac; '  # in the shell of each process
@@ -37,8 +37,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(job, "_CAUSE_SECS", 0.3)
     monkeypatch.setattr(job, "_GRACE_SECS", 0.5)
     monkeypatch.setattr(job, "_BETWEEN_CALLS_SECS", 0.1)
-    monkeypatch.setattr(ranks, "SILENCE_SECS", 1.0)
-    monkeypatch.setattr(ranks, "ALIVE_SECS", 0.2)
+    monkeypatch.setattr(job, "SILENCE_SECS", 1.0)
+    monkeypatch.setattr(job, "ALIVE_SECS", 0.2)
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def run(quick, tmp_path):
         settings = {"environment": {}, "ssh": ("ssh",)} | {
             key: more.pop(key) for key in list(more) if key in ("environment", "ssh")
         }
-        order = ranks.Order(("bash", "-c", RANK + script), str(tmp_path), **settings)
+        order = job.Order(("bash", "-c", RANK + script), str(tmp_path), **settings)
         said: list[str] = []
-        return job.run(job.Job(hosts.read_hosts(names), instances, order, **more), said.append), said
+        return job.run(job.Job(job.read_hosts(names), instances, order, **more), said.append), said
 
     return run_job
 
@@ -158,8 +158,8 @@ def test_a_process_that_does_not_end_is_killed(run):
 
 
 def test_a_program_that_is_not_there_is_bad_input(quick, tmp_path, capfd):
-    order = ranks.Order(("no-such-program",), str(tmp_path), {})
-    assert job.run(job.Job(hosts.read_hosts("localhost"), 1, order, 3), lambda text: None) == 2
+    order = job.Order(("no-such-program",), str(tmp_path), {})
+    assert job.run(job.Job(job.read_hosts("localhost"), 1, order, 3), lambda text: None) == 2
     assert "launch: no-such-program: No such file or directory" in capfd.readouterr().err
 
 
@@ -282,7 +282,7 @@ def test_hosts_elsewhere_get_command_folder_and_variables(run, ssh, capfd, tmp_p
 def test_output_that_nobody_takes_loses_no_host(quick, ssh, tmp_path):
     """A pipe that is full holds the launcher up for longer than a host elsewhere bears silence."""
     program = (
-        "from official.launching import ranks; ranks.SILENCE_SECS, ranks.ALIVE_SECS = 1.0, 0.2;"
+        "from official.launching import job; job.SILENCE_SECS, job.ALIVE_SECS = 1.0, 0.2;"
         " from official.cli import launch; import sys; sys.exit(launch.main())"
     )
     flags = ["--hosts=alpha.invalid:4000", f"--ssh={ssh[0]}", "--", "seq", "100000"]
@@ -359,8 +359,8 @@ def test_a_launcher_without_ssh_says_so(run):
 
 def test_a_host_that_answers_is_given_the_time_to_be_quiet(quick, monkeypatch):
     """However short --host_timeout_secs is."""
-    monkeypatch.setattr(ranks, "answers", lambda *_: True)
-    order, said = ranks.Order(("true",), ".", {}, ("ssh",)), []
+    monkeypatch.setattr(job, "answers", lambda *_: True)
+    order, said = job.Order(("true",), ".", {}, ("ssh",)), []
     asked = job.Job([], 1, order, host_timeout_secs=0.2)
     with job._Inbox() as inbox:
         assert job._wait_for_hosts(asked, ("beta",), inbox, said.append) is None

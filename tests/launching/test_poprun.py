@@ -11,7 +11,7 @@ import pytest
 from official.cli import launch, launch_plan
 from official.io.errors import ConfigError
 from official.launching import poprun
-from official.launching.dialects import DIALECTS
+from official.launching.poprun import DIALECTS
 from tests.conftest import ROOT
 
 # What the shell of each run had, beside what the published text sets.

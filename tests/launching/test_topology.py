@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.launching.topology import Topology, draw
+from official.launching.poprun import Topology, draw
 
 # Of the tutorial's log, where two lines of the log stand within the table.
 TUTORIAL = """\

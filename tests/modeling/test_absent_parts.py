@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from official.config import BertConfig
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, oracle, randomised
 from tests.modeling.test_sequences_in_rows import OPERATIONS, outputs_and_gradients

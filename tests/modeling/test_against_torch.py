@@ -15,12 +15,12 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint import initialize
+from official.checkpoint.format import Options
 from official.checkpoint.formats import huggingface
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.options import Options
 from official.config import BertConfig, bert_config_from_dict, read_json
-from official.modeling import losses
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling import objectives
+from official.modeling.models import BertPretrainer
 from tests.conftest import ROOT, TINY
 from tests.modeling.test_modeling import features, randomised
 
@@ -111,10 +111,10 @@ def outputs_and_gradients(model, batch: dict):
     with tf.GradientTape() as tape:
         masked, relation = model(batch)
         loss = (
-            losses.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
+            objectives.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
             / batch["masked_lm_weights"].sum()
         )
-        loss += losses.cross_entropy(relation, batch["next_sentence_labels"], counted) / 3
+        loss += objectives.cross_entropy(relation, batch["next_sentence_labels"], counted) / 3
     variables = named(model.trainable_variables)
     gradients = tape.gradient(loss, list(variables.values()))
     return (

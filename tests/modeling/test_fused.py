@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import dropout as dropout_lib
+from official.modeling import layers as dropout_lib
+from official.modeling.models import BertPretrainer
 from official.modeling.operations import choose, plain
-from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
 

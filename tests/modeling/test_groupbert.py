@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.config.model import parameters
-from official.modeling import grouped, neighbours
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling import grouped_conv
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
 from tests.modeling.test_sequences_in_rows import (
@@ -101,7 +100,7 @@ def test_convolution_agrees_with_numpy_and_its_gradient_with_differences(taps, s
     inputs = [tf.constant(value, tf.float64) for value in (x, weight)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        found = grouped.convolution(*inputs)
+        found = grouped_conv.convolution(*inputs)
         loss = tf.reduce_sum(found * upstream)
     np.testing.assert_allclose(found, convolve(x, weight), atol=1e-12)
     for place, gradient in enumerate(tape.gradient(loss, inputs)):
@@ -182,7 +181,7 @@ def test_slots_set_sequences_apart_and_give_them_back(order):
     positions = np.array([[0, 1, 0, 1, 2, 0, 0, 0], [1, 2, 0, 2, 1, 0, 3, 0]], np.int32)
     if order == "in order":
         ids, positions = ids[:1], positions[:1]
-    found = neighbours.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
+    found = grouped_conv.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
     for row, row_ids, row_positions in zip(found.tokens_BW.numpy(), ids, positions):
         expected, width = [], 8 + 2 * (ids.max() - 1)
         for number in range(1, row_ids.max() + 1):
@@ -192,7 +191,7 @@ def test_slots_set_sequences_apart_and_give_them_back(order):
     x = tf.constant(np.random.default_rng(0).normal(size=[*ids.shape, 3]))
     with tf.GradientTape() as tape:
         tape.watch(x)
-        back = neighbours.collect(neighbours.spread(x, found), found)
+        back = grouped_conv.collect(grouped_conv.spread(x, found), found)
         loss = tf.reduce_sum(back * x)
     tokens = (ids > 0)[:, :, None]
     np.testing.assert_array_equal(back, x * tokens)

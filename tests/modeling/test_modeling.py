@@ -8,9 +8,8 @@ import tensorflow as tf
 from scipy import stats
 
 from official.config import BertConfig, bert_config_from_dict
-from official.modeling import dropout as dropout_lib
-from official.modeling import initializers, layers, losses
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling import layers, objectives
+from official.modeling.models import BertPretrainer
 from tests import numpy_bert
 from tests.conftest import ROOT, TINY
 from tests.numpy_bert import NumpyBert, cross_entropy_sum
@@ -94,14 +93,14 @@ def test_encoder_agrees_with_numpy():
 def test_losses_agree_with_numpy():
     model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
     masked, _ = model(batch)
-    loss = losses.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
+    loss = objectives.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
     expected = cross_entropy_sum(
         np.asarray(masked, np.float64), batch["masked_lm_ids"], batch["masked_lm_weights"]
     )
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     hits = (np.argmax(masked, -1) == batch["masked_lm_ids"]) * batch["masked_lm_weights"]
     np.testing.assert_allclose(
-        losses.correct(masked, batch["masked_lm_ids"], batch["masked_lm_weights"]), hits.sum(), rtol=1e-6
+        objectives.correct(masked, batch["masked_lm_ids"], batch["masked_lm_weights"]), hits.sum(), rtol=1e-6
     )
 
 
@@ -134,7 +133,7 @@ def test_initial_weights_differ_between_variables():
 def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
     def draw(seed):
         tf.keras.utils.set_random_seed(seed)
-        draws = initializers.normal_initializer(0.02)
+        draws = layers.normal_initializer(0.02)
         return [draws(shape, dtype=tf.float32).numpy() for shape in ((300, 128), (300, 128), (7,))]
 
     first, second, few = draw(1)
@@ -166,14 +165,14 @@ def test_dropout_is_a_function_of_the_seed():
 
 
 def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
-    split = lambda seed: tf.stack(dropout_lib.split_seed(seed, 50))
+    split = lambda seed: tf.stack(layers.split_seed(seed, 50))
     seeds = [tf.constant(seed) for seed in ([1, 2], [2, 1], [1, 2, 0], [-1, 2**31 - 1])]
     found = [split(seed).numpy() for seed in seeds]
     for seed, expected in zip(seeds, found):
         np.testing.assert_array_equal(tf.function(split, jit_compile=True)(seed), expected)
     halves = np.concatenate(found).T  # 200 numbers of each: two of 2^32 hardly are the same
     assert all(len(np.unique(half)) == 200 for half in halves)
-    assert dropout_lib.split_seed(None, 2) == [None, None]
+    assert layers.split_seed(None, 2) == [None, None]
 
 
 def test_a_shared_block_is_traced_once():
@@ -189,10 +188,10 @@ def test_a_shared_block_is_traced_once():
 
 def test_dropout_rate_and_scale():
     x = tf.ones([1000, 100])
-    dropped = dropout_lib.dropout(x, 0.1, tf.constant([5, 6])).numpy()
+    dropped = layers.dropout(x, 0.1, tf.constant([5, 6])).numpy()
     assert abs((dropped == 0).mean() - 0.1) < 0.005
     np.testing.assert_allclose(dropped[dropped != 0], 1 / 0.9, rtol=1e-6)
-    assert not (dropped == dropout_lib.dropout(x, 0.1, tf.constant([5, 8])).numpy()).all()
+    assert not (dropped == layers.dropout(x, 0.1, tf.constant([5, 8])).numpy()).all()
 
 
 def test_gather_gradient_is_that_of_tf_gather():

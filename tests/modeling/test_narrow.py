@@ -9,8 +9,7 @@ import tensorflow as tf
 from official.config import encoder_options
 from official.config.model import BertConfig
 from official.modeling import stages
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.planning import graph_cost
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
@@ -56,7 +55,7 @@ def test_rows_of_one_sequence(name, fused, block_type):
 @pytest.mark.parametrize("options", [{}, {"by_sequence": True}], ids=["scores", "places"])
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_of_several_sequences(name, options, block_type, monkeypatch):
-    monkeypatch.setattr("official.modeling.sequence_rows.SHORTEST_ROW", 8)
+    monkeypatch.setattr("official.modeling.varlen.SHORTEST_ROW", 8)
     config = BertConfig(**TINY, **GROUPS, block_type=block_type)
     check_equal(MODELS[name], packed(), config, fused=True, shared=True, **options)
 

@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from official.config import BertConfig, ConfigError, encoder_options
 from official.io import native_operations
-from official.modeling.dropout import dropout
-from official.modeling.layers import Norm
+from official.modeling.layers import Norm, dropout
+from official.modeling.models import BertPretrainer
 from official.modeling.operations import choose, fused, plain
 from official.modeling.operations.native import blocks as native
 from official.modeling.operations.native import library
-from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
 
 SEED = [3, 4]

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official.io.processor import Processor
-from official.modeling import products
+from official.modeling import layers
 
 SAPPHIRE = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16")
 
@@ -22,11 +22,11 @@ SAPPHIRE = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16")
     ],
 )
 def test_which_processors_multiply_bfloat16_slowly(name, instructions, slow):
-    assert products.multiplies_bf16_slowly(Processor(name, 2, instructions)) == slow
+    assert layers.multiplies_bf16_slowly(Processor(name, 2, instructions)) == slow
 
 
 def run(widens: bool, monkeypatch, dtype=tf.bfloat16):
-    monkeypatch.setattr(products, "widens", lambda: widens)
+    monkeypatch.setattr(layers, "widens", lambda: widens)
     generator = np.random.default_rng(0)
     shapes = ((17, 33), (33, 9), (17, 9))
     x, kernel, weights = (tf.cast(generator.normal(size=shape), dtype) for shape in shapes)
@@ -35,7 +35,7 @@ def run(widens: bool, monkeypatch, dtype=tf.bfloat16):
     def compute(x, kernel):
         with tf.GradientTape() as tape:
             tape.watch([x, kernel])
-            y = products.matmul(x, kernel)
+            y = layers.matmul(x, kernel)
             loss = tf.reduce_sum(tf.cast(y * weights, tf.float32))
         return [y, *tape.gradient(loss, [x, kernel])]
 
@@ -63,17 +63,17 @@ def test_float32_and_float16_are_left_alone(monkeypatch):
 
 
 def test_what_is_not_finite_stays_so(monkeypatch):
-    monkeypatch.setattr(products, "widens", lambda: True)
+    monkeypatch.setattr(layers, "widens", lambda: True)
     x = tf.constant([[1.0, np.nan], [np.inf, 1.0]], tf.bfloat16)
-    y = products.matmul(x, tf.ones([2, 1], tf.bfloat16))
+    y = layers.matmul(x, tf.ones([2, 1], tf.bfloat16))
     assert not np.isfinite(np.asarray(tf.cast(y, tf.float32))).any()
 
 
 @pytest.mark.parametrize("rows,columns", [(768, 3072), (768, 2304), (256, 1024)])
 def test_which_kernels_are_transposed_first(rows, columns):
-    assert products.is_wide(tf.zeros([rows, columns]))
+    assert layers.is_wide(tf.zeros([rows, columns]))
     for other in ([rows, 2 * rows], [columns, rows], [1024, 4096], [2, columns]):
-        assert not products.is_wide(tf.zeros(other))
+        assert not layers.is_wide(tf.zeros(other))
 
 
 def test_products_whose_kernel_is_transposed_first_are_the_same(monkeypatch):
@@ -81,13 +81,13 @@ def test_products_whose_kernel_is_transposed_first_are_the_same(monkeypatch):
     x, kernel = (tf.cast(generator.normal(size=shape), tf.float32) for shape in ((17, 128), (128, 384)))
 
     def compute(is_wide):
-        monkeypatch.setattr(products, "is_wide", lambda kernel: is_wide)
+        monkeypatch.setattr(layers, "is_wide", lambda kernel: is_wide)
 
         @tf.function(autograph=False)
         def step(x, kernel):
             with tf.GradientTape() as tape:
                 tape.watch([x, kernel])
-                y = products.matmul(x, kernel)
+                y = layers.matmul(x, kernel)
                 loss = tf.reduce_sum(tf.sin(y))
             return [y, *tape.gradient(loss, [x, kernel])]
 

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.modeling.recomputation import after, recomputed
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from tests.conftest import TINY

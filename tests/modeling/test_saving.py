@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
 

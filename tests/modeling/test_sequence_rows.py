@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, encoder_options
-from official.modeling import attention, sequence_rows
-from official.modeling.pretrainer import BertPretrainer
-from official.modeling.sequence_rows import Places
+from official.modeling import attention, varlen
+from official.modeling.models import BertPretrainer
+from official.modeling.varlen import Places
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
 from tests.modeling.test_sequences_in_rows import OPERATIONS, outputs_and_gradients
@@ -27,7 +27,7 @@ MEMBERS = 5
 
 @pytest.fixture(autouse=True)
 def _short_rows(monkeypatch):
-    monkeypatch.setattr(sequence_rows, "SHORTEST_ROW", ROW)
+    monkeypatch.setattr(varlen, "SHORTEST_ROW", ROW)
 
 
 def batch_of(*rows: list, seed=0) -> dict:
@@ -85,12 +85,12 @@ def test_by_sequence_is_by_row(fused_ops):
 
 
 def test_many_sequences_of_a_width_are_filled_up_to_few_counts():
-    counts = [sequence_rows._filled(tf.range(count), tf.constant(99)).shape[0] for count in range(70)]
+    counts = [varlen._filled(tf.range(count), tf.constant(99)).shape[0] for count in range(70)]
     assert counts[:9] == list(range(9)) and all(
         count <= found < 1.25 * count + 1 for count, found in enumerate(counts)
     )
     assert len(set(counts[9:])) == 4 * 3 + 1
-    assert sequence_rows._filled(tf.range(9), tf.constant(99)).numpy().tolist() == [*range(9), 99]
+    assert varlen._filled(tf.range(9), tf.constant(99)).numpy().tolist() == [*range(9), 99]
     batch = batch_of(*[[1] * 7 + [2] * 8 + [3] * 6 + [0] * 3] * 7, seed=1)  # 21 of one width
     ours, expected = (outputs_and_gradients(model, batch) for model in pair(True, shared=True))
     assert_same(ours, expected, 2e-6)
@@ -197,12 +197,12 @@ def test_what_is_taken_apart_comes_together_again():
     generator = np.random.default_rng(0)
     for most in (1, 2, 6, 20):
         ids = tf.constant(generator.integers(0, most + 1, [3, ROW]), tf.int32)
-        places = sequence_rows.find_places(ids, heads=2)
+        places = varlen.find_places(ids, heads=2)
         vectors = tf.constant(generator.normal(size=[3 * ROW * 2, 5]), tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(vectors)
-            parts = sequence_rows.take_apart(vectors, places.heads._replace(reads=real_reads(places)))
-            together = sequence_rows.put_together(parts, places.heads)
+            parts = varlen.take_apart(vectors, places.heads._replace(reads=real_reads(places)))
+            together = varlen.put_together(parts, places.heads)
         expected = vectors.numpy() * np.repeat(ids.numpy().reshape(-1) > 0, 2)[:, None]
         np.testing.assert_array_equal(together, expected)
         upstream = tf.constant(generator.normal(size=vectors.shape), tf.float32)
@@ -223,7 +223,7 @@ def real_reads(places: Places) -> tuple:
     "length,count,step", [(512, 16, 32), (384, 16, 24), (128, 16, 8), (24, 3, 8), (100, 13, 8)]
 )
 def test_widths(length, count, step):
-    found = sequence_rows.widths(length)
+    found = varlen.widths(length)
     assert (len(found), found[0], found[-1]) == (count, step, length) and sorted(set(found)) == found
 
 

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import attention
-from official.modeling.fine_tuning import SequenceModel, SpanModel
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.modeling.operations import fused, plain
-from official.modeling.pretrainer import BertPretrainer
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
 

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from official.modeling import objectives, spans
+from official.modeling import objectives
 
 LENGTHS = [(3, 4, 0), (8, 0, 0), (2, 2, 3)]  # of the sequences of three rows
 ROW = 8
@@ -31,16 +31,16 @@ def packed():
 def test_of_rows_of_one_sequence():
     logits = tf.constant([[1.0, 2.0, 3.0]])
     features = {"input_mask": tf.constant([[1, 1, 0]])}
-    np.testing.assert_array_equal(spans.of_sequences(logits, features), [[1.0, 2.0, LOWEST]])
-    np.testing.assert_array_equal(spans.in_row(tf.constant([1]), features), [1])
+    np.testing.assert_array_equal(objectives.of_sequences(logits, features), [[1.0, 2.0, LOWEST]])
+    np.testing.assert_array_equal(objectives.in_row(tf.constant([1]), features), [1])
 
 
 def test_sequences_have_their_own_tokens_where_they_stand():
     features, logits, own = packed()
-    found = spans.of_sequences(logits, features).numpy()
+    found = objectives.of_sequences(logits, features).numpy()
     for (row, place), expected in own.items():
         begin = int(features["cls_positions"][row, place])
-        positions = spans.in_row(tf.zeros([len(LENGTHS), 3], tf.int32) + 1, features).numpy()
+        positions = objectives.in_row(tf.zeros([len(LENGTHS), 3], tf.int32) + 1, features).numpy()
         assert positions[row, place] == begin + 1
         alone = np.full(ROW, LOWEST)
         alone[begin : begin + len(expected)] = expected
@@ -49,7 +49,7 @@ def test_sequences_have_their_own_tokens_where_they_stand():
 
 def test_sequences_are_cut_out():
     features, logits, own = packed()
-    found = spans.cut_out(logits, features).numpy()
+    found = objectives.cut_out(logits, features).numpy()
     for (row, place), expected in own.items():
         np.testing.assert_array_equal(found[row, place], np.pad(expected, (0, ROW - len(expected))))
 

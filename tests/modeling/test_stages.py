@@ -6,10 +6,10 @@ import tensorflow as tf
 
 from official.config import ConfigError, bert_config_from_dict
 from official.config.model import ACTIVATIONS, BertConfig, block_types
-from official.modeling import activations, blocks, stages
+from official.modeling import blocks, stages
+from official.modeling import layers as layers_lib
 from official.modeling.blocks import bert
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import TINY
 from tests.modeling.test_modeling import features, randomised
 
@@ -129,9 +129,9 @@ def test_kinds_of_blocks_are_files():
 
 
 def test_every_activation_has_its_function_and_its_slope():
-    assert set(ACTIVATIONS) == set(activations.ACTIVATIONS)
+    assert set(ACTIVATIONS) == set(layers_lib.ACTIVATIONS)
     x = tf.constant(np.linspace(-4, 4, 80), tf.float32)  # not 0, where ReLU has no slope
-    for activation in activations.ACTIVATIONS.values():
+    for activation in layers_lib.ACTIVATIONS.values():
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = activation.function(x)

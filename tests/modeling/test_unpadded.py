@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import stages, unpadded
-from official.modeling.fine_tuning import SequenceModel, SpanModel
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling import stages, varlen
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 
 LENGTH = 12
 CONFIG = BertConfig(
@@ -76,7 +75,7 @@ def test_outputs_and_gradients_are_those_of_the_padded_batch(kind, block_type):
             outputs_and_gradients(model, features, run)
             for run in (
                 lambda: stages.run(model, features, None),  # noqa: B023  # called at once
-                lambda: unpadded.run(model, features, config),  # noqa: B023
+                lambda: varlen.run(model, features, config),  # noqa: B023
             )
         )
         assert padded[0].keys() == laid[0].keys() != set()
@@ -89,7 +88,7 @@ def test_outputs_and_gradients_are_those_of_the_padded_batch(kind, block_type):
 def test_no_dense_layer_sees_padding():
     """The rows of all products are counted, in the graph of a batch of which five sixths are padding."""
     features = batch_of([2, 2, 2, 2])
-    laid = unpadded.lay_end_to_end(features, CONFIG.num_attention_heads)
+    laid = varlen.lay_end_to_end(features, CONFIG.num_attention_heads)
     assert laid.features["input_ids"].shape == (1, 8)
     widths = [is_token.shape[1] for is_token in laid.features["places"].is_token_NW]
     assert max(widths) == 8 < LENGTH
@@ -102,7 +101,7 @@ def test_shapes_may_be_unknown_and_dropout_is_drawn():
 
     @tf.function(autograph=False, input_signature=[signature, tf.TensorSpec([2], tf.int32)])
     def compute(features, seed):
-        return unpadded.run(model, features, CONFIG, seed)["start_logits"]
+        return varlen.run(model, features, CONFIG, seed)["start_logits"]
 
     features = {name: batch_of([4, 12, 7])[name] for name in names}
     first, again, other = (compute(features, tf.constant([1, seed])) for seed in (1, 1, 2))

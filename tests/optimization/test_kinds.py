@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official.io.errors import ConfigError
-from official.optimization import kinds, optimizers, schedules
+from official.optimization import optimizers, plain_optimizers, schedules
 from tests.optimization.test_optimization import make_optimizer
 
 NAMES = ("layer/kernel", "layer/bias", "x/LayerNorm/gamma", "cls/output_weights")
@@ -129,7 +129,7 @@ def test_slots_have_the_names_of_tf1(make_config, kind, names):
     variable = tf.Variable(tf.ones([2, 2]), name="bert/pooler/dense/kernel")
     optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
     optimizer.create_slots([variable])
-    found = kinds.slot_variables(optimizer, kind, [variable])
+    found = plain_optimizers.slot_variables(optimizer, kind, [variable])
     assert list(found) == [f"bert/pooler/dense/kernel/{name}" for name in names]
     assert [each.dtype for each in found.values()] == [
         tf.float16 if kind == "mpadamw" and name == "adam_m" else tf.float32 for name in names

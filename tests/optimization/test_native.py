@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.io import native_operations
 from official.io.errors import ConfigError
-from official.optimization import compiled, optimizers, schedules
+from official.optimization import compiled_optimizers, optimizers, schedules
 from official.optimization.native import library
 from official.optimization.native.optimizers import AdamW, Lamb
 from tests.optimization.test_optimization import numpy_adamw, numpy_lamb
@@ -194,7 +194,7 @@ def test_without_a_compiler_tensorflow_updates_and_a_line_says_so(
     for _ in range(2):
         config = make_config(update_kernel="auto")
         optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
-        assert type(optimizer) is compiled.Lamb
+        assert type(optimizer) is compiled_optimizers.Lamb
     assert len(told) == 1 and "there is no C++ compiler" in told[0]
     with pytest.raises(ConfigError, match="update_kernel=native is not possible here: there is no C"):
         config = make_config(update_kernel="native")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.optimization import gradients, kinds, optimizers, schedules
+from official.optimization import gradients, optimizers, plain_optimizers, schedules
 from official.optimization.loss_scale import GROWTH_STEPS, LossScale
 
 NAMES = (
@@ -97,7 +97,7 @@ def test_optimizer_agrees_with_numpy(make_config, monkeypatch, kind, update, str
         ]
     for variable, value, name in zip(variables, expected, NAMES):
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-6, atol=1e-6, err_msg=name)
-    slots = kinds.slot_variables(optimizer, kind, variables)
+    slots = plain_optimizers.slot_variables(optimizer, kind, variables)
     np.testing.assert_allclose(
         slots[f"layer/kernel/{'lamb' if kind == 'lamb' else 'adam'}_v"].numpy(), moments[0][1], rtol=1e-5
     )

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.optimization import kinds, optimizers, plain, schedules
+from official.optimization import optimizers, plain_optimizers, schedules
 
 NAMES = ("layer/kernel", "layer/bias", "x/LayerNorm/gamma", "cls/output_weights")
-HYPER = dict(weight_decay=0.1, beta_1=0.8, beta_2=0.9, epsilon=1e-6, excluded=list(kinds.EXCLUDED))
+HYPER = dict(weight_decay=0.1, beta_1=0.8, beta_2=0.9, epsilon=1e-6, excluded=list(plain_optimizers.EXCLUDED))
 
 
 def trained(make, scope) -> dict[str, np.ndarray]:
@@ -38,16 +38,18 @@ def trained(make, scope) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kind", ["lamb", "adamw"])
 def test_plain_optimizers_equal_those_of_addons_to_rounding(kind, replicas):
     pytest.importorskip("tensorflow_addons")
-    from official.optimization import addons
+    from official.optimization import optimizers
 
     scope = tf.distribute.MirroredStrategy([f"cpu:{index}" for index in range(replicas)])
-    ours = trained({"lamb": plain.Lamb, "adamw": plain.AdamW}[kind], scope)
-    theirs = trained({"lamb": addons.make_lamb, "adamw": addons.make_adamw}[kind], scope)
+    ours = trained({"lamb": plain_optimizers.Lamb, "adamw": plain_optimizers.AdamW}[kind], scope)
+    theirs = trained({"lamb": optimizers.make_lamb, "adamw": optimizers.make_adamw}[kind], scope)
     for name, value in theirs.items():
         np.testing.assert_allclose(ours[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("kind,expected", [("lamb", plain.Lamb), ("adamw", plain.AdamW)])
+@pytest.mark.parametrize(
+    "kind,expected", [("lamb", plain_optimizers.Lamb), ("adamw", plain_optimizers.AdamW)]
+)
 def test_without_addons_the_plain_optimizers_are_ours(make_config, monkeypatch, kind, expected):
     monkeypatch.setattr(optimizers, "has_addons", lambda: False)
     config = make_config(optimizer_type=kind, fused_ops=False)
@@ -56,7 +58,7 @@ def test_without_addons_the_plain_optimizers_are_ours(make_config, monkeypatch, 
 
 def test_a_weight_of_zeros_and_an_update_of_zeros_are_not_scaled():
     """LAMB's ratio is 1 where one of the norms is 0."""
-    optimizer = plain.Lamb(learning_rate=lambda step: tf.constant(0.5), **HYPER)
+    optimizer = plain_optimizers.Lamb(learning_rate=lambda step: tf.constant(0.5), **HYPER)
     zeros, ones = tf.Variable(tf.zeros([2, 2]), name="zeros"), tf.Variable(tf.ones([2, 2]), name="ones")
     optimizer.create_slots([zeros, ones])
     optimizer.update([tf.ones([2, 2]), tf.zeros([2, 2])], [zeros, ones], tf.constant(1.0))

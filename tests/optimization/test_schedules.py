@@ -9,7 +9,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official.cli import flags
 from official.io.errors import ConfigError
-from official.optimization import decays, schedules
+from official.optimization import schedules
 from official.optimization.loss_scale import LossScale
 from tests.conftest import ROOT
 
@@ -190,7 +190,7 @@ def test_the_loss_scale_by_step_is_that_of_the_step_that_comes(make_config):
     config = make_config(loss_scale_by_step='{"0": 128, "3": 512}')
     values = config_lib.loss_scale_steps(config)
     assert config_lib.initial_loss_scale(config) == 128 and not config_lib.dynamic_loss_scale(config)
-    scale = LossScale(values[0], False, decays.ByStep(values))
+    scale = LossScale(values[0], False, schedules.ByStep(values))
     found = []
     for step in range(5):
         found.append(float(scale.scale.numpy()))

@@ -22,8 +22,8 @@ from official.data.records import plain_batches
 from official.data.records import schema as schema_lib
 from official.io import files as io_files
 from official.modeling import objectives
-from official.modeling.pretrainer import BertPretrainer
-from official.optimization.kinds import build_plain
+from official.modeling.models import BertPretrainer
+from official.optimization.plain_optimizers import build_plain
 from official.optimization.train_state import TrainState, build_state
 
 STEPS = 3

@@ -10,14 +10,14 @@ from tests.package import old_stack
 ENTRIES = ("official.training.ipu.__main__",)
 TASKS = ("official.tasks.squad", "official.tasks.glue")  # which the program finds by their names
 MOST_FILES = 244  # many of a few lines: a row of settings, a package's one sentence
-MOST_LINES = 26_300
+MOST_LINES = 26_600
 # What an import inside of a function names and such a run never comes to: it takes plain operations,
 # TensorFlow's own stores where fsspec is not installed, and processes of its own machine.
 NOT_REACHED = frozenset(
     {"official.modeling.operations.fused", "official.io.fsspec_store", "official.io.ray_engine"}
 )
 # What is there for data that are made up.
-MADE_UP = frozenset({"official.data.generated.files"})
+MADE_UP = frozenset({"official.data.generated"})
 # What stands in functions that it never calls: it compiles a step as a whole, and shares no functions in it.
 NOT_CALLED = {"tf.function(experimental_attributes=)", "tf.function(reduce_retracing=)"}
 # Beside Python's own library.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.distribution.pipelining.costs import parameters_of
+from official.distribution.pipelining.plan import parameters_of
 from official.planning import plan as plan_lib
 from official.planning.description import describe
 from official.planning.graph_cost import stage_costs

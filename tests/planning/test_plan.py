@@ -11,8 +11,8 @@ import tensorflow as tf
 from official.cli import flags
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError
-from official.optimization import kinds
-from official.optimization.state import make_state
+from official.optimization import plain_optimizers
+from official.optimization.optimizers import make_state
 from official.planning import plan as plan_lib
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
@@ -149,7 +149,7 @@ def test_sizes_are_those_of_a_built_model(make_config, optimizer_type):
     config = make_config(optimizer_type=optimizer_type)
     state = make_state(config, TASKS[config.task](config).build_model, tf.distribute.get_strategy())
     variables = state.model.trainable_variables
-    slots = kinds.slot_variables(state.optimizer, optimizer_type, variables).values()
+    slots = plain_optimizers.slot_variables(state.optimizer, optimizer_type, variables).values()
     plan = plan_of(config)
     assert plan["tensors"] == len(variables)
     assert (

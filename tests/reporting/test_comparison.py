@@ -14,8 +14,7 @@ import pytest
 
 from official import config as config_lib
 from official.io.errors import ConfigError
-from official.reporting import comparison as comparison_lib
-from official.reporting import comparison_picture, comparison_table
+from official.reporting import comparison
 from official.reporting import convergence as convergence_lib
 from official.reporting import plots as plots_lib
 from tests.conftest import ROOT
@@ -80,7 +79,7 @@ def write_run(
 
 
 def read(*folders):
-    return comparison_lib.read_runs([str(folder) for folder in folders])
+    return comparison.read_runs([str(folder) for folder in folders])
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -98,12 +97,12 @@ def read(*folders):
     ],
 )
 def test_names_are_the_shortest_that_differ(folders, names):
-    assert comparison_lib.short_names(folders) == names
+    assert comparison.short_names(folders) == names
 
 
 def test_a_folder_is_given_once(tmp_path):
     with pytest.raises(ConfigError, match=r"/a/ is given twice"):
-        comparison_lib.short_names([str(tmp_path / "a"), str(tmp_path / "b"), f"{tmp_path}/a/"])
+        comparison.short_names([str(tmp_path / "a"), str(tmp_path / "b"), f"{tmp_path}/a/"])
 
 
 def test_only_settings_that_differ_are_listed(tmp_path):
@@ -118,7 +117,7 @@ def test_only_settings_that_differ_are_listed(tmp_path):
             model={"hidden_size": 16},
         ),
     )
-    assert comparison_lib.differing_settings(runs) == ["learning_rate", "model.hidden_size"]
+    assert comparison.differing_settings(runs) == ["learning_rate", "model.hidden_size"]
 
 
 def test_a_run_older_than_a_setting_has_its_default(tmp_path):
@@ -126,7 +125,7 @@ def test_a_run_older_than_a_setting_has_its_default(tmp_path):
     values = json.loads((tmp_path / "old" / "config.json").read_text())
     del values["beta_2"], values["enable_xla"]
     (tmp_path / "old" / "config.json").write_text(json.dumps(values))
-    found = comparison_lib.compare(read(*folders))
+    found = comparison.compare(read(*folders))
     assert found["settings"] == ["beta_2"]
     assert [run["settings"]["beta_2"] for run in found["runs"]] == [0.999, 0.5]
 
@@ -141,7 +140,7 @@ def test_a_run_older_than_a_setting_has_its_default(tmp_path):
     ],
 )
 def test_settings_are_shortened(values, texts):
-    assert comparison_table.short_values(values) == texts
+    assert comparison.short_values(values) == texts
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ def test_where_the_target_was_reached(tmp_path):
             stop_threshold=0.3,
         )
     )
-    assert comparison_lib.summarize(run) == {
+    assert comparison.summarize(run) == {
         "metric": "mlm_accuracy",
         "target": 0.3,
         "target_step": 200,
@@ -173,7 +172,7 @@ def test_where_the_target_was_reached(tmp_path):
         "sequences_per_sec": 512.5,
         "status": "success",
     }
-    other = comparison_lib.summarize(run, target=0.15)
+    other = comparison.summarize(run, target=0.15)
     assert [other[name] for name in ("target", "target_step", "target_samples", "target_secs")] == [
         0.15,
         100,
@@ -190,16 +189,16 @@ def test_fine_tuned_runs_are_compared_by_the_score_of_their_task(tmp_path):
         lines = [{"split": "eval", "step": step, "samples": 8 * step, "f1": f1 * step / 4} for step in (2, 4)]
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     runs = read(*folders)
-    found = comparison_lib.compare(runs, target=0.6)
+    found = comparison.compare(runs, target=0.6)
     assert [run["eval_accuracy"] for run in found["runs"]] == [0.5, 0.75]
     assert [run["target_step"] for run in found["runs"]] == [None, 4]
-    table = comparison_table.format_comparison(found)
+    table = comparison.format_comparison(found)
     assert "final F1" in table and "0.7500" in table
-    _, score = comparison_picture.plot_comparison(runs).axes
+    _, score = comparison.plot_comparison(runs).axes
     assert score.get_title(loc="left") == "F1" and score.get_ylim()[0] == 0
     (other,) = read(write_run(tmp_path / "c"))
-    mixed = comparison_lib.compare([*runs, other])
-    assert "best score" in comparison_table.format_comparison(mixed)
+    mixed = comparison.compare([*runs, other])
+    assert "best score" in comparison.format_comparison(mixed)
 
 
 def test_a_correlation_below_zero_is_drawn(tmp_path):
@@ -208,13 +207,13 @@ def test_a_correlation_below_zero_is_drawn(tmp_path):
     )
     line = {"split": "eval", "step": 2, "samples": 16, "matthews_correlation": -0.4}
     (tmp_path / "a" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    _, score = comparison_picture.plot_comparison(read(folder)).axes
+    _, score = comparison.plot_comparison(read(folder)).axes
     assert score.get_ylim()[0] < -0.4
 
 
 def test_where_it_was_not(tmp_path):
     (run,) = read(write_run(tmp_path / "a", evaluations=[(5, 3.0, None), (10, 2.0, 0.1)], stop_threshold=0.3))
-    found = comparison_lib.summarize(run)
+    found = comparison.summarize(run)
     assert [found[name] for name in ("target", "target_step", "target_samples", "target_secs")] == [
         0.3,
         None,
@@ -227,7 +226,7 @@ def test_where_it_was_not(tmp_path):
 def test_the_log_may_lie_elsewhere(tmp_path):
     folder = write_run(tmp_path / "a", events=EVENTS, stop_threshold=0.3, mllog_file=str(tmp_path / "log"))
     os.rename(os.path.join(folder, "mllog.txt"), tmp_path / "log")
-    assert comparison_lib.summarize(read(folder)[0])["target_secs"] == 6.5
+    assert comparison.summarize(read(folder)[0])["target_secs"] == 6.5
 
 
 def test_a_log_of_several_runs_is_left_out(tmp_path):
@@ -238,12 +237,12 @@ def test_a_log_of_several_runs_is_left_out(tmp_path):
         write_run(tmp_path / "c", events=EVENTS),
     ]
     os.rename(tmp_path / "a" / "mllog.txt", tmp_path / "log")
-    found = comparison_lib.compare(read(*folders), target=0.3)
+    found = comparison.compare(read(*folders), target=0.3)
     assert [run["target_secs"] for run in found["runs"]] == [None, None, 6.5]
     assert found["notes"] == [
         f"a, b have the same --mllog_file, {tmp_path}/log, which tells of the last of them only: left out."
     ]
-    assert comparison_table.format_comparison(found).endswith(f"\n\nNote: {found['notes'][0]}")
+    assert comparison.format_comparison(found).endswith(f"\n\nNote: {found['notes'][0]}")
     with pytest.raises(ConfigError, match=r"/a has no MLPerf log of its own"):
         convergence_lib.score(read(*folders), "1.0.0")
 
@@ -256,7 +255,7 @@ def test_damaged_events(tmp_path, number, change):
     events = [*EVENTS, event("run_stop", 17_000, status="success"), event("global_batch_size", 1, 64)]
     events[number] = {**events[number], **change}
     (run,) = read(write_run(tmp_path / "a", events=events, stop_threshold=0.3))
-    assert comparison_lib.summarize(run)["target_step"] == 200
+    assert comparison.summarize(run)["target_step"] == 200
     try:
         assert len(convergence_lib.score([run], "1.0.0")["runs"]) == 1
     except ConfigError as error:
@@ -275,7 +274,7 @@ def test_table(tmp_path):
             tmp_path / "large", train_batch_size=256, stop_threshold=0.3, evaluations=[(1000, 2.5, 0.25)]
         ),
     )
-    assert comparison_table.format_comparison(comparison_lib.compare(runs)).splitlines() == [
+    assert comparison.format_comparison(comparison.compare(runs)).splitlines() == [
         "           train_  steps to  samples to  seconds to                            final      best",
         (
             "run    batch_size       0.3         0.3         0.3  last step  final loss  accuracy  accuracy "
@@ -294,15 +293,15 @@ def test_table(tmp_path):
 
 def test_table_without_targets_and_with_different_ones(tmp_path):
     runs = read(write_run(tmp_path / "a"), write_run(tmp_path / "b"))
-    assert "to" not in comparison_table.format_comparison(comparison_lib.compare(runs)).split()
+    assert "to" not in comparison.format_comparison(comparison.compare(runs)).split()
     runs = read(write_run(tmp_path / "c", stop_threshold=0.2), write_run(tmp_path / "d", stop_threshold=0.3))
-    assert "target      target" in comparison_table.format_comparison(comparison_lib.compare(runs))
+    assert "target      target" in comparison.format_comparison(comparison.compare(runs))
 
 
 def test_many_settings_have_a_table_of_their_own(tmp_path):
     first = dict(learning_rate=1e-3, warmup_steps=1.0, beta_1=0.8, beta_2=0.9, epsilon=1e-7, seed=1)
     runs = read(write_run(tmp_path / "a", **first), write_run(tmp_path / "b"))
-    lines = comparison_table.format_comparison(comparison_lib.compare(runs)).splitlines()
+    lines = comparison.format_comparison(comparison.compare(runs)).splitlines()
     assert lines[1].split()[:3] == ["run", "last", "step"]
     assert lines[lines.index("") + 1].split() == ["setting", "a", "b"]
     assert [line.split() for line in lines[lines.index("") + 2 :]] == [
@@ -328,7 +327,7 @@ def test_picture(tmp_path):
         write_run(tmp_path / "first", stop_threshold=0.3, learning_rate=1e-3),
         write_run(tmp_path / "second", stop_threshold=0.3, train_batch_size=256),
     )
-    figure = comparison_picture.plot_comparison(runs)
+    figure = comparison.plot_comparison(runs)
     loss, accuracy = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Masked-LM accuracy"]
     assert loss.get_xlabel() == accuracy.get_xlabel() == "sequences"
@@ -354,7 +353,7 @@ def test_a_run_without_evaluations_is_labelled_so(tmp_path):
     (tmp_path / "a" / "metrics.jsonl").write_text(
         '{"split": "train", "step": 1, "samples": 8, "loss": 2.5}\n'
     )
-    loss, accuracy = comparison_picture.plot_comparison(read(folder)).axes
+    loss, accuracy = comparison.plot_comparison(read(folder)).axes
     assert "a 2.500 train" in [text.get_text() for text in loss.texts] and loss.lines[0].get_marker() == "o"
     assert [text.get_text() for text in accuracy.texts][-1] == "no data"
 
@@ -366,7 +365,7 @@ def decoded(png):
 @pytest.mark.parametrize("count", [1, 9, 24])
 def test_picture_of_any_number_of_seeds(tmp_path, count):
     runs = read(*(write_run(tmp_path / f"seed_{seed}", seed=seed) for seed in range(count)))
-    figure = comparison_picture.plot_comparison(runs)
+    figure = comparison.plot_comparison(runs)
     looks = {
         (line.get_color(), line.get_linestyle())
         for line in figure.axes[0].lines
@@ -389,8 +388,8 @@ def test_picture_of_odd_runs(tmp_path, evaluations):
     (tmp_path / "odd" / "metrics.jsonl").write_text(text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decoded(plots_lib.render(comparison_picture.plot_comparison(read(folder)), "png")).size
-    assert comparison_table.format_comparison(comparison_lib.compare(read(folder)))
+        assert decoded(plots_lib.render(comparison.plot_comparison(read(folder)), "png")).size
+    assert comparison.format_comparison(comparison.compare(read(folder)))
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from official.reporting import data_card, data_tables
+from official.reporting import data_card
 from tests.reporting.test_report import PageReader
 
 MANIFEST = {
@@ -170,4 +170,4 @@ def test_histogram_keeps_all_and_ends_with_the_longest():
 
 @pytest.mark.parametrize("value, text", [(999, "999 bytes"), (4_142_864, "4.143 MB"), (10**13, "10 TB")])
 def test_bytes_are_in_the_unit_that_suits_them(value, text):
-    assert (text, "of input files, as they are on the disk") in data_tables.numbers({"bytes": value}, {})
+    assert (text, "of input files, as they are on the disk") in data_card.numbers({"bytes": value}, {})

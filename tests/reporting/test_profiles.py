@@ -3,8 +3,9 @@
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from official.reporting import bars
-from official.reporting.profiles import memory, places, section, tables, times
+from official.reporting import charts
+from official.reporting.profiles import section, tables
+from official.reporting.profiles import trace as trace_lib
 from official.reporting.profiles.trace import read_trace
 
 RUN, CALL, ROOT = 1, 2, 3
@@ -79,17 +80,17 @@ def step():
 
 
 def places_of(trace):
-    return places.Places(trace, ["layer_1"], {"while/PartitionedCall_1": "layer_1"})
+    return trace_lib.Places(trace, ["layer_1"], {"while/PartitionedCall_1": "layer_1"})
 
 
 def test_times_by_kind_and_part(step):
-    table = times.add_up(step, places_of(step), steps=2)
+    table = tables.add_up(step, places_of(step), steps=2)
     found = {(key.part, key.passes, key.name, key.kind): time * 1e9 for key, (time, _) in table.items()}
     assert found == {
-        ("layer_{}", "forward", "MatMul", times.PRODUCTS): 10,
-        ("layer_{}", "forward", "PartitionedCall", times.BLOCKS): 2.5,
-        ("layer_{}", "backward", "while/PartitionedCall_1", times.BLOCKS): 10,
-        ("optimizer", "", "while/AdamW/Sub", times.UPDATE): 2,
+        ("layer_{}", "forward", "MatMul", tables.PRODUCTS): 10,
+        ("layer_{}", "forward", "PartitionedCall", tables.BLOCKS): 2.5,
+        ("layer_{}", "backward", "while/PartitionedCall_1", tables.BLOCKS): 10,
+        ("optimizer", "", "while/AdamW/Sub", tables.UPDATE): 2,
     }
 
 
@@ -104,40 +105,40 @@ def test_an_evaluation_is_not_counted_and_data_are():
     trace = read_trace(
         space_of(FROM_PYTHON, evaluation, (COMPUTE, [*work, *mapped]), ("tf_data_iterator/1", pipeline))
     )
-    table = times.add_up(trace, places_of(trace), steps=1)
-    milliseconds = times.by(table, lambda key: key.kind)
-    assert set(milliseconds) == {times.INPUT}
-    assert milliseconds[times.INPUT][0] * 1e9 == pytest.approx(5 + 6)
+    table = tables.add_up(trace, places_of(trace), steps=1)
+    milliseconds = tables.by(table, lambda key: key.kind)
+    assert set(milliseconds) == {tables.INPUT}
+    assert milliseconds[tables.INPUT][0] * 1e9 == pytest.approx(5 + 6)
 
 
 def test_what_ran_within_an_operation_is_not_counted_twice():
     events = [started("while/PartitionedCall_1", 0, 100), ("MatMul:MatMul", 10, 60, {})]
     trace = read_trace(space_of(FROM_PYTHON, (COMPUTE, events)))
-    table = times.by(times.add_up(trace, places_of(trace), 1), lambda key: key.kind)
+    table = tables.by(tables.add_up(trace, places_of(trace), 1), lambda key: key.kind)
     found = {kind: round(time * 1e9) for kind, (time, _) in table.items()}
-    assert found == {times.PRODUCTS: 60, times.BLOCKS: 40}
+    assert found == {tables.PRODUCTS: 60, tables.BLOCKS: 40}
 
 
 @pytest.mark.parametrize(
     "node,kind,expected",
     [
-        ("while/layer_0/MatMul", "_MklMatMul", times.PRODUCTS),
-        ("while/MatMul_3", "_MklNativeFusedMatMul", times.PRODUCTS),
-        ("while/MatMul", "_MklBatchMatMulV2", times.ATTENTION),
-        ("while/StatefulPartitionedCall", "StatefulPartitionedCall", times.BLOCKS),
-        ("while/body/AdamW/AdamW/update_3/StatefulPartitionedCall", "StatefulPartitionedCall", times.UPDATE),
-        ("x", "ResourceApplyAdam", times.UPDATE),
-        ("Lamb/L2Loss", "L2Loss", times.UPDATE),
-        ("global_norm/L2Loss_3", "L2Loss", times.NORM),
-        ("while/Softmax", "_MklSoftmax", times.REST),
-        ("while/Cast_1", "Cast", times.CASTS),
-        ("while/IteratorGetNext", "IteratorGetNext", times.INPUT),
-        ("while/CollectiveReduceV2", "CollectiveReduceV2", times.EXCHANGE),
+        ("while/layer_0/MatMul", "_MklMatMul", tables.PRODUCTS),
+        ("while/MatMul_3", "_MklNativeFusedMatMul", tables.PRODUCTS),
+        ("while/MatMul", "_MklBatchMatMulV2", tables.ATTENTION),
+        ("while/StatefulPartitionedCall", "StatefulPartitionedCall", tables.BLOCKS),
+        ("while/body/AdamW/AdamW/update_3/StatefulPartitionedCall", "StatefulPartitionedCall", tables.UPDATE),
+        ("x", "ResourceApplyAdam", tables.UPDATE),
+        ("Lamb/L2Loss", "L2Loss", tables.UPDATE),
+        ("global_norm/L2Loss_3", "L2Loss", tables.NORM),
+        ("while/Softmax", "_MklSoftmax", tables.REST),
+        ("while/Cast_1", "Cast", tables.CASTS),
+        ("while/IteratorGetNext", "IteratorGetNext", tables.INPUT),
+        ("while/CollectiveReduceV2", "CollectiveReduceV2", tables.EXCHANGE),
     ],
 )
 def test_kinds(node, kind, expected):
     trace = read_trace(space_of(FROM_PYTHON))
-    assert times.kind_of(places_of(trace).of(node, ROOT), kind) == expected
+    assert tables.kind_of(places_of(trace).of(node, ROOT), kind) == expected
 
 
 def test_a_gpu_is_told_by_its_kernels():
@@ -150,16 +151,16 @@ def test_a_gpu_is_told_by_its_kernels():
     kernel.stats.add(metadata_id=1, ref_value=2)
     stream.events.add(metadata_id=2, duration_ps=1_000_000_000)
     trace = read_trace(space)
-    table = times.add_up(trace, places_of(trace), steps=1)
+    table = tables.add_up(trace, places_of(trace), steps=1)
     assert {(key.kind, key.part): time for key, (time, _) in table.items()} == {
-        (times.PRODUCTS, "layer_{}"): 5.0,
-        (times.EXCHANGE, places.OTHER): 1.0,
+        (tables.PRODUCTS, "layer_{}"): 5.0,
+        (tables.EXCHANGE, trace_lib.OTHER): 1.0,
     }
 
 
 def test_memory_by_who_took_it(step):
-    (found,) = memory.memories(step, places_of(step))
-    assert (found.peak, found.resident, found.running) == (220, 100, places.Place("layer_1", "backward"))
+    (found,) = tables.memories(step, places_of(step))
+    assert (found.peak, found.resident, found.running) == (220, 100, trace_lib.Place("layer_1", "backward"))
     held = {place.passes: (part.held, part.most_held, part.peak) for place, part in found.parts.items()}
     assert held == {"forward": (80, 80, 180), "backward": (40, 40, 220)}
 
@@ -168,8 +169,8 @@ def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
     own = places_of(step)
     head = {"steps": [1, 3], "devices": ["CPU:0"]}
     told = {"secs_per_step": 0.5, "trace": "x"}
-    tables.write_times(str(tmp_path), head | told, times.add_up(step, own, 2))
-    tables.write_memory(str(tmp_path), head, memory.memories(step, own), {"layer_1": (40, 60)})
+    tables.write_times(str(tmp_path), head | told, tables.add_up(step, own, 2))
+    tables.write_memory(str(tmp_path), head, tables.memories(step, own), {"layer_1": (40, 60)})
     page = section.sections(str(tmp_path))
     assert "matrix products" in page and "layer_1, backward" in page and page.count('class="bar"') == 4
     assert (tmp_path / "profile_operations.csv").read_text().startswith("kind,part,pass,name,type,")
@@ -180,9 +181,9 @@ def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
 
 def test_bars_are_as_long_as_their_numbers():
     rows = [
-        bars.Bar("a", [bars.Part("x", 3, "red"), bars.Part("y", 1, "blue")], "4"),
-        bars.Bar("<b>", [], "0"),
+        charts.Bar("a", [charts.Part("x", 3, "red"), charts.Part("y", 1, "blue")], "4"),
+        charts.Bar("<b>", [], "0"),
     ]
-    page = bars.bars(rows, ["x"], {"x": "red"})
+    page = charts.bars(rows, ["x"], {"x": "red"})
     assert "width:75.00%" in page and "width:25.00%" in page and "&lt;b&gt;" in page
-    assert bars.bars([bars.Bar("a", [], "0")]) == ""
+    assert charts.bars([charts.Bar("a", [], "0")]) == ""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from official import config as config_lib
-from official.reporting import charts, curves, page, report, run_charts
+from official.reporting import charts, page, report, verdict
 from official.reporting import summary as summary_lib
 from official.reporting.result import EXIT_CODES
 from tests.reporting.test_reporting import (
@@ -296,7 +296,7 @@ def test_the_learning_rate_is_the_schedule_and_says_its_peak():
     metrics = [{"split": "train", "step": step, "learning_rate": 2.94e-6} for step in range(20, 200, 20)]
     drawn = next(
         chart
-        for chart in run_charts.run_charts(
+        for chart in charts.run_charts(
             metrics, full_result(learning_rates={"0": 0.0, "39": 5e-5, "400": 0.0})
         )
         if "Learning rate" in chart
@@ -314,18 +314,18 @@ def test_the_loss_scale_is_shown_only_where_there_is_one():
     ]
     assert not [
         chart
-        for chart in run_charts.run_charts(metrics, full_result())
+        for chart in charts.run_charts(metrics, full_result())
         if "Loss scale" in chart or "Skipped" in chart
     ]
     metrics[3] |= {"loss_scale": 2.0, "skipped_steps": 1}
-    drawn = "".join(run_charts.run_charts(metrics, full_result()))
+    drawn = "".join(charts.run_charts(metrics, full_result()))
     assert "Loss scale" in drawn and "Skipped steps" in drawn
 
 
 def test_long_curves_are_thinned_and_keep_spikes_and_gaps():
     points = [(step, 1.0 + step % 7) for step in range(50_000)]
     points[12_345], points[20_000] = (12_345, 99.0), (20_000, None)
-    kept = curves.thinned(points, 240)
+    kept = verdict.thinned(points, 240)
     assert (
         len(kept) <= 245
         and points[12_345] in kept

@@ -9,7 +9,7 @@ import pytest
 
 from official import config as config_lib
 from official.cli import flags as cli_flags
-from official.reporting import curves, verdict
+from official.reporting import verdict
 from official.reporting.result import TrainResult
 
 STEPS = range(10, 1010, 10)
@@ -59,8 +59,8 @@ def points(values):
 def test_a_rise_that_stays_is_a_divergence():
     values = falling()
     values[60:] = np.linspace(2, 7, 40).tolist()
-    assert 700 <= curves.divergence(points(values)) <= 900
-    assert curves.divergence(points(values[:60] + [None] * 40)) == 610
+    assert 700 <= verdict.divergence(points(values)) <= 900
+    assert verdict.divergence(points(values[:60] + [None] * 40)) == 610
 
 
 @pytest.mark.parametrize(
@@ -77,29 +77,29 @@ def test_a_rise_that_stays_is_a_divergence():
     ids=["falling", "noisy", "flat", "not learning", "a spike at the end", "short", "empty"],
 )
 def test_what_is_no_divergence(values):
-    assert curves.divergence(points(values)) is None
+    assert verdict.divergence(points(values)) is None
 
 
 def test_a_spike_that_comes_back_is_no_divergence():
     values = falling()
     values[50:53] = [8.0, 12.0, 6.0]
-    assert curves.divergence(points(values)) is None
+    assert verdict.divergence(points(values)) is None
 
 
 @pytest.mark.parametrize("last,falls", [(0.05, True), (0.0, False), (-0.05, False)])
 def test_trend_over_the_last_fifth(last, falls):
-    change = curves.trend(points(falling(last)))
+    change = verdict.trend(points(falling(last)))
     assert change.falls == falls and change.change == pytest.approx(-last, abs=0.012)
     assert ("still falling" in change.describe()) == falls and ("rising" in change.describe()) == (last < 0)
 
 
 def test_noise_is_no_trend_and_few_points_have_none():
-    assert curves.trend(points(np.random.default_rng(1).normal(2, 0.5, 100).tolist())).change == 0
-    assert curves.trend(points(falling()[:4])) is None and curves.trend([]) is None
+    assert verdict.trend(points(np.random.default_rng(1).normal(2, 0.5, 100).tolist())).change == 0
+    assert verdict.trend(points(falling()[:4])) is None and verdict.trend([]) is None
 
 
 def test_a_run_of_few_long_loops_has_a_trend_too():
-    found = curves.trend(
+    found = verdict.trend(
         [(100 * number, loss) for number, loss in enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)]
     )
     assert found.describe() == (
@@ -109,22 +109,22 @@ def test_a_run_of_few_long_loops_has_a_trend_too():
 
 def test_over_fitting_needs_both_curves():
     train, evaluations = points(falling(0.2)), [(250, 1.0), (500, 0.8), (750, 0.9), (1000, 1.1)]
-    assert curves.over_fitting(evaluations, train) == (500, 0.8, 1.1)
+    assert verdict.over_fitting(evaluations, train) == (500, 0.8, 1.1)
     assert (
-        curves.over_fitting(evaluations, points([2.0] * 50 + [3.0] * 50)) is None
+        verdict.over_fitting(evaluations, points([2.0] * 50 + [3.0] * 50)) is None
     )  # training got worse, too
-    assert curves.over_fitting(evaluations[:2], train) is None
+    assert verdict.over_fitting(evaluations[:2], train) is None
     scores = [(250, 0.5), (500, 0.6), (750, 0.58), (1000, 0.55)]
-    assert curves.over_fitting(scores, train, rises=True) == (500, 0.6, 0.55)
-    assert curves.over_fitting([*scores[:2], (1000, 0.595)], train, rises=True) is None
+    assert verdict.over_fitting(scores, train, rises=True) == (500, 0.6, 0.55)
+    assert verdict.over_fitting([*scores[:2], (1000, 0.595)], train, rises=True) is None
 
 
 def test_one_evaluation_that_is_a_little_worse_is_chance():
     train = points(falling(0.2))
-    assert curves.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.563)], train) is None
-    assert curves.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.663)], train) == (500, 0.548, 0.663)
+    assert verdict.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.563)], train) is None
+    assert verdict.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.663)], train) == (500, 0.548, 0.663)
     assert (
-        curves.over_fitting([(250, 0.6), (500, 0.548), (750, 0.7), (1000, 0.55)], train) is None
+        verdict.over_fitting([(250, 0.6), (500, 0.548), (750, 0.7), (1000, 0.55)], train) is None
     )  # it came back
 
 
@@ -134,20 +134,20 @@ def test_a_curve_is_sorted_and_a_later_line_of_a_step_counts():
         *lines("train", [1.0], steps=[20]),
         *lines("eval", [9.0], steps=[20]),
     ]
-    assert curves.curve(metrics, "train", "loss") == [(10, 2.0), (20, 1.0)]
+    assert verdict.curve(metrics, "train", "loss") == [(10, 2.0), (20, 1.0)]
 
 
 def test_smoothing_keeps_the_start_and_leaves_gaps():
     values = np.linspace(10, 0, 200).tolist()
     smooth = [
         value
-        for _, value in curves.smoothed(
+        for _, value in verdict.smoothed(
             [(at, None if at == 100 else value) for at, value in enumerate(values)]
         )
     ]
     assert smooth[0] == 10 and smooth[100] is None
     np.testing.assert_allclose(smooth[:99], values[:99], atol=0.03)
-    assert curves.smoothed([(1, None)]) == [(1, None)]
+    assert verdict.smoothed([(1, None)]) == [(1, None)]
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from official.checkpoint.manager import CheckpointManager
 from official.data.pipeline import TrainingOrder
 from official.distribution.ipu import embedded
 from official.io.errors import ConfigError
-from official.modeling.pretrainer import BertPretrainer
-from official.optimization import kinds
+from official.modeling.models import BertPretrainer
+from official.optimization import plain_optimizers
 from official.optimization.train_state import build_state
 from official.training.ipu import __main__ as command
 from official.training.ipu import records
@@ -31,7 +31,7 @@ def fixture_saved(make_config, tmp_path):
         train_batch_size=24,
     )
     tf.random.set_seed(7)
-    state = build_state(config, lambda: BertPretrainer(config.model), kinds.build_plain)
+    state = build_state(config, lambda: BertPretrainer(config.model), plain_optimizers.build_plain)
     state.optimizer.iterations.assign(5)
     CheckpointManager(config.model_dir, state.variables(), 1).save(5)
     path = tmp_path / "config.json"

@@ -17,7 +17,7 @@ from tensorflow.python.framework import (
 
 from official.checkpoint.manager import CheckpointManager
 from official.io.errors import ConfigError
-from official.optimization.state import restored
+from official.optimization.optimizers import restored
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import evaluation, interval, own_folder, runner

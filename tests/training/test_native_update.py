@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.modeling import copies as copies_lib
+from official.modeling import low_precision_weights as copies_lib
 from official.optimization.native.optimizers import NativeOptimizer
 from official.training import starting
 from official.training.earlier import Earlier

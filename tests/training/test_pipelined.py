@@ -10,7 +10,6 @@ from official.distribution import strategy as strategy_lib
 from official.distribution.backends import pipeline as pipeline_backend
 from official.distribution.batch_plan import make_batch_plan
 from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining import schedules
 from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import pipeline_round, pipelined, runner
@@ -159,7 +158,7 @@ def test_a_tied_table_is_copied_once_and_trained_by_both_parts(make_config):
 
 
 def test_works_are_traced_after_what_they_need():
-    orders = schedules.orders_of(4, (0, 1, 2, 3), "1f1b", 8)
+    orders = plan_lib.orders_of(4, (0, 1, 2, 3), "1f1b", 8)
     done = set()
     for work in pipeline_round.one_after_the_other(orders, 4):
         if work.stage and not work.backward:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.config import ConfigError, profile_window
 from official.reporting.metrics import read_metrics
-from official.reporting.profiles import times
+from official.reporting.profiles import tables
 from official.tasks import TASKS
 from official.training import profiling, runner
 from tests.conftest import ROOT, TINY
@@ -47,7 +47,7 @@ def operations(config) -> list[dict]:
 def products_in_layers(config) -> float:
     """Returns how many matrix products the layers make in a step, forward and backward."""
     rows = [row for row in operations(config) if row["part"] == "layer_{}"]
-    return sum(float(row["count_per_step"]) for row in rows if row["kind"] == times.PRODUCTS)
+    return sum(float(row["count_per_step"]) for row in rows if row["kind"] == tables.PRODUCTS)
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, share
     assert (pathlib.Path(profiled.model_dir) / found["trace"]).stat().st_size > 10_000
     assert found["trace"].startswith("tensorboard/plugins/profile/")
     by_kind = {row["kind"]: row for row in found["kinds"]}
-    assert {times.PRODUCTS, times.BLOCKS, times.UPDATE, times.NORM, times.ATTENTION} <= set(by_kind)
+    assert {tables.PRODUCTS, tables.BLOCKS, tables.UPDATE, tables.NORM, tables.ATTENTION} <= set(by_kind)
     assert sum(row["share"] for row in found["kinds"]) == pytest.approx(1)
     # Two layers of four products, twice as many backward; the evaluation's are none of them.
     assert products_in_layers(profiled) == 2 * 4 * 3

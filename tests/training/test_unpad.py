@@ -7,7 +7,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official.data.records.encoding import encoders
 from official.io.errors import ConfigError
-from official.modeling import counted
+from official.modeling import dynamic_shapes
 from official.planning import plan as plan_lib
 from official.tasks.pretraining import PretrainingTask
 from tests.conftest import write_records
@@ -106,14 +106,14 @@ def test_only_tokens_and_predictions_that_count_are_computed(make_config, short_
 
 
 def test_sizes_are_few_and_hold_what_they_are_for():
-    sizes = [int(counted.size_for(tf.constant(count), 6144)) for count in range(6145)]
+    sizes = [int(dynamic_shapes.size_for(tf.constant(count), 6144)) for count in range(6145)]
     assert all(count <= size < count + 96 for count, size in enumerate(sizes[1:], 1))
     assert len(set(sizes)) == 64 and max(sizes) == 6144
     weights = tf.constant([[1.0, 0.0, 0.5], [0.0, 0.0, 0.0]])
-    numbers = counted.find(weights)
+    numbers = dynamic_shapes.find(weights)
     assert numbers.numpy().tolist() == [0, 2] + 6 * [6]
-    assert counted.pick(weights, numbers).numpy().tolist() == [1.0, 0.5] + 6 * [0.0]
-    assert counted.find(0 * weights).shape == (8,)
+    assert dynamic_shapes.pick(weights, numbers).numpy().tolist() == [1.0, 0.5] + 6 * [0.0]
+    assert dynamic_shapes.find(0 * weights).shape == (8,)
 
 
 def test_evaluations_with_and_without_padding_agree(make_config, short_files, tmp_path):

@@ -1,27 +1,118 @@
-"""ONNX files as a store of tensors: their initializers, read lazily and written one after the other.
+"""ONNX files as a store of tensors: their initializers, read lazily and written one after the other."""
 
-The onnx package describes the pieces. The file around them is walked through and put together here, since the
-package would hold all of it in memory, more than once. Measured with BERT-large (1.34 GB), as the most memory
-of a conversion beyond its imports: from a file 0.6 GB, and 2.6 GB with `onnx.load`; to a file 0.8 GB, and
-8.2 GB with `onnx.helper.make_model` and `onnx.save`.
-"""
-
+import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from official.checkpoint.containers import protobuf_fields
-from official.checkpoint.containers.protobuf_fields import Field
 from official.checkpoint.errors import DamagedError
 from official.checkpoint.format import Progress
 from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.io import files as io_files
 from official.io.errors import ConfigError, how_to_install, shortened
+
+# -----------------------------------------------------------------------------------------------------------
+# Fields of protocol buffers
+#
+# A field is a key (its number and its kind), for some kinds a length, and its bytes. A length and a key are
+# numbers of 7 bits a byte.
+
+
+_VARINT, _BYTES = 0, 2  # kinds of fields
+_FIXED = {1: 8, 5: 4}  # kinds of fixed length, and these
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """Position of a field in a protocol buffer: its number, the offset of the whole field, the offset of its
+    content, and the end of both, in bytes."""
+
+    number: int
+    start: int
+    inside: int
+    end: int
+
+
+def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
+    """Yields the fields between two places of a file. Raises DamagedError where they do not end at `end`."""
+    place = start
+    while place < end:
+        file.seek(place)
+        key = _read_varint(file)
+        length = _read_length(file, key & 7, place)
+        inside = file.tell()
+        if inside + length > end:
+            raise DamagedError(
+                f"truncated: the field at byte {place} ends {inside + length - end} bytes beyond what is"
+                " there"
+            )
+        yield Field(key >> 3, place, inside, inside + length)
+        place = inside + length
+
+
+def inside(file: BinaryIO, fields: list[Field], number: int) -> list[Field]:
+    """Returns the fields of a number that are directly inside of these. Raises DamagedError as `walk`."""
+    found = (one for field in fields for one in walk(file, field.inside, field.end))
+    return [one for one in found if one.number == number]
+
+
+def _read_length(file: BinaryIO, kind: int, place: int) -> int:
+    """Returns the number of bytes of a field that are still to come; a number is read here."""
+    if kind == _BYTES:
+        return _read_varint(file)
+    if kind == _VARINT:
+        _read_varint(file)
+    elif kind not in _FIXED:
+        raise DamagedError(f"no ONNX model, or damaged at byte {place}")
+    return _FIXED.get(kind, 0)
+
+
+def _read_varint(file: BinaryIO) -> int:
+    """Reads a number of 7 bits a byte, the lowest first; the top bit says that more follow."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    raise DamagedError(f"truncated or damaged at byte {file.tell()}")
+
+
+def bytes_of(file: BinaryIO, start: int, end: int) -> bytes:
+    """Returns the bytes between two places of a file."""
+    file.seek(start)
+    return file.read(end - start)
+
+
+def head_of(number: int, length: int) -> bytes:
+    """Returns key and length of a field of bytes."""
+    return _varint(number << 3 | _BYTES) + _varint(length)
+
+
+def _varint(value: int) -> bytes:
+    result = bytearray()
+    while value >= 0x80:
+        result.append(value & 0x7F | 0x80)
+        value >>= 7
+    result.append(value)
+    return bytes(result)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# ONNX files as containers
+#
+# The onnx package describes the pieces. The file around them is walked through and put together here, since
+# the package would hold all of it in memory, more than once. Measured with BERT-large (1.34 GB), as the
+# most memory of a conversion beyond its imports: from a file 0.6 GB, and 2.6 GB with `onnx.load`; to a file
+# 0.8 GB, and 8.2 GB with `onnx.helper.make_model` and `onnx.save`.
+
 
 LAST = ".onnx"
 IS_FOLDER = False
@@ -104,7 +195,7 @@ def read(location: str) -> Tensors:
 
 def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> tuple[str, Tensor]:
     """Returns name and tensor of an initializer; its values stay in the file."""
-    parts = list(protobuf_fields.walk(file, field.inside, field.end))
+    parts = list(walk(file, field.inside, field.end))
     head = _read_head(onnx, file, parts)
     raw = next((part for part in parts if part.number == onnx.TensorProto.RAW_DATA_FIELD_NUMBER), None)
     shape, dtype = tuple(head.dims), _type_of(onnx, head)
@@ -125,7 +216,7 @@ def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
         proto.EXTERNAL_DATA_FIELD_NUMBER,
     }
     described = [part for part in parts if part.number in wanted]
-    head = _parse(onnx, b"".join(protobuf_fields.bytes_of(file, part.start, part.end) for part in described))
+    head = _parse(onnx, b"".join(bytes_of(file, part.start, part.end) for part in described))
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
     # Bytes that are no text come as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
@@ -151,7 +242,7 @@ def check_second_files(location: str) -> None:
         with io_files.open_binary(location) as file:
             _, initializers = _initializers(onnx, file, location)
             for field in initializers:
-                head = _read_head(onnx, file, list(protobuf_fields.walk(file, field.inside, field.end)))
+                head = _read_head(onnx, file, list(walk(file, field.inside, field.end)))
                 if head.data_location == onnx.TensorProto.EXTERNAL:
                     io_files.check_readable(_beside(location, _place_of(head).get("location", "")))
     except OSError as error:
@@ -162,8 +253,8 @@ def check_second_files(location: str) -> None:
 def _initializers(onnx: Any, file: BinaryIO, location: str) -> tuple[list[Field], list[Field]]:
     """Returns the graphs of a model, and their initializers."""
     whole = Field(0, 0, 0, os.path.getsize(location))
-    graphs = protobuf_fields.inside(file, [whole], onnx.ModelProto.GRAPH_FIELD_NUMBER)
-    return graphs, protobuf_fields.inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
+    graphs = inside(file, [whole], onnx.ModelProto.GRAPH_FIELD_NUMBER)
+    return graphs, inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
 
 
 def _place_of(head: Any) -> dict[str, str]:
@@ -215,7 +306,7 @@ def _from_numbers(
 ) -> np.ndarray:
     """Reads values that are fields of numbers and not raw bytes."""
     with open(location, "rb") as file:
-        tensor = _parse(onnx, protobuf_fields.bytes_of(file, field.inside, field.end))
+        tensor = _parse(onnx, bytes_of(file, field.inside, field.end))
     if dtype.itemsize == 2:
         return _halves(np.array(tensor.int32_data, np.int64).astype(np.int32), math.prod(shape), dtype)
     try:
@@ -298,11 +389,7 @@ def _write_files(onnx: Any, tensors: Tensors, path: str, data_path: str | None, 
         ir_version=_IR_VERSION, producer_name="bert-tf2", opset_import=[onnx.helper.make_opsetid("", _OPSET)]
     )
     with open(path, "wb") as file, open(data_path or os.devnull, "wb") as data:
-        file.write(
-            model.SerializeToString()
-            + protobuf_fields.head_of(onnx.ModelProto.GRAPH_FIELD_NUMBER, length)
-            + graph
-        )
+        file.write(model.SerializeToString() + head_of(onnx.ModelProto.GRAPH_FIELD_NUMBER, length) + graph)
         for head, tensor in zip(heads, tensors.values()):
             file.write(head)
             values = np.ascontiguousarray(tensor.read(), tensor.dtype)
@@ -323,9 +410,9 @@ def _heads(onnx: Any, tensors: Tensors, data_name: str | None) -> list[bytes]:
                 proto.external_data.add(key=key, value=str(value))
         content = proto.SerializeToString()
         if not data_name:
-            content += protobuf_fields.head_of(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
+            content += head_of(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
         heads.append(
-            protobuf_fields.head_of(
+            head_of(
                 onnx.GraphProto.INITIALIZER_FIELD_NUMBER, len(content) + (0 if data_name else tensor.nbytes)
             )
             + content

@@ -7,12 +7,11 @@ Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its conv
 
 import re
 
-from official.checkpoint.format import Format, Progress
+from official.checkpoint.format import Format, Options, Progress
 from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping import tensors as tensors_lib
 from official.checkpoint.mapping.table import Mapped, Transposed
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.checkpoint.options import Options
 from official.io.errors import ConfigError
 
 _HEAD_SIZE = 64  # of every published BERT

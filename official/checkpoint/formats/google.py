@@ -7,11 +7,10 @@ The names of the other formats for these, `lamb_m` and `lamb_v`, are read too.
 
 import re
 
-from official.checkpoint.format import Format
+from official.checkpoint.format import Format, Options
 from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.table import Mapped
 from official.checkpoint.mapping.tensors import Tensors
-from official.checkpoint.options import Options
 
 _WEIGHTS = {name: name for name in canonical.WEIGHTS}
 TABLE = {

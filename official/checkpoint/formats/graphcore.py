@@ -32,13 +32,11 @@ import re
 import ml_dtypes
 import numpy as np
 
-from official.checkpoint.format import Format
-from official.checkpoint.mapping import biases, blocks, canonical, stacks, table
+from official.checkpoint.format import Format, Option, Options
+from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.stacks import Stack
-from official.checkpoint.mapping.table import Mapped
+from official.checkpoint.mapping.table import Mapped, Stack
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.checkpoint.options import Option, Options
 from official.config.model import LARGEST
 
 NUM_EMBEDDINGS_SPLITS = Option(
@@ -119,8 +117,8 @@ _DROPPED = {
 }
 
 
-_FUSED_KERNEL = Stack("bert/encoder/layer_{layer}/attention/self/kernel/qkv_weight", stacks.QKV_KERNELS)
-_FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", stacks.QKV_BIASES)
+_FUSED_KERNEL = Stack("bert/encoder/layer_{layer}/attention/self/kernel/qkv_weight", table.QKV_KERNELS)
+_FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", table.QKV_BIASES)
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -130,8 +128,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: for parts that do not make a whole, or a whole that cannot be parted.
       DamagedError: where `global_step` cannot be read.
     """
-    rest, words = blocks.join_rows(tensors)
-    rest, parts = stacks.unstack(rest, (_FUSED_KERNEL, _FUSED_BIAS))
+    rest, words = table.join_rows(tensors)
+    rest, parts = table.unstack(rest, (_FUSED_KERNEL, _FUSED_BIAS))
     names, dropped = with_classifier_pooler(
         GROUPBERT_TABLE if is_groupbert(tensors) else TABLE, _DROPPED, rest
     )
@@ -139,8 +137,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     mapped.tensors |= {**words, **parts}
     _cut_output_bias(mapped)
     _make_step_an_integer(mapped)
-    biases.add_zero_biases(mapped)
-    biases.add_zero_output_bias(mapped)
+    table.add_zero_biases(mapped)
+    table.add_zero_output_bias(mapped)
     return mapped
 
 
@@ -149,11 +147,11 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     `num_embeddings_splits`."""
     groupbert = is_groupbert(tensors)
     kept, dropped = table.without(tensors, left_out(options))
-    rest, fused = stacks.stack(kept, _stacks(options, groupbert))
+    rest, fused = table.stack(kept, _stacks(options, groupbert))
     mapped = table.from_canonical(
         GROUPBERT_TABLE if groupbert else TABLE, rest, "a counter of this project's trainer"
     )
-    mapped.tensors = blocks.split_rows({**mapped.tensors, **fused}, options.get(NUM_EMBEDDINGS_SPLITS))
+    mapped.tensors = table.split_rows({**mapped.tensors, **fused}, options.get(NUM_EMBEDDINGS_SPLITS))
     mapped.dropped |= dropped
     copy_pooler(mapped)
     _add_step_counters(mapped)

@@ -13,11 +13,10 @@ import numpy as np
 
 from official.checkpoint import hf_config
 from official.checkpoint.containers import hf_folder
-from official.checkpoint.format import Format, Progress
+from official.checkpoint.format import Format, Option, Options, Progress
 from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.table import Mapped, Transposed
 from official.checkpoint.mapping.tensors import Tensors
-from official.checkpoint.options import Option, Options
 from official.io.errors import ConfigError
 
 PREFIX = "bert."

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from official.checkpoint.format import Format
-from official.checkpoint.mapping import biases, canonical, table
+from official.checkpoint.format import Format, Options
+from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping.table import Mapped
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.checkpoint.options import Options
 
 TABLE = {
     **table.with_slots(
@@ -23,7 +22,7 @@ _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names; first moments that are kept scaled are divided, to float32."""
     mapped = _named(tensors)
-    biases.add_zero_output_bias(mapped)
+    table.add_zero_output_bias(mapped)
     return mapped
 
 

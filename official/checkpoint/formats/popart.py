@@ -15,13 +15,11 @@ them by the loss scale and its square while it trains, and a file does not say b
 
 import re
 
-from official.checkpoint.format import ENCODER_NAMES, Format
-from official.checkpoint.mapping import biases, blocks, canonical, stacks, table
+from official.checkpoint.format import ENCODER_NAMES, Format, Options
+from official.checkpoint.mapping import canonical, table
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.stacks import Stack
-from official.checkpoint.mapping.table import Mapped, Transposed
+from official.checkpoint.mapping.table import Mapped, Stack, Transposed
 from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.checkpoint.options import Options
 
 _WEIGHTS: table.Table = {
     "bert/embeddings/word_embeddings": "Embedding/Embedding_Dict",
@@ -87,12 +85,12 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     or a whole that cannot be parted."""
     names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
     upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
-    rest, words = blocks.join_rows(upright)
-    rest, parts = stacks.unstack(rest, _STACKS)
+    rest, words = table.join_rows(upright)
+    rest, parts = table.unstack(rest, _STACKS)
     mapped = table.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
     table.restore_names(mapped, names, doubled)
     mapped.tensors |= words
-    biases.add_zero_biases(mapped)
+    table.add_zero_biases(mapped)
     return mapped
 
 
@@ -100,7 +98,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to PopART's names."""
     mapped = table.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _reason(name) for name in mapped.dropped}
-    rest, wholes = stacks.stack(mapped.tensors, _STACKS)
+    rest, wholes = table.stack(mapped.tensors, _STACKS)
     mapped.tensors = {_file_name(name): tensor for name, tensor in {**rest, **wholes}.items()}
     return mapped
 

@@ -23,13 +23,11 @@ Decided where the published converter leaves it open:
 
 import re
 
-from official.checkpoint.format import Format
+from official.checkpoint.format import Format, Options
 from official.checkpoint.formats import graphcore
-from official.checkpoint.mapping import biases, blocks, canonical, stacks, table
-from official.checkpoint.mapping.stacks import Stack
-from official.checkpoint.mapping.table import Mapped
+from official.checkpoint.mapping import canonical, table
+from official.checkpoint.mapping.table import Mapped, Stack
 from official.checkpoint.mapping.tensors import Tensors
-from official.checkpoint.options import Options
 from official.io.errors import ConfigError, shortened
 
 _SCOPE = "all/"
@@ -113,7 +111,7 @@ BASELINE_TABLE = _table(_REST, _BASELINE_LAYER)
 
 _GLU = "bert/encoder/layer_{layer}/convolution/pre/glu"
 _STACKS = (
-    Stack("bert/encoder/layer_{layer}/attention/qkv/weight", stacks.QKV_KERNELS),
+    Stack("bert/encoder/layer_{layer}/attention/qkv/weight", table.QKV_KERNELS),
     Stack(
         "bert/encoder/layer_{layer}/conv/pre/weight",
         (f"{_GLU}/values/dense/kernel", f"{_GLU}/gates/dense/kernel"),
@@ -142,8 +140,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """
     weights, dropped = table.without(tensors, _STATE)
     inside = _strip_scope(weights)
-    rest, words = blocks.join_rows(inside)
-    rest, parts = stacks.unstack(rest, _STACKS)
+    rest, words = table.join_rows(inside)
+    rest, parts = table.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(
         _names_in_file(inside, options), graphcore.METRICS, rest
     )
@@ -151,7 +149,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     _restore_scope(mapped, weights)
     mapped.tensors |= {**words, **parts}
     mapped.dropped |= dropped
-    biases.add_zero_biases(mapped)
+    table.add_zero_biases(mapped)
     return mapped
 
 
@@ -166,9 +164,9 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
         tensors,
         _STATE | graphcore.left_out(options) | ({} if options.get(graphcore.PLAIN_BERT) else _KEY_BIAS),
     )
-    rest, wholes = stacks.stack(weights, _STACKS)
+    rest, wholes = table.stack(weights, _STACKS)
     mapped = table.from_canonical(_names(tensors, options), rest, "a counter of this project's trainer")
-    mapped.tensors = blocks.split_rows(
+    mapped.tensors = table.split_rows(
         {**mapped.tensors, **wholes}, options.get(graphcore.NUM_EMBEDDINGS_SPLITS)
     )
     mapped.dropped |= dropped

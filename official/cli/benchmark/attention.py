@@ -49,7 +49,7 @@ def draw_batches(flags: argparse.Namespace, count: int = 6) -> list:
     from official.data.packing import algorithms
 
     histogram = algorithms.read_histogram(flags.histogram)
-    plan = algorithms.make_plan(histogram, "lpfhp", flags.max_sequences_per_pack).plan
+    plan = algorithms.plan_by_algorithm(histogram, "lpfhp", flags.max_sequences_per_pack).plan
     packs, weights = list(plan.packs), np.array(list(plan.packs.values())) / plan.rows
     generator = np.random.default_rng(12345)
 

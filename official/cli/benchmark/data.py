@@ -55,10 +55,10 @@ def parse_flags() -> argparse.Namespace:
 
 def creation_cases(flags, folder: str) -> dict:
     """Returns {name: function that creates the records of one shape, number of duplicates and format}."""
-    from official.data.pretraining import creation, pairs
+    from official.data.pretraining import creation, examples
 
     def make(length: int, predictions: int, dupes: int, kind: str):
-        rules = pairs.ExampleRules(length, predictions, dupes)
+        rules = examples.ExampleRules(length, predictions, dupes)
         job = creation.Job(
             flags.input_files,
             os.path.join(folder, f"{length}_{dupes}_{kind}"),

@@ -165,13 +165,13 @@ def watch(command: list[str], folder: str) -> dict:
 def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
     """Makes a text and its records, and returns what that took: of several runs the one of median time, and
     the most memory, disk and open files of any."""
-    from official.data.pretraining import creation, disk_needs, pairs
+    from official.data.pretraining import creation, disk_needs, examples
     from official.data.word_pieces.vocabulary import load_for_text
 
     path, records = os.path.join(folder, "text"), os.path.join(folder, "records")
     write_text(path, texts, size)
     text = os.path.getsize(path)
-    rules = pairs.ExampleRules(dupe_factor=1)
+    rules = examples.ExampleRules(dupe_factor=1)
     job = creation.Job(path, records, flags.vocab_file, rules, record_format="compact")
     needs = disk_needs.estimate(job, {path: text}, 1, load_for_text(flags.vocab_file, None))
     runs: list[dict] = []

@@ -17,7 +17,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 
 from official.data import regrouping
-from official.data.pretraining import creation, layout, pairs, text_round
+from official.data.pretraining import creation, examples, layout, rounds
 from official.data.pretraining.job import Job
 from official.data.regrouping import Grouping
 from official.data.text import read_counts, text_files
@@ -105,8 +105,8 @@ def shape_of(text_bytes: int, tokens: int, documents: int | None = None) -> Shap
       documents: number of its documents; None: so many that pools and shards do not depend on them.
     """
     tasks = math.ceil(text_bytes / creation.task_bytes_of(text_bytes))
-    blocks = tasks * math.ceil(tokens / tasks / text_round.BLOCK_TOKENS)
-    job = Job("", "", "", pairs.ExampleRules(dupe_factor=1), record_format="compact")
+    blocks = tasks * math.ceil(tokens / tasks / rounds.BLOCK_TOKENS)
+    job = Job("", "", "", examples.ExampleRules(dupe_factor=1), record_format="compact")
     text = collections.Counter(kept_documents=documents or tokens, tokens=tokens)
     plan = layout.plan_layout(job, text, [1.0])
     levels = regrouping.levels(Grouping("", 0, blocks, ""), _ID_BYTES * tokens, plan.num_pools)
@@ -199,7 +199,7 @@ def _limits(found: dict, num_workers: int, machine: Machine) -> dict[str, tuple[
 def _table_bytes(shape: Shape) -> int:
     """Returns the bytes of the parent's tables that grow with the text (tasks, merges, shards, files), each
     extrapolated from the size of some entries."""
-    length = pairs.ExampleRules().max_seq_length
+    length = examples.ExampleRules().max_seq_length
     number = lambda place: 10**6 + place  # a small number would not be made, but shared
     tables: list[tuple[int, Callable[[int], object]]] = [
         (shape.tasks, lambda place: (0, [text_files.Split(f"text-{place:09d}", place, number(place))])),

@@ -79,12 +79,12 @@ class Rows:
     method = "classify"
 
     def __init__(self, flags: argparse.Namespace, source: "Source"):
-        from official.data.glue import tasks, tsv_files
+        from official.data.glue import files, tasks
 
         if not flags.data_dir:
             raise ConfigError("--checkpoints: a model of GLUE needs --data_dir=DIR.")
         self._task = tasks.find_task(source.run.glue_task)
-        rows = tsv_files.read_split(self._task, "dev", flags.data_dir)
+        rows = files.read_split(self._task, "dev", flags.data_dir)
         texts = [*rows.texts, [""] * len(rows.texts[0])][:2]
         self.texts, self._labels, self.metric = list(zip(*texts)), rows.labels, self._task.metrics[0]
 
@@ -92,11 +92,11 @@ class Rows:
         """Returns the task's measures."""
         import numpy as np
 
-        from official.data.glue import metrics
+        from official.data.glue import files
 
         names = list(self._task.labels or ())
         given = [names.index(label) if names else score for label, score in found]
-        return metrics.score(self._task, np.array(given), np.asarray(self._labels))
+        return files.score(self._task, np.array(given), np.asarray(self._labels))
 
 
 def measure(flags: argparse.Namespace) -> dict:

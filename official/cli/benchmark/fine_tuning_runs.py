@@ -297,11 +297,11 @@ def training_file(config: Config, work_dir: str) -> tuple[str, int]:
     as JSON lines, which the Trainer's example reads, too."""
     if config.task == "squad":
         return config.train_file or "", 2
-    from official.data.glue import tasks, tsv_files
+    from official.data.glue import files, tasks
 
     task = tasks.find_task(config.glue_task or "")
     path = os.path.join(work_dir, f"{task.name}-train.json")
-    rows = tsv_files.read_split(task, "train", config.data_dir or "")
+    rows = files.read_split(task, "train", config.data_dir or "")
     labels = [] if rows.labels is None else rows.labels.tolist()
     names = ("sentence1", "sentence2")
     lines = [

@@ -17,7 +17,7 @@ import official  # first: sets what TensorFlow reads when it is imported
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
 from official.io.errors import ConfigError
-from official.reporting.profiles import places, times, trace
+from official.reporting.profiles import tables, trace
 
 _MOST_KINDS = 12
 
@@ -48,11 +48,11 @@ def summarize(space, steps: int) -> dict:
     """Returns {groups: {kind of operation: ms}, kinds: {type of the rest: {ms, count}}}, a step, the largest
     first; `space` is an XSpace, the profiler's file."""
     found = trace.read_trace(space)
-    table = times.add_up(found, places.Places(found, (), {}), steps)
-    rest = {key: values for key, values in table.items() if key.kind == times.REST}
-    types = list(times.by(rest, lambda key: key.type).items())[:_MOST_KINDS]
+    table = tables.add_up(found, trace.Places(found, (), {}), steps)
+    rest = {key: values for key, values in table.items() if key.kind == tables.REST}
+    types = list(tables.by(rest, lambda key: key.type).items())[:_MOST_KINDS]
     return {
-        "groups": {kind: ms for kind, (ms, _) in times.by(table, lambda key: key.kind).items()},
+        "groups": {kind: ms for kind, (ms, _) in tables.by(table, lambda key: key.kind).items()},
         "kinds": {kind: {"ms": ms, "count": count} for kind, (ms, count) in types},
     }
 
@@ -113,7 +113,7 @@ def main() -> None:
             100 * ms / sum(row["groups"].values()),
             0.0,
             f"{ms:,.0f} ms",
-            "products" if name in (times.PRODUCTS, times.ATTENTION) else "rest",
+            "products" if name in (tables.PRODUCTS, tables.ATTENTION) else "rest",
         )
         for row in rows
         for name, ms in row["groups"].items()

@@ -225,7 +225,7 @@ def finish(
 ) -> None:
     """Draws the chart, writes --output, and shows the table and the summary."""
     from official.cli.benchmark.specs import picture
-    from official.reporting.comparison_table import format_table
+    from official.reporting.comparison import format_table
 
     benchmarks = _benchmarks(variants)
     table = tables.columns(results, benchmarks)

@@ -139,9 +139,11 @@ def _publish(files: list[str], folder: str, made: list[str]) -> None:
 
 
 def _job(flags: dict[str, Any]) -> "Job":
-    from official.data.pretraining import job, pairs  # after the flags are checked: these load NumPy
+    from official.data.pretraining import examples, job  # after the flags are checked: these load NumPy
 
-    rules = pairs.ExampleRules(**{name: flags.pop(name) for name in pairs.ExampleRules.__dataclass_fields__})
+    rules = examples.ExampleRules(
+        **{name: flags.pop(name) for name in examples.ExampleRules.__dataclass_fields__}
+    )
     return job.Job(rules=rules, **flags)
 
 

@@ -9,7 +9,7 @@ import os
 import zipfile
 
 from official.cli import command_line, outputs
-from official.data.glue import submission, tsv_files
+from official.data.glue import files
 from official.data.glue.tasks import TASKS, GlueTask
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
@@ -72,8 +72,8 @@ def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
 def check(task: GlueTask, path: str, data_dir: str | None) -> int:
     """Returns the number of predictions in a task's file. Raises ConfigError where they are not as they
     should be."""
-    rows = len(tsv_files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
-    submission.check_predictions(task, path, rows)
+    rows = len(files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
+    files.check_predictions(task, path, rows)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The packing algorithms by name, and histograms from files."""
+"""Packing algorithms of the published programs, by name."""
 
 from __future__ import annotations
 
@@ -6,18 +6,246 @@ import time
 from typing import NamedTuple
 
 import numpy as np
+from scipy import linalg
+from threadpoolctl import threadpool_limits
 
-from official.data.packing import first_fit, least_squares
-from official.data.packing.plan import Histogram, PackingPlan
+from official.data.packing import plan
+from official.data.packing import plan as plan_lib
+from official.data.packing.plan import Histogram, PackingPlan, make_plan
 from official.io import json_files
 from official.io.errors import ConfigError, suggest
 
+# -----------------------------------------------------------------------------------------------------------
+# Least squares
+#
+# Kinds are all ways to fill a row with at most three lengths. Source: Krell et al. 2021, arXiv 2107.02027,
+# sections on NNLSHP and its extended form.
+
+
+_SHORT = 8  # lengths up to it: a place for them that stays empty costs little
+_SHORT_WEIGHT = 0.09
+_EXACT_WEIGHT = 1e3  # of the extended form, for lengths with too few places
+_MOST_TURNS = 10  # of the extended form; two do for the lengths of Wikipedia
+_PARTS = 3
+
+
+def nonnegative_least_squares(histogram: Histogram, depth: int | None = None) -> PackingPlan:
+    """NNLSHP: minimises |w (A x - h)|, x >= 0; h is the histogram, A's columns are the lengths in each kind
+    of pack.
+
+    x is rounded; what is left over is packed as by LPFHP, and places too many stay empty.
+
+    Args:
+      histogram: of the lengths.
+      depth: sequences of a pack, at most: 1, 2 or 3; None: 3. Larger ones mean 3.
+    """
+    kinds = _kinds(histogram.max_length, depth)
+    counts = histogram.counts[1:].astype(np.float64)
+    solution = _solve(kinds, counts, _weights(histogram.max_length))
+    return _rounded(histogram, kinds, solution, depth)
+
+
+def extended_least_squares(histogram: Histogram, depth: int | None = None) -> PackingPlan:
+    """ENNLSHP: as NNLSHP, but lengths that x has too few places for cost 1e6 times as much as those with too
+    many, so that no sequence is left over but for rounding.
+
+    The published system has a variable for the empty places of each length, r >= 0: |1e6 (A x - r - h)|^2 +
+    |w r|^2. At its minimum r is A x - h where that is positive, else 0, which leaves the system of NNLSHP
+    with other weights. Which lengths have too few places is found from its solution, a few times over; each
+    time the last x is the start.
+
+    Args: as of `nonnegative_least_squares`.
+    """
+    kinds = _kinds(histogram.max_length, depth)
+    counts = histogram.counts[1:].astype(np.float64)
+    weights = _weights(histogram.max_length)
+    solution = _solve(kinds, counts, weights)
+    too_few: np.ndarray = np.zeros(len(counts), bool)
+    for _ in range(_MOST_TURNS):
+        earlier, too_few = too_few, _places(kinds, solution) < counts
+        if np.array_equal(earlier, too_few):
+            break
+        solution = _solve(kinds, counts, np.where(too_few, _EXACT_WEIGHT, weights), solution)
+    return _rounded(histogram, kinds, solution, depth)
+
+
+def _places(kinds: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Returns A x: the places for sequences of 1, 2, .. tokens in x packs of each kind."""
+    depth = kinds.shape[1]
+    return np.bincount(kinds.ravel(), np.repeat(x, depth), minlength=int(kinds.max()) + 1)[1:]
+
+
+def _weights(row_length: int) -> np.ndarray:
+    return np.where(np.arange(1, row_length + 1) <= _SHORT, _SHORT_WEIGHT, 1.0)
+
+
+def _kinds(row_length: int, depth: int | None) -> np.ndarray:
+    """Returns all ways to fill a row with one to three lengths, int32 [K, 3], long ones first; 0 where there
+    is none.
+    """
+    first, second = np.meshgrid(np.arange(row_length + 1), np.arange(row_length + 1), indexing="ij")
+    third = row_length - first - second
+    kinds = np.stack([first, second, third], axis=-1)[(first >= second) & (second >= third) & (third >= 0)]
+    return kinds[(kinds > 0).sum(axis=1) <= min(depth or _PARTS, _PARTS)].astype(np.int32)
+
+
+@threadpool_limits.wrap(limits=1, user_api="blas")
+def _solve(
+    kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns x >= 0 that minimises |w (A x - h)|.
+
+    The active-set method of Lawson and Hanson (1974). A column has at most three entries, so that gradients
+    are sums of three numbers; the Cholesky factor of the columns in use grows by a row as one comes in.
+
+    Linear algebra takes one thread: the matrices are small, so that threads of a busy machine would wait for
+    each other, and the plan has the same bits on every number of cores.
+
+    Args:
+      kinds: int [C, 3], the columns of A.
+      counts: h, [L].
+      weights: w, [L].
+      start: [C], 0 or more: its positive columns are in use from the beginning.
+    """
+    rows = np.maximum(kinds - 1, 0)
+    values, target = (kinds > 0) * weights[rows], counts * weights
+    gram, x = _Factor(rows, values, len(counts)), np.zeros(len(rows))
+    if start is not None:
+        used = [column for column in np.flatnonzero(start).tolist() if gram.append(column)]
+        x[used] = start[used]
+        _step(gram, x, target)
+    tolerance = 1e-6 * counts.max() * weights.max()
+    banned = np.zeros(len(rows), bool)
+    while True:
+        residual = target - gram.product(x[gram.columns])
+        gradient = (values * residual[rows]).sum(axis=1)
+        gradient[gram.columns] = -np.inf
+        gradient[banned] = -np.inf
+        best = int(gradient.argmax())
+        if gradient[best] <= tolerance:
+            return x
+        if gram.append(best):
+            _step(gram, x, target)
+            banned[:] = False
+        else:
+            banned[best] = True
+
+
+class _Factor:
+    """The columns in use, dense, and the Cholesky factor of their products."""
+
+    def __init__(self, rows: np.ndarray, values: np.ndarray, height: int):
+        self._rows, self._values = rows, values
+        self._dense = np.zeros((height, height), order="F")
+        self._lower = np.zeros((height, height))
+        self.columns: list[int] = []
+
+    def append(self, column: int) -> bool:
+        """Takes a column in, unless it depends on those that are there or there is no room."""
+        size = len(self.columns)
+        if size == len(self._dense):
+            return False
+        new = np.zeros(len(self._dense))
+        np.add.at(new, self._rows[column], self._values[column])
+        norm = new @ new
+        row = (
+            linalg.solve_triangular(
+                self._lower[:size, :size], self._dense[:, :size].T @ new, lower=True, check_finite=False
+            )
+            if size
+            else np.zeros(0)
+        )
+        rest = norm - row @ row
+        if rest <= 1e-10 * norm:
+            return False
+        self._dense[:, size] = new
+        self._lower[size, :size], self._lower[size, size] = row, rest**0.5
+        self.columns.append(column)
+        return True
+
+    def remove(self, places: np.ndarray) -> None:
+        """Drops columns, by their places in `columns`."""
+        kept = np.setdiff1d(np.arange(len(self.columns)), places)
+        self._dense[:, : len(kept)] = self._dense[:, kept]
+        self.columns = [self.columns[place] for place in kept]
+        size = len(kept)
+        used = self._dense[:, :size]
+        gram = used.T @ used
+        self._lower[:size, :size] = linalg.cholesky(gram, lower=True, check_finite=False)
+
+    def solution(self, target: np.ndarray) -> np.ndarray:
+        size = len(self.columns)
+        return linalg.cho_solve(
+            (self._lower[:size, :size], True), self._dense[:, :size].T @ target, check_finite=False
+        )
+
+    def product(self, x: np.ndarray) -> np.ndarray:
+        return self._dense[:, : len(self.columns)] @ x
+
+
+def _step(factor: _Factor, x: np.ndarray, target: np.ndarray) -> None:
+    """Moves x to the least-squares solution of the columns in use, or as far as all stay positive; columns
+    that reach 0 go out."""
+    while True:
+        wanted = factor.solution(target)
+        current = x[factor.columns]
+        falling = wanted <= 0
+        if not falling.any():
+            x[factor.columns] = wanted
+            return
+        share = (current[falling] / (current[falling] - wanted[falling])).min()
+        moved = current + share * (wanted - current)
+        out = np.flatnonzero(falling & (moved <= 1e-9 * max(1.0, current.max())))
+        if not len(out):
+            out = np.flatnonzero(falling)[:1]
+        moved[out] = 0
+        x[factor.columns] = moved
+        factor.remove(out)
+
+
+def _rounded(histogram: Histogram, kinds: np.ndarray, x: np.ndarray, depth: int | None) -> PackingPlan:
+    """Returns whole packs: places too many are taken out, sequences left over are packed among themselves."""
+    numbers = np.rint(x).astype(np.int64)
+    packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
+    places = np.zeros_like(histogram.counts)
+    for lengths, count in packs:
+        for length in lengths:
+            places[length] += count
+    left = np.maximum(histogram.counts - places, 0)
+    surplus = np.maximum(places - histogram.counts, 0)
+    rest = plan.longest_pack_first(Histogram(left), min(depth or _PARTS, _PARTS))
+    return make_plan(histogram.max_length, [*_without(packs, surplus), *rest.packs.items()])
+
+
+def _without(packs, surplus: np.ndarray):
+    """Yields the packs without `surplus[n]` places of each length n."""
+    surplus = surplus.copy()
+    stack = list(packs)
+    while stack:
+        lengths, count = stack.pop()
+        length = next((n for n in lengths if surplus[n]), None)
+        if length is None:
+            yield lengths, count
+            continue
+        changed = int(min(count, surplus[length]))
+        surplus[length] -= changed
+        fewer = list(lengths)
+        fewer.remove(length)
+        stack.append((tuple(fewer), changed))
+        if count > changed:
+            stack.append((lengths, count - changed))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Algorithms by name
+
+
 # Of plans of the same size the first one counts: least squares may be another plan on another machine.
 ALGORITHMS = {
-    "lpfhp": first_fit.longest_pack_first,
-    "spfhp": first_fit.shortest_pack_first,
-    "nnlshp": least_squares.nonnegative_least_squares,
-    "ennlshp": least_squares.extended_least_squares,
+    "lpfhp": plan_lib.longest_pack_first,
+    "spfhp": plan_lib.shortest_pack_first,
+    "nnlshp": nonnegative_least_squares,
+    "ennlshp": extended_least_squares,
 }
 
 
@@ -29,7 +257,7 @@ class Planned(NamedTuple):
     algorithm: str
 
 
-def make_plan(histogram: Histogram, algorithm: str | None, depth: int) -> Planned:
+def plan_by_algorithm(histogram: Histogram, algorithm: str | None, depth: int) -> Planned:
     """Plans the packing of a histogram.
 
     Args:

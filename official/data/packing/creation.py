@@ -20,9 +20,8 @@ import numpy as np
 
 from official.data import regrouping
 from official.data.packing import algorithms, rounds
-from official.data.packing import parts as input_parts
-from official.data.packing.parts import Part
 from official.data.packing.plan import Histogram, PackingPlan
+from official.data.packing.rounds import Part
 from official.data.records import record_files, shard_folder
 from official.data.regrouping import Grouping
 from official.io import engines, files, finished_jobs, json_files, record_paths, unfinished
@@ -114,8 +113,8 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     shard_folder.remove_temporary(job.output_dir)
     paths = list(states)
     folder, sizes = grouping.folder, files.sizes(paths)
-    shape, total = input_parts.shape_of(paths[0]), sum(sizes)
-    parts = input_parts.parts_of(paths, sizes, shape, states)
+    shape, total = rounds.shape_of(paths[0]), sum(sizes)
+    parts = rounds.parts_of(paths, sizes, shape, states)
 
     def run(tasks: Iterable[tuple], number: int, doing: str) -> None:
         engine.run(Round(tasks, number, total, doing, "sequences", __name__, _BYTES_PER_WORKER))
@@ -178,7 +177,7 @@ def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
         by = str(done.get("algorithm", job.algorithm))
         return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
-    planned = algorithms.make_plan(histogram, job.algorithm, job.max_sequences_per_pack)
+    planned = algorithms.plan_by_algorithm(histogram, job.algorithm, job.max_sequences_per_pack)
     packs_list = list(planned.plan.packs.items())
     unfinished.write_done(path, {"packs": packs_list, "secs": planned.secs, "algorithm": planned.algorithm})
     return planned

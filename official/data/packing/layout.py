@@ -1,13 +1,18 @@
-"""Sequences laid end to end in rows, in TensorFlow.
-
-Shapes: B rows, L tokens of a row, P sequences of a row at most.
-"""
+"""Sequences laid end to end in rows."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
+
+from official.data.packing.plan import Histogram, longest_pack_first
+
+# -----------------------------------------------------------------------------------------------------------
+# Rows
+#
+# Shapes: B rows, L tokens of a row, P sequences of a row at most.
 
 
 class Layout(NamedTuple):
@@ -60,3 +65,39 @@ def lay_out(lengths_BP: tf.Tensor, length: int) -> Layout:
     layout = Layout(slots_BL, columns_BL, is_token_BL, starts_BP)  # places are still those in the row
     places_BL = tf.where(is_token_BL, columns_BL - layout.spread(starts_BP), 0)
     return layout._replace(places_BL=places_BL)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Groups of sequences
+
+
+def group(
+    lengths_N: np.ndarray, predictions_N: np.ndarray, row_length: int, slots: int, depth: int
+) -> np.ndarray:
+    """Groups sequences into rows, the longest first.
+
+    Args:
+      lengths_N: tokens of the sequences, 1 to `row_length`.
+      predictions_N: their predicted tokens, up to `slots`.
+      row_length: tokens of a row.
+      slots: predicted tokens of a row, at most. The last sequences of rows that would have more are packed
+        again, among themselves.
+      depth: sequences of a row, P, at most.
+
+    Returns:
+      int32 [R, P], the numbers of the sequences of each row; -1 behind the last one.
+    """
+    plan = longest_pack_first(Histogram.of_lengths(lengths_N, row_length), depth)
+    lengths_RP = plan.lengths_of_rows()
+    members_RP = np.full((len(lengths_RP), depth), -1, np.int32)
+    row_N, slot_N = np.nonzero(lengths_RP)
+    by_length = np.argsort(lengths_RP[row_N, slot_N], kind="stable")
+    members_RP[row_N[by_length], slot_N[by_length]] = np.argsort(lengths_N, kind="stable")
+    predictions_RP = np.where(members_RP >= 0, predictions_N[members_RP], 0)
+    is_left_RP = np.cumsum(predictions_RP, axis=1) > slots
+    left_N = members_RP[is_left_RP & (members_RP >= 0)]
+    if not len(left_N):
+        return members_RP
+    again_RP = group(lengths_N[left_N], predictions_N[left_N], row_length, slots, depth)
+    again_RP = np.where(again_RP >= 0, left_N[again_RP], -1).astype(np.int32)
+    return np.concatenate([np.where(is_left_RP, -1, members_RP), again_RP])

@@ -1,28 +1,428 @@
-"""The rounds of packing: count the lengths in the input, spill its sequences by shard, regroup what was
-spilled where it is very much, write the shards.
-
-What a task writes depends on the input, the job and the task's number. A task that is done is not done again.
-"""
+"""Rounds of packing: lengths are counted, sequences spilled by shard, regrouped and packed."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from official.data.packing import parts, spills
-from official.data.packing.dealing import Dealer
+from official.data import regrouping
 from official.data.packing.plan import PackingPlan
+from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.formats import packed
-from official.data.regrouping import Grouping
+from official.data.regrouping import KEY_BITS, Grouping, damaged
+from official.data.rows import ragged
 from official.io import files, finished_jobs, unfinished, workers, writing
+from official.io import files as io_files
 from official.io.errors import ConfigError
 from official.io.stores import store_of
+
+# -----------------------------------------------------------------------------------------------------------
+# Assignment of sequences to packs
+#
+# The rows of a plan, kind after kind, are dealt out to shards in turn. The places for sequences of a
+# length, shard after shard, are numbered; the i-th sequence of that length, in the order of the files,
+# takes place number p(i), where p is a permutation that is computed, not stored. So any part of the data
+# finds its places by itself, in memory that does not grow with the data.
+
+
+_ROUNDS = 4
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of SplitMix64
+
+
+def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
+    """Returns p(number) of a permutation p of 0 to size - 1.
+
+    A Feistel network permutes a power of 4; what falls behind `size` is permuted again until it does not.
+
+    Args:
+      numbers: int [N], 0 to size - 1.
+      size: 1 to 2**62.
+      key: 0 to 2**64 - 1: chooses p.
+    """
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    found = numbers.astype(np.uint64)
+    left = np.arange(len(found))
+    while len(left):
+        found[left] = _feistel(found[left], half, key)
+        left = left[found[left] >= size]
+    return found.astype(np.int64)
+
+
+def _feistel(numbers: np.ndarray, half: np.uint64, key: int) -> np.ndarray:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    upper, lower = numbers >> half, numbers & mask
+    for turn in range(_ROUNDS):
+        salt = np.uint64((key + turn * 0x9E3779B97F4A7C15) % 2**64)
+        upper, lower = lower, upper ^ (_mixed(lower ^ salt) & mask)
+    return upper << half | lower
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    for shift, factor in zip((30, 27), _MIX):
+        values = (values ^ (values >> np.uint64(shift))) * factor
+    return values ^ (values >> np.uint64(31))
+
+
+class _Places(NamedTuple):
+    """The places for sequences of one length. Shards S[i] to S[i + 1] - 1 have equally many each."""
+
+    shards: np.ndarray  # S: int64 [I], ascending
+    counts: np.ndarray  # int64 [I], of one shard
+    ends: np.ndarray  # int64 [I]: of all shards before S[i + 1]
+
+
+class Dealer:
+    """Deals sequences out to the shards of a plan. Shapes: T shards, K kinds of rows, P sequences of a row.
+
+    Row r of the plan is one of shard r modulo T. So of a kind every shard has the same number of rows, but
+    for one more in a run of shards. What is held grows with the kinds alone, not with the shards.
+    """
+
+    def __init__(self, plan: PackingPlan, num_shards: int, seed: int):
+        self.num_shards, self._seed = num_shards, seed
+        self.depth = plan.depth
+        self._kinds_KP = plan.lengths_of_kinds().astype(np.int32)  # a shard may have many rows of them
+        rows_K = np.array(list(plan.packs.values()), np.int64)
+        self._each_K, self._more_K = np.divmod(rows_K, num_shards)
+        self._first_K = (np.cumsum(rows_K) - rows_K) % num_shards  # of the shards that have one more
+        self._places: dict[int, _Places] = {}
+
+    def places(self, length: int, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns shards and places in them, among those of this length, for the sequences with these numbers
+        among all of this length, int [N] each."""
+        if length not in self._places:
+            self._places[length] = self._places_of(length)
+        shards, counts, ends = self._places[length]
+        key = int(np.random.SeedSequence([self._seed, length]).generate_state(1, np.uint64)[0])
+        number = permuted(ordinals, int(ends[-1]), key)
+        run = np.searchsorted(ends, number, side="right")
+        beyond, place = np.divmod(number - np.where(run > 0, ends[run - 1], 0), counts[run])
+        return shards[run] + beyond, place
+
+    def _places_of(self, length: int) -> _Places:
+        in_a_row_K = (self._kinds_KP == length).sum(axis=1)
+        kinds = np.flatnonzero(in_a_row_K)
+        times, first = in_a_row_K[kinds], self._first_K[kinds]
+        end = first + self._more_K[kinds]
+        wraps = end > self.num_shards  # the run goes on at shard 0
+        # From which shard on there are so many more places in a shard.
+        steps = [(0 * first, times * (self._each_K[kinds] + wraps)), (first, times)]
+        steps += [(end - self.num_shards * wraps, -times)]
+        starts, changes = (np.concatenate(column) for column in zip(*steps))
+        shards, which = np.unique(starts, return_inverse=True)
+        counts: np.ndarray = np.zeros(len(shards), np.int64)
+        np.add.at(counts, which, changes)
+        counts = np.cumsum(counts)
+        is_there = shards < self.num_shards
+        shards, counts = shards[is_there], counts[is_there]
+        return _Places(shards, counts, np.cumsum(counts * np.diff(shards, append=self.num_shards)))
+
+    def rows(self, shard: int) -> np.ndarray:
+        """Returns the lengths in each row of a shard, int [R, P], 0 behind the last one."""
+        rows_K = self._each_K + ((shard - self._first_K) % self.num_shards < self._more_K)
+        return np.repeat(self._kinds_KP, rows_K, axis=0)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Shuffle shards
+#
+# A shard has a key, its place among all shards on a scale of 64 bits, so that the files are regrouped by
+# ranges of keys where there are very many (`official.data.regrouping`). The keys that a file covers are cut
+# into 256 equal ranges, and a chunk is the sequences of one: it is what a file of the level above takes
+# from this one.
+#
+# A file is a header, an index and the chunks. The index, int64 [257, 2], holds bytes and sequences before
+# each chunk. A chunk is int32 heads [n, 6], then words, 2 or 4 bytes each: of each sequence its ids, masked
+# places and labels without padding. All numbers are little-endian.
+
+
+_HEADER = struct.Struct("<8sBBB5xQ")  # magic, bytes of a word, bits of the range and of chunks, first key
+_MAGIC = b"BERTSEQS"
+_WORDS = {2: "<u2", 4: "<i4"}  # by their bytes
+_READERS = 8  # reads that wait at the same time: a store takes its time for each
+_SHARD, _PLACE, _LENGTH, _FIRST, _PREDICTIONS, _RANDOM = range(6)  # columns of the heads
+_COLUMNS = 6
+_PLACE_BYTES = 16  # of a place of the index
+
+
+def key_of(shard: int, num_shards: int) -> int:
+    """Returns the key of a shard, 0 to 2**64 - 1."""
+    return (shard << KEY_BITS) // num_shards
+
+
+def _first_shard(key: int, num_shards: int) -> int:
+    """Returns the first shard whose key is `key` or a higher one, up to 2**64."""
+    return -(-key * num_shards >> KEY_BITS)
+
+
+def examples_of(values: dict[str, np.ndarray]) -> Examples:
+    """Returns examples for the features {name: [N, length]} of right plain records."""
+    lengths = values["input_mask"].sum(axis=1)
+    return Examples(
+        values["input_ids"].astype(np.int32),
+        lengths,
+        lengths - values["segment_ids"].sum(axis=1),
+        values["masked_lm_positions"].astype(np.int32),
+        values["masked_lm_ids"].astype(np.int32),
+        (values["masked_lm_weights"] > 0).sum(axis=1),
+        values["next_sentence_labels"][:, 0] > 0,
+    )
+
+
+class Spilled:
+    """N sequences.
+
+    Attributes:
+      heads: int32 [N, 6].
+      words: uint16 or int32 [W].
+      starts: int64 [N + 1]: where in the words a sequence begins.
+    """
+
+    def __init__(self, heads: np.ndarray, words: np.ndarray):
+        self.heads, self.words = heads, words
+        self.starts = ragged.offsets(self.lengths.astype(np.int64) + 2 * self.predictions)
+
+    @property
+    def shards(self) -> np.ndarray:
+        """The shard that each sequence goes to, int [N]."""
+        return self.heads[:, _SHARD]
+
+    @property
+    def places(self) -> np.ndarray:
+        """The place of each sequence among those of its length in its shard, int [N]."""
+        return self.heads[:, _PLACE]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.heads[:, _LENGTH]
+
+    @property
+    def predictions(self) -> np.ndarray:
+        return self.heads[:, _PREDICTIONS]
+
+    def take(self, order: np.ndarray) -> Spilled:
+        """Returns some of the sequences, by number, in the order given."""
+        return Spilled(self.heads[order], ragged.take(self.words, self.starts, order))
+
+    def by_shard(self) -> Spilled:
+        """Returns the sequences in the order of their shards."""
+        return self.take(np.argsort(self.shards, kind="stable"))
+
+    def examples(self, chosen: np.ndarray, length: int, most: int) -> Examples:
+        """Returns some of the sequences, by number, as examples of `length` tokens and `most` predictions."""
+        heads = self.heads[chosen]
+        is_there = _are_there(heads, length, most)
+        words = np.zeros(is_there.shape, np.int32)
+        words[is_there] = ragged.take(self.words, self.starts, chosen)
+        ids, positions, labels = np.split(words, [length, length + most], axis=1)
+        return Examples(
+            ids,
+            heads[:, _LENGTH].astype(np.int64),
+            heads[:, _FIRST].astype(np.int64),
+            positions,
+            labels,
+            heads[:, _PREDICTIONS].astype(np.int64),
+            heads[:, _RANDOM] > 0,
+        )
+
+
+def _are_there(heads: np.ndarray, length: int, most: int) -> np.ndarray:
+    """Returns the mask of the ids, places and labels that a sequence has, bool [N, L + 2 M]."""
+    is_token = np.arange(length) < heads[:, _LENGTH, None]
+    is_used = np.arange(most) < heads[:, _PREDICTIONS, None]
+    return np.concatenate([is_token, is_used, is_used], axis=1)
+
+
+def dealt(some: list[Examples], shards: np.ndarray, places: np.ndarray) -> Spilled:
+    """Returns examples, N in all, as sequences in the order of their shards; `shards`, `places`: int [N]."""
+    words = np.concatenate([np.concatenate([one.input_ids, one.positions, one.labels], 1) for one in some])
+    columns = [
+        np.stack([one.lengths, one.first_lengths, one.predictions, one.is_random], axis=1) for one in some
+    ]
+    heads = np.concatenate([np.stack([shards, places], axis=1), np.concatenate(columns)], axis=1)
+    order = np.argsort(shards, kind="stable")
+    heads, words = heads[order].astype(np.int32), words[order]
+    kept = words[_are_there(heads, some[0].input_ids.shape[1], some[0].positions.shape[1])]
+    return Spilled(heads, kept.astype(np.uint16 if kept.max(initial=0) < 1 << 16 else np.int32))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def write_file(
+    path: str, sequences: Spilled, num_shards: int, first_key: int = 0, range_bits: int = KEY_BITS
+) -> None:
+    """Writes a file.
+
+    Args:
+      sequences: in the order of their shards.
+      num_shards: of all.
+      first_key, range_bits: the file covers the 2**range_bits keys from first_key on.
+
+    Raises:
+      OSError: and there is no file of that name, or the one that was there.
+    """
+    bits = regrouping.BITS
+    step = 1 << (range_bits - bits)
+    shards = [_first_shard(first_key + number * step, num_shards) for number in range((1 << bits) + 1)]
+    ends = np.searchsorted(sequences.shards, shards)
+    item = sequences.words.dtype.itemsize
+    index = np.stack([ends * (4 * _COLUMNS) + sequences.starts[ends] * item, ends], axis=1)
+    with writing.replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(_HEADER.pack(_MAGIC, item, range_bits, bits, first_key) + index.astype("<i8").tobytes())
+        for first, end in zip(ends, ends[1:]):
+            words = sequences.words[slice(*sequences.starts[[first, end]])]
+            file.write(sequences.heads[first:end].tobytes() + words.tobytes())
+
+
+def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Spilled:
+    """Returns the sequences of the chunks in which a range of keys lies, in the order of the files.
+
+    Args:
+      first_key, end_key: the first key, and the one behind the last. They lie in one chunk of each file.
+
+    Raises:
+      ConfigError: for a file that is not there, or damaged.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        parts = list(pool.map(functools.partial(_read_chunks, keys=(first_key, end_key)), paths))
+    heads = np.concatenate([np.zeros((0, _COLUMNS), np.int32), *(part[0] for part in parts)])
+    return Spilled(heads, np.concatenate([np.zeros(0, np.uint16), *(part[1] for part in parts)]))
+
+
+def read_shard(paths: Iterable[str], shard: int, num_shards: int) -> Spilled:
+    """Returns the sequences of a shard. Raises ConfigError as `read_range` does."""
+    key = key_of(shard, num_shards)
+    found = read_range(paths, key, key + 1)
+    return found.take(np.flatnonzero(found.shards == shard))
+
+
+def _read_chunks(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns heads and words of the chunk in which keys lie, from the first to the one behind the last."""
+    bits = regrouping.BITS
+    try:
+        with files.reading_parts(path) as read:
+            head = read(0, _HEADER.size + ((1 << bits) + 1) * _PLACE_BYTES)
+            magic, item, range_bits, chunk_bits, begin = _HEADER.unpack_from(head)
+            if magic != _MAGIC or chunk_bits != bits:
+                raise ValueError("it does not begin as such a file does")
+            number, last = ((key - begin) >> (range_bits - bits) for key in (keys[0], keys[1] - 1))
+            if not 0 <= number == last < 1 << bits:
+                raise ValueError("it covers other keys")
+            index = np.frombuffer(head, "<i8", offset=_HEADER.size).reshape(-1, 2)
+            (start, first), (stop, end) = index[number : number + 2].tolist()
+            data = read(len(head) + start, stop - start)
+        heads = np.frombuffer(data, "<i4", (end - first) * _COLUMNS).reshape(-1, _COLUMNS)
+        return heads, np.frombuffer(data, _WORDS[item], offset=heads.nbytes)
+    except (OSError, ValueError, KeyError, struct.error) as error:
+        raise damaged(path, error) from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Input
+
+
+_PARTS = 64  # at least, where the input is large
+_FEWEST_PART_BYTES, _MOST_PART_BYTES = 8 << 20, 64 << 20
+
+
+class Shape(NamedTuple):
+    """Format and sizes of the records of all input files."""
+
+    record_format: str
+    max_seq_length: int
+    max_predictions_per_seq: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Input files that follow each other, which a task reads: (path, bytes) of each; and their states, of
+    `files.states`, when the job was planned."""
+
+    number: int
+    files: tuple[tuple[str, int], ...]
+    shape: Shape
+    states: dict[str, str]
+
+    def named(self) -> str:
+        """Returns the name of the file, or the names of the first and the last one."""
+        names = [path for path, _ in self.files]
+        return names[0] if len(names) == 1 else f"{names[0]}, or a file up to {names[-1]},"
+
+
+def parts_of(
+    paths: list[str], sizes: list[int], shape: Shape, states: Mapping[str, str] | None = None
+) -> list[Part]:
+    """Puts small files that follow each other together: very many would make as many blocks, almost empty."""
+    groups: list[list[tuple[str, int]]] = []
+    most, left = min(max(sum(sizes) // _PARTS, _FEWEST_PART_BYTES), _MOST_PART_BYTES), 0
+    for path, size in zip(paths, sizes):
+        if not groups or size > left:
+            groups.append([])
+            left = most
+        groups[-1].append((path, size))
+        left -= size
+    return [
+        Part(number, tuple(group), shape, {path: states[path] for path, _ in group} if states else {})
+        for number, group in enumerate(groups)
+    ]
+
+
+def shape_of(path: str) -> Shape:
+    """Returns the shape of a file's first record. Raises ConfigError where that is none of ours."""
+    return _shape(*inspection.describe_first(path, None))
+
+
+def _shape(kind: str, features: dict) -> Shape:
+    return Shape(kind, features["input_ids"].length, features["masked_lm_ids"].length)
+
+
+def _features(path: str, shape: Shape) -> dict:
+    """Returns the schema of a file's examples. Raises ConfigError where it holds records of another shape."""
+    kind, features = inspection.describe_first(path, None)
+    if (found := _shape(kind, features)) != shape:
+        raise ConfigError(f"{path}, record 1: it is {_named(found)}; the first file's are {_named(shape)}.")
+    for name in ("input_ids", "masked_lm_ids"):
+        features[name] = dataclasses.replace(features[name], limit=packed.VOCABULARY_LIMIT)
+    return features
+
+
+def _named(shape: Shape) -> str:
+    return "{}, {} tokens, {} predictions at most".format(*shape)
+
+
+def examples_of_part(part: Part) -> Iterator[Examples]:
+    """Yields the examples of a part, some at a time, and tells the bar which files are done.
+
+    Raises:
+      ConfigError: for records that are wrong, or of another shape; at the end for a file that was changed
+        since the job was planned.
+    """
+    for path, size in part.files:
+        features = _features(path, part.shape)
+        for _, values in inspection.read_checked(path, part.shape.record_format, features):
+            yield examples_of(values)
+        workers.report(size, 0)
+    io_files.check_unchanged(part.states)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rounds
+#
+# What a task writes depends on the input, the job and the task's number. A task that is done is not done
+# again.
+
 
 BLOCKS_VERSION = 3  # of how they are laid out: a job does not go on with others
 _BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
@@ -30,7 +430,7 @@ _ENCODED_ROWS = 512  # at once
 _ORDER = 1  # kind of random stream: the rows of a shard
 
 
-def _is_done(path: str, part: parts.Part) -> bool:
+def _is_done(path: str, part: Part) -> bool:
     """Tells whether a task over a part is done, and counts it for the bar where it is."""
     done = unfinished.read_done(path) is not None
     if done:
@@ -46,13 +446,13 @@ def counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"counts-{number:05d}.json")
 
 
-def count_part(folder: str, part: parts.Part) -> None:
+def count_part(folder: str, part: Part) -> None:
     """Writes the numbers of sequences of a part, by length."""
     path = counts_path(folder, part.number)
     if _is_done(path, part):
         return
     counts = np.zeros(part.shape.max_seq_length + 1, np.int64)
-    for examples in parts.examples(part):
+    for examples in examples_of_part(part):
         counts += np.bincount(examples.lengths, minlength=len(counts))
         workers.report(0, len(examples))
     unfinished.write_done(path, {"lengths": counts.tolist()})
@@ -89,7 +489,7 @@ def spilled_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"spilled-{number:05d}.json")
 
 
-def spill_part(deal: Deal, grouping: Grouping, part: parts.Part, before: np.ndarray) -> None:
+def spill_part(deal: Deal, grouping: Grouping, part: Part, before: np.ndarray) -> None:
     """Writes the sequences of a part into blocks, by shard.
 
     Args:
@@ -106,11 +506,11 @@ def spill_part(deal: Deal, grouping: Grouping, part: parts.Part, before: np.ndar
     seen = before.copy()
     last = seen + read_counts(grouping.folder, part.number)
     store_of(grouping.folder).make_folder(grouping.level_folder)
-    for some in _blocks(parts.examples(part)):
+    for some in _blocks(examples_of_part(part)):
         lengths = np.concatenate([examples.lengths for examples in some])
         _check_unchanged(seen + np.bincount(lengths, minlength=len(seen)) <= last, part)
-        sequences = spills.dealt(some, *_deal_out(dealer, lengths, seen))
-        spills.write_file(grouping.path_of_task(part.number, done["blocks"]), sequences, deal.num_shards)
+        sequences = dealt(some, *_deal_out(dealer, lengths, seen))
+        write_file(grouping.path_of_task(part.number, done["blocks"]), sequences, deal.num_shards)
         done["blocks"] += 1
         done["block_bytes"] += sequences.heads.nbytes + sequences.words.nbytes
         workers.report(0, len(lengths))
@@ -118,7 +518,7 @@ def spill_part(deal: Deal, grouping: Grouping, part: parts.Part, before: np.ndar
     unfinished.write_done(path, done)
 
 
-def _check_unchanged(is_right: np.ndarray, part: parts.Part) -> None:
+def _check_unchanged(is_right: np.ndarray, part: Part) -> None:
     if not is_right.all():
         raise ConfigError(f"{part.named()} was changed while it was read. Pack it again, with --overwrite.")
 
@@ -158,9 +558,9 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
     counted = target.counts_path(*place)
     if unfinished.read_done(counted) is None:
         first_key, end_key = target.keys(place[0])
-        sequences = spills.read_range(target.paths_below(files_below, *place), first_key, end_key).by_shard()
+        sequences = read_range(target.paths_below(files_below, *place), first_key, end_key).by_shard()
         store_of(target.folder).make_folder(target.level_folder)
-        spills.write_file(target.path(*place), sequences, num_shards, first_key, target.range_bits)
+        write_file(target.path(*place), sequences, num_shards, first_key, target.range_bits)
         unfinished.write_done(counted, {"sequences": len(sequences.heads)})
     workers.report(share, 0)
 
@@ -174,7 +574,7 @@ def shard_path(folder: str, shard: int) -> str:
     return os.path.join(folder, f"shard-{shard:05d}.json")
 
 
-def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: parts.Shape, share: float) -> None:
+def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: Shape, share: float) -> None:
     """Writes a shard under a temporary name, renames it, and writes its counts.
 
     Args:
@@ -189,8 +589,8 @@ def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: parts.Shape, 
     if done and finished_jobs.are_there(deal.output_dir, {name: done["bytes"]}):
         workers.report(share, done["sequences"])
         return
-    key = spills.key_of(shard, deal.num_shards)
-    spilled = spills.read_shard(grouping.paths(key, key + 1), shard, deal.num_shards)
+    key = key_of(shard, deal.num_shards)
+    spilled = read_shard(grouping.paths(key, key + 1), shard, deal.num_shards)
     members = _members(deal, shard, spilled)
     planned = len(members)
     slots = shape.max_predictions_per_seq + deal.sequences_per_pack - 1
@@ -207,7 +607,7 @@ def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: parts.Shape, 
     workers.report(share, len(spilled.heads))
 
 
-def _members(deal: Deal, shard: int, spilled: spills.Spilled) -> np.ndarray:
+def _members(deal: Deal, shard: int, spilled: Spilled) -> np.ndarray:
     """Returns the sequences of each row, by number, int [R, sequences_per_pack], -1 behind the last one; the
     rows are shuffled."""
     lengths = deal.dealer().rows(shard)
@@ -246,7 +646,7 @@ def _split(members: np.ndarray, predictions: np.ndarray, slots: int) -> np.ndarr
     return np.concatenate([members, rows])
 
 
-def _encode(rows: np.ndarray, spilled: spills.Spilled, shape: parts.Shape) -> list[bytes]:
+def _encode(rows: np.ndarray, spilled: Spilled, shape: Shape) -> list[bytes]:
     chosen = rows[rows >= 0]
     local = np.full(rows.shape, -1)
     local[rows >= 0] = np.arange(len(chosen))

@@ -8,7 +8,7 @@ import os
 
 from official.data.pretraining import example_sample, text_facts
 from official.data.pretraining.summary import Summary
-from official.data.text import document_sample
+from official.data.text import samples as samples_lib
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import finished_jobs, json_files, speeds
 
@@ -27,7 +27,7 @@ def gather(
       vocabulary: of the records, where it is known.
       summary: of all records, where they have been counted; else some are read.
     """
-    samples = document_sample.read(folder)
+    samples = samples_lib.read(folder)
     manifest = json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST))
     facts: dict = {
         "name": os.path.basename(os.path.normpath(folder)),

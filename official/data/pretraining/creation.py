@@ -2,9 +2,9 @@
 
 Rounds of independent tasks, each in as many processes as asked for:
   1. Every few megabytes of the text are tokenised and written to the job's work folder, the documents in the
-     order of a random key (`official.data.pretraining.blocks`).
+     order of a random key (`official.data.pretraining.rounds`).
   2. Of very much text these files are regrouped, so that a pool finds its documents in few of them
-     (`official.data.pretraining.regrouping`).
+     (`official.data.pretraining.rounds`).
   3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
      it (`official.data.pretraining.layout`).
 Memory holds a file of documents or a few pools per process, and never the text. What a task writes depends on
@@ -19,23 +19,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from official.data.pretraining import (
-    disk_needs,
-    document_lengths,
-    example_sample,
-    regrouping,
-    remaining,
-    shard_round,
-    text_facts,
-    text_round,
-)
+from official.data.pretraining import disk_needs, document_lengths, example_sample, rounds, text_facts
 from official.data.pretraining.job import Job
 from official.data.pretraining.layout import Layout, plan_layout
 from official.data.pretraining.sources import Source, copies_of, find_sources
 from official.data.records import shard_folder
 from official.data.records.encoding import encoders
 from official.data.regrouping import Grouping
-from official.data.text import document_sample, held_out, read_counts, text_files
+from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, finished_jobs, record_paths, unfinished
 from official.io.engines import Engine, Round
@@ -109,7 +100,7 @@ def is_finished(job: Job) -> bool:
 def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]], words: Vocabulary) -> dict:
     """Returns the values that the records depend on."""
     text = text_files.identify(paths, versions)
-    weights = {"mixture_of": "what is left"} if remaining.is_needed(job) else {}
+    weights = {"mixture_of": "what is left"} if rounds.is_needed(job) else {}
     return {"version": _VERSION, **job.flags(), **weights, "vocabulary_sha256": words.sha256, "text": text}
 
 
@@ -133,7 +124,7 @@ def _make(
     shard_folder.remove_temporary(job.output_dir)
     folder, sha256 = grouping.folder, words.sha256
     text_tasks = (
-        (text_round.tokenize_text, job, grouping, number, len(tasks), *task, sha256)
+        (rounds.tokenize_text, job, grouping, number, len(tasks), *task, sha256)
         for number, task in enumerate(tasks)
     )
     run(text_tasks, len(tasks), "Tokenising", "documents")
@@ -141,27 +132,25 @@ def _make(
     text = sums.totals
     tokens_read = [own["tokens"] for own in by_source]
     tokens: Sequence[float] = tokens_read
-    if remaining.is_needed(job):
-        listed = unfinished.each_done(text_round.counts_path(folder, number) for number in range(len(tasks)))
-        tokens = remaining.tokens_left(
+    if rounds.is_needed(job):
+        listed = unfinished.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
+        tokens = rounds.tokens_left(
             tokens_read, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
         )
     copies = copies_of(sources, tokens, job.rules.dupe_factor)
     layout = plan_layout(job, text, copies)
     grouping = dataclasses.replace(grouping, files=text["blocks"])
-    grouping, dropped = regrouping.regroup(job, grouping, text, layout.num_pools, sha256, run)
+    grouping, dropped = rounds.regroup(job, grouping, text, layout.num_pools, sha256, run)
     shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
-    shard_tasks = (
-        (shard_round.write_shard, job, grouping, layout, number, share, sha256) for number in shards
-    )
+    shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
     with text_facts.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
-    done = unfinished.read_all_done(shard_round.counts_path(folder, number) for number in shards)
+    done = unfinished.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
     shown = example_sample.gathered(folder, layout, job.record_format, words)
-    document_sample.publish(sums.sample, job.output_dir, shown)
+    samples.publish(sums.sample, job.output_dir, shown)
     return {
         **_manifest(job, layout, words, text, done),
         **_mixture(sources, by_source, copies, done),
@@ -183,7 +172,7 @@ def _sums(
     whole, by_source = read_counts.Sum(collections.Counter(), {}, []), []
     for source in range(sources):
         tasks = [number for number, own in enumerate(source_of_tasks) if own == source]
-        found = read_counts.sum_of(text_round.counts_path(folder, number) for number in tasks)
+        found = read_counts.sum_of(rounds.counts_path(folder, number) for number in tasks)
         by_source.append(found.totals)
         whole.totals.update(found.totals)
         whole.by_file.update(found.by_file)
@@ -199,7 +188,7 @@ def _checked(job: Job) -> tuple[Job, Vocabulary]:
     """Returns the job, with what its vocabulary decides, and the vocabulary."""
     engines.check(job)
     shard_folder.check_flags(job.random_seed, {"num_shards": job.num_shards})
-    held_out.check(job.side, job.eval_share)
+    samples.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
     encoders.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words

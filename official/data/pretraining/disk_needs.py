@@ -10,12 +10,13 @@ import numpy as np
 from absl import logging
 
 from official.data import regrouping
-from official.data.pretraining import blocks, corpus, layout, masking, pairs, text_round
+from official.data.pretraining import examples as examples_lib
+from official.data.pretraining import layout, rounds
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.records.encoding import encoders
-from official.data.text import documents, parquet_files, sentences, text_files, text_kinds
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.text import documents, parquet_files, sentences, text_files
 from official.data.word_pieces.vocabulary import Vocabulary
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import files
 from official.io.errors import ConfigError
 
@@ -92,8 +93,8 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     total = sum(sizes.values())
     wanted = min(max(total // _SHARE, _LEAST), _MOST)
     places = min(max(wanted // _PLACE_BYTES, _FEWEST_PLACES), _MOST_PLACES)
-    tokenizer = text_round.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
-    parts: list[corpus.TokenizedDocuments] = []
+    tokenizer = rounds.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
+    parts: list[examples_lib.TokenizedDocuments] = []
     read, text_bytes, packed_bytes = 0.0, 0.0, 0
     for split, size, expansion in _samples(sizes, places, wanted // places, job.text_field):
         text_bytes, packed_bytes = text_bytes + expansion * size, packed_bytes + size
@@ -104,10 +105,10 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     text = total * text_bytes / max(packed_bytes, 1)
     if not any(part.num_documents for part in parts):
         return DiskNeeds(text, 0, 0)  # the job will say what is wrong
-    sample = corpus.concatenate(parts)
+    sample = examples_lib.concatenate(parts)
     scale = text / read * _share_of_side(job)
-    whole = blocks.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
-    work = blocks.size(whole) * scale
+    whole = rounds.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
+    work = rounds.size(whole) * scale
     pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
     is_regrouped = regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools))
     return DiskNeeds(text, work, _record_bytes(job, sample, words.sha256) * scale, is_regrouped)
@@ -115,13 +116,13 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
 
 def _tokenized(
     job: Job, split: text_files.Split, wanted: int, tokenizer: Tokenizer
-) -> tuple[list[corpus.TokenizedDocuments], float]:
+) -> tuple[list[examples_lib.TokenizedDocuments], float]:
     """Returns the documents that begin in a split, up to about `wanted` bytes, and the bytes that hold them
     in the file, with markup and other fields."""
     counts, given, parts = documents.ReadCounts(), 0, []
     found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
     for number, lines in enumerate(found, 1):
-        parts.append(text_round.tokenized(lines, tokenizer))
+        parts.append(rounds.tokenized(lines, tokenizer))
         given += len(lines.text)
         if given >= wanted and not counts.of(split.path).bytes:  # it is not read to its end
             share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
@@ -147,8 +148,8 @@ def _samples(
         path = paths[number]
         size = sizes[path]
         with text_files.open_text(text_files.Split(path)) as file:
-            is_parquet = text_kinds.is_parquet(file.head)
-            is_one_part = is_parquet or file.packed is not None or text_kinds.is_json_array(file.head)
+            is_parquet = text_files.is_parquet(file.head)
+            is_one_part = is_parquet or file.packed is not None or text_files.is_json_array(file.head)
             if is_parquet:
                 expansion = parquet_files.text_bytes(file.text, path, text_field) / max(size, 1)
             else:
@@ -171,17 +172,19 @@ def _expansion(text: BinaryIO, packed: text_files.Packed) -> float:
     return read / max(packed.done(), 1)
 
 
-def _record_bytes(job: Job, sample: corpus.TokenizedDocuments, sha256: str) -> float:
+def _record_bytes(job: Job, sample: examples_lib.TokenizedDocuments, sha256: str) -> float:
     """Returns the bytes of all copies of the records of some documents."""
     rng = np.random.default_rng(job.random_seed)
     count = sample.num_documents
-    twice = corpus.concatenate([sample, sample])  # so that there is another document than the only one
+    twice = examples_lib.concatenate([sample, sample])  # so that there is another document than the only one
     chosen = np.tile(np.arange(count), _COPIES)
-    plan = pairs.plan_pairs(twice, chosen, np.zeros_like(chosen), job.rules, rng)
+    plan = examples_lib.plan_pairs(twice, chosen, np.zeros_like(chosen), job.rules, rng)
     made = 0
     for first in range(0, len(plan), _BATCH):
         rows = plan[first : first + _BATCH]
-        examples = masking.build_examples(rows, twice, vocabulary_of(job.vocab_file, sha256), job.rules, rng)
+        examples = examples_lib.build_examples(
+            rows, twice, vocabulary_of(job.vocab_file, sha256), job.rules, rng
+        )
         records = encoders.encode(examples, job.record_format, job.pad_position_value)
         made += sum(map(len, records)) + _FRAME_BYTES * len(records)
     return made / _COPIES * job.rules.dupe_factor

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from official.data.pretraining.corpus import TokenizedDocuments
+from official.data.pretraining.examples import TokenizedDocuments
 
 _NAME = "documents_below_"
 

@@ -11,7 +11,7 @@ import zipfile
 
 import numpy as np
 
-from official.data.pretraining import shown_examples
+from official.data.pretraining import summary as summary_lib
 from official.data.pretraining.examples import Examples
 from official.data.pretraining.layout import Layout
 from official.data.pretraining.summary import Summary
@@ -58,9 +58,7 @@ def gathered(folder: str, plan: Layout, record_format: str, words: Vocabulary) -
         summary.add(-(-len(some) // rows_per_record), values, words.id_of("[MASK]"))
         summary.files += 1
         place = f"{plan.file(shard)}, record 1" + ", example 1" * (rows_per_record > 1)
-        shown.append(
-            shown_examples.example_of(place, {name: value[0] for name, value in values.items()}, words)
-        )
+        shown.append(summary_lib.example_of(place, {name: value[0] for name, value in values.items()}, words))
     if summary is None:
         return {}
     return {

@@ -1,13 +1,94 @@
-"""Pre-training examples in memory, a batch of them, before they become records of one format or another.
-
-Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq.
-"""
+"""Documents -> pairs of segments -> examples with masked tokens. No files here."""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+
+from official.data.rows import ragged
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Documents
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedDocuments:
+    """Documents as one array of ids, T tokens in S sentences in D documents.
+
+    Sentence s is tokens[sentence_starts[s]:sentence_starts[s + 1]] and never empty; document d is the
+    sentences document_starts[d] up to document_starts[d + 1], one at least.
+    """
+
+    tokens: np.ndarray  # [T] uint16, or int32 for vocabularies above 65,536 words
+    sentence_starts: np.ndarray  # [S + 1] int64
+    document_starts: np.ndarray  # [D + 1] int64
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_starts) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.sentence_starts) - 1
+
+    def token_starts(self) -> np.ndarray:
+        """Returns int64 [D + 1]: the first token of each document, and the end of the last one."""
+        return self.sentence_starts[self.document_starts]
+
+    def content(self, document: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the tokens of a document, and the lengths of its sentences."""
+        first, end = self.document_starts[document : document + 2]
+        starts = self.sentence_starts[first : end + 1]
+        return self.tokens[starts[0] : starts[-1]], np.diff(starts)
+
+    def take(self, order: np.ndarray) -> TokenizedDocuments:
+        """Returns some documents, by their numbers, in the order given."""
+        lengths = ragged.take(np.diff(self.sentence_starts), self.document_starts, order)
+        return TokenizedDocuments(
+            ragged.take(self.tokens, self.token_starts(), order),
+            ragged.offsets(lengths),
+            ragged.offsets(np.diff(self.document_starts)[order]),
+        )
+
+
+def from_sentences(tokens: np.ndarray, lengths: np.ndarray, documents: np.ndarray) -> TokenizedDocuments:
+    """Makes offsets of lengths. Sentences and documents without a token are left out.
+
+    Args:
+      tokens: [T] ids of all sentences.
+      lengths: [S] ids of each sentence, 0 allowed.
+      documents: [S] number of the document of each sentence, ascending.
+    """
+    documents, lengths = documents[lengths > 0], lengths[lengths > 0]
+    return TokenizedDocuments(
+        tokens,
+        ragged.offsets(lengths),
+        np.append(np.flatnonzero(np.diff(documents, prepend=-1)), len(documents)),
+    )
+
+
+def concatenate(parts: Iterable[TokenizedDocuments]) -> TokenizedDocuments:
+    """Joins documents, in the order given; at least one part."""
+    parts = list(parts)
+    lengths = [np.diff(part.sentence_starts) for part in parts]
+    sentences = [np.diff(part.document_starts) for part in parts]
+    return TokenizedDocuments(
+        np.concatenate([part.tokens for part in parts]),
+        ragged.offsets(np.concatenate(lengths)),
+        ragged.offsets(np.concatenate(sentences)),
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Examples
+#
+# Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,3 +125,411 @@ class Examples:
             "masked_lm_weights": is_used_NP.astype(np.float32),
             "next_sentence_labels": self.is_random[:, None].astype(np.uint8),
         }
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pairs
+#
+# Source: the rules of Google's `create_pretraining_data.py`. They go from sentence to sentence; here all
+# documents that are cut, each as often as it is wanted, go forward together, one pair per step, so that a
+# step is a few operations on arrays. The longest documents, where few are left, go one after the other.
+
+
+# Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
+# random one.
+A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
+_SPECIALS_PER_EXAMPLE = 3  # [CLS] A [SEP] B [SEP]
+_FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
+_DRAWN = 1024  # numbers at once
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleRules:
+    """Rules for making examples; the fields are the flags of the same names."""
+
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    dupe_factor: int = 10
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    do_whole_word_mask: bool = False
+    remask: bool = False
+
+    def __post_init__(self):
+        """Raises ConfigError for a value out of range."""
+        _check(self, "max_seq_length", 8, 2**15)
+        _check(self, "max_predictions_per_seq", 1, self.max_seq_length)
+        _check(self, "dupe_factor", 1, 2**15)
+        _check(self, "masked_lm_prob", 0.0, 1.0)
+        _check(self, "short_seq_prob", 0.0, 1.0)
+        if self.remask and self.do_whole_word_mask:
+            raise ConfigError(
+                "--remask needs as many masks as its slots hold, --do_whole_word_mask may choose fewer. Drop"
+                " one of the two."
+            )
+        if self.max_tokens < 8:
+            raise ConfigError(
+                f"--remask with --max_seq_length={self.max_seq_length} and"
+                f" --max_predictions_per_seq={self.max_predictions_per_seq} leaves no room for text. Lower"
+                " --max_predictions_per_seq."
+            )
+
+    def predictions(self, tokens):
+        """Returns the number of predicted tokens for rows of `tokens` tokens, special ones among them.
+        Source: Google's rules."""
+        return np.clip(
+            np.rint(tokens * self.masked_lm_prob).astype(np.int64), 1, self.max_predictions_per_seq
+        )
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a row. With `remask`, tokens that are not masked have the slots behind
+        max_predictions_per_seq only."""
+        if not self.remask:
+            return self.max_seq_length
+        tokens = np.arange(1, self.max_seq_length + 1)
+        fits = tokens - self.predictions(tokens) <= self.max_seq_length - self.max_predictions_per_seq
+        return int(tokens[fits].max(initial=0))
+
+    @property
+    def max_pair_length(self) -> int:
+        return self.max_tokens - _SPECIALS_PER_EXAMPLE
+
+
+def _check(rules: ExampleRules, name: str, minimum, maximum) -> None:
+    value = getattr(rules, name)
+    if not minimum <= value <= maximum:
+        bound = "max_seq_length=" if name == "max_predictions_per_seq" else ""
+        raise ConfigError(f"--{name}={value} is out of range. Allowed: {minimum} to {bound}{maximum}.")
+
+
+def plan_pairs(
+    documents: TokenizedDocuments,
+    chosen: np.ndarray,
+    ranks: np.ndarray,
+    rules: ExampleRules,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Cuts documents into pairs of segments, half of them with a second segment from another document.
+
+    Sentences are collected up to a target length; the first 1..n-1 of them are segment A. Segment B is the
+    rest, or sentences from a random place of another document, in which case the rest is used again for the
+    next pair.
+
+    Args:
+      documents: those that random second segments come from, two at least.
+      chosen: int [K], the documents to cut; one that is there twice is cut twice, in different ways.
+      ranks: int [K]; pairs of a lower rank come first, those of one rank in random order.
+      rng: all draws come from it.
+
+    Returns:
+      int32 [N, 5], columns A_START .. IS_RANDOM.
+    """
+    if not len(chosen):
+        return np.empty((0, 5), np.int32)
+    lanes = _Lanes.begin(documents, chosen, rules, rng)
+    steps = []
+    while len(lanes.number) > _FEW_LANES:
+        cuts = lanes.cut(documents.sentence_starts, rng)
+        steps.append((lanes, cuts))
+        lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
+    steps.append(lanes.cut_to_the_end(documents.sentence_starts, rng))
+    lanes, cuts = (_joined(parts) for parts in zip(*steps))
+    plan = _plan(lanes, chosen[lanes.number], cuts, documents, rules, rng)
+    order = rng.permutation(len(plan))
+    return plan[order[np.argsort(ranks[lanes.number[order]], kind="stable")]]
+
+
+def _joined(parts):
+    """Returns one dataclass of arrays for those of many steps."""
+    parts = list(parts)
+    return type(parts[0])(
+        *(
+            np.concatenate([getattr(part, field.name) for part in parts])
+            for field in dataclasses.fields(parts[0])
+        )
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lanes:
+    """Positions in the documents that are cut, while they have sentences left; arrays of one length, the
+    number of lanes."""
+
+    number: np.ndarray  # of the lane, from 0 to K - 1
+    sentence: np.ndarray  # the next one
+    end: np.ndarray  # of the document's sentences
+    target: np.ndarray  # tokens of a pair
+
+    @classmethod
+    def begin(
+        cls,
+        documents: TokenizedDocuments,
+        chosen: np.ndarray,
+        rules: ExampleRules,
+        rng: np.random.Generator,
+    ) -> _Lanes:
+        is_short = rng.random(len(chosen)) < rules.short_seq_prob
+        short = 2 + _draw(rng, np.full(len(chosen), rules.max_pair_length - 1))
+        return cls(
+            np.arange(len(chosen)),
+            documents.document_starts[chosen],
+            documents.document_starts[chosen + 1],
+            np.where(is_short, short, rules.max_pair_length),
+        )
+
+    def cut(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> _Cuts:
+        """Collects sentences up to the target in every lane and draws where segment A ends and whether B is a
+        random one."""
+        end = _reach(sentence_starts, self.sentence, self.end, self.target)
+        count = end - self.sentence
+        middle = self.sentence + 1 + _draw(rng, np.maximum(1, count - 1))
+        return _Cuts(middle, end, (count == 1) | (rng.random(len(count)) < 0.5))
+
+    def cut_to_the_end(self, sentence_starts: np.ndarray, rng: np.random.Generator) -> tuple[_Lanes, _Cuts]:
+        """Cuts as `cut` and `advance` do until no lane is left, lane by lane: for few of them."""
+        starts, draws = sentence_starts.tolist(), _draws(rng)
+        found: list[tuple] = []
+        for number, place in enumerate(zip(self.sentence.tolist(), self.end.tolist(), self.target.tolist())):
+            found += _cut_one(number, starts, *place, draws)
+        lane, sentence, middle, end, is_random = np.array(found, np.int64).reshape(-1, 5).T
+        lanes = _Lanes(self.number[lane], sentence, self.end[lane], self.target[lane])
+        return lanes, _Cuts(middle, end, is_random != 0)
+
+    def advance(self, sentence: np.ndarray) -> _Lanes:
+        """Returns the lanes that have a sentence left when each goes on with `sentence`."""
+        left = sentence < self.end
+        return _Lanes(self.number[left], sentence[left], self.end[left], self.target[left])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cuts:
+    """Sentences collected in every lane at a step: from the lane's on up to `end`."""
+
+    middle: np.ndarray  # where segment A ends
+    end: np.ndarray
+    is_random: np.ndarray
+
+
+def _draws(rng: np.random.Generator) -> Iterator[float]:
+    """Yields random numbers from 0 to 1 without an end."""
+    return itertools.chain.from_iterable(rng.random(_DRAWN).tolist() for _ in itertools.count())
+
+
+def _cut_one(
+    lane: int, starts: list[int], sentence: int, last: int, target: int, draws: Iterator[float]
+) -> list[tuple[int, int, int, int, bool]]:
+    """Returns (lane, sentence, and of `_Cuts` middle, end, is_random) of all pairs of a lane, whose sentences
+    end before `last`."""
+    found = []
+    while sentence < last:
+        end = bisect.bisect_left(starts, starts[sentence] + target, sentence + 1, last)
+        middle, is_random = sentence + 1, True  # of one sentence, which cannot be divided
+        if end - sentence > 1:
+            middle += int(next(draws) * (end - sentence - 1))
+            is_random = next(draws) < 0.5
+        found.append((lane, sentence, middle, end, is_random))
+        sentence = middle if is_random else end
+    return found
+
+
+def _draw(rng: np.random.Generator, count: np.ndarray) -> np.ndarray:
+    """Returns a whole number from 0 to count - 1 for each element."""
+    return (rng.random(len(count)) * count).astype(np.int64)
+
+
+def _plan(
+    lanes: _Lanes,
+    document: np.ndarray,
+    cuts: _Cuts,
+    documents: TokenizedDocuments,
+    rules: ExampleRules,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Makes a pair of each cut, whose document is `document`. Returns int32 [N, 5].
+
+    What is drawn here has no bearing on the next cut, so that it waits until all are made.
+    """
+    starts = documents.sentence_starts
+    a_start, a_end = starts[lanes.sentence], starts[cuts.middle]
+    random_start, random_end = _random_segments(documents, document, lanes.target - (a_end - a_start), rng)
+    b_start, b_end = (
+        np.where(cuts.is_random, random_start, a_end),
+        np.where(cuts.is_random, random_end, starts[cuts.end]),
+    )
+    a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
+    a_start = a_start + rng.binomial(
+        a_end - a_start - a_length, 0.5
+    )  # what is cut is cut token by token at the front or the back
+    b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
+    return np.stack([a_start, a_length, b_start, b_length, cuts.is_random], axis=1).astype(np.int32)
+
+
+def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Returns the end of the shortest run of sentences from `sentence` on with `target` tokens or more,
+    `last` at most."""
+    return np.minimum(
+        np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1), last
+    )  # a third of np.clip's time
+
+
+def _random_segments(
+    documents: TokenizedDocuments, document: np.ndarray, target: np.ndarray, rng: np.random.Generator
+):
+    """Returns ranges of at least `target` tokens, where there are so many, from random places of other
+    documents than `document`."""
+    other = _draw(rng, np.full(len(document), documents.num_documents - 1))
+    other += other >= document
+    first, last = documents.document_starts[other], documents.document_starts[other + 1]
+    start = first + _draw(rng, last - first)
+    end = _reach(documents.sentence_starts, start, last, np.maximum(1, target))
+    return documents.sentence_starts[start], documents.sentence_starts[end]
+
+
+def kept_lengths(
+    a_length: np.ndarray, b_length: np.ndarray, max_length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lengths of two segments once the longer one (of equals: B) has lost tokens until they fit
+    together."""
+    half_a, half_b = (max_length + 1) // 2, max_length // 2
+    a_kept = np.minimum(a_length, np.maximum(half_a, max_length - b_length))
+    b_kept = np.minimum(b_length, np.maximum(half_b, max_length - a_length))
+    return a_kept, b_kept
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Masks
+#
+# Source: the rules of Google's `create_pretraining_data.py`; whole words as its `--do_whole_word_mask`.
+#
+# Shapes: N examples, L = max_seq_length, P = max_predictions_per_seq, T tokens of text in a row at most, W
+# words.
+
+
+_SHARE_MASKED = 0.8  # of the predicted tokens; half of the others stay, half become a random word
+_SHARE_NOT_RANDOM = 0.9
+
+
+def build_examples(
+    plan: np.ndarray,
+    documents: TokenizedDocuments,
+    vocabulary: Vocabulary,
+    rules: ExampleRules,
+    rng: np.random.Generator,
+) -> Examples:
+    """Writes out and masks the examples of a plan.
+
+    Args:
+      plan: int32 [N, 5], columns `pairs.A_START` .. `pairs.IS_RANDOM`.
+      rng: all draws come from it.
+    """
+    input_ids_NL = _assemble(plan, documents.tokens, vocabulary, rules.max_seq_length)
+    a_length_N, text_N = plan[:, A_LENGTH], plan[:, A_LENGTH] + plan[:, B_LENGTH]
+    wanted_N = np.minimum(rules.predictions(text_N + 3), text_N)
+    if rules.do_whole_word_mask:
+        chosen_NT = _choose_words(
+            _continues(input_ids_NL, a_length_N, text_N, vocabulary), text_N, wanted_N, rng
+        )
+    else:
+        chosen_NT = _choose_tokens(text_N, wanted_N, rng)
+    # One index for both axes: numpy is twice as fast with it.
+    row, text_column = np.divmod(np.flatnonzero(chosen_NT), chosen_NT.shape[1])  # row by row, ascending
+    column = _column(text_column, a_length_N[row])
+    place, predictions_N = row * rules.max_seq_length + column, np.bincount(row, minlength=len(plan))
+    slot = ragged.ranges(np.arange(len(plan)) * rules.max_predictions_per_seq, predictions_N)
+    positions_NP, labels_NP = np.zeros((2, len(plan), rules.max_predictions_per_seq), np.int32)
+    labels = input_ids_NL.ravel()[place]
+    positions_NP.ravel()[slot], labels_NP.ravel()[slot] = column, labels
+    input_ids_NL.ravel()[place] = _replace(labels, vocabulary, rng)
+    return Examples(
+        input_ids=input_ids_NL,
+        lengths=text_N + 3,
+        first_lengths=a_length_N + 2,
+        positions=positions_NP,
+        labels=labels_NP,
+        predictions=predictions_N,
+        is_random=plan[:, IS_RANDOM] != 0,
+    )
+
+
+def _assemble(plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, length: int) -> np.ndarray:
+    """Lays out [CLS] A [SEP] B [SEP] and padding. Returns ids [N, L] of the type of `tokens`."""
+    first_sep_N = 1 + plan[:, A_LENGTH]
+    second_sep_N = 1 + first_sep_N + plan[:, B_LENGTH]
+    column_L = np.arange(length, dtype=np.int32)
+    shift_NL = np.where(
+        column_L <= first_sep_N[:, None],
+        plan[:, A_START, None] - 1,
+        (plan[:, B_START] - first_sep_N - 1)[:, None],
+    )
+    input_ids_NL = np.take(
+        tokens, shift_NL + column_L, mode="clip"
+    )  # a separator and the padding take what lies beside the segment
+    input_ids_NL[column_L > second_sep_N[:, None]] = vocabulary.id_of("[PAD]")
+    row_N = np.arange(len(plan))
+    input_ids_NL[:, 0] = vocabulary.id_of("[CLS]")
+    input_ids_NL[row_N, first_sep_N] = input_ids_NL[row_N, second_sep_N] = vocabulary.id_of("[SEP]")
+    return input_ids_NL
+
+
+def _column(text_column: np.ndarray, a_length: np.ndarray) -> np.ndarray:
+    """Returns the place in a row of the n-th token of its text, which is A and B without the special
+    tokens."""
+    return text_column + 1 + (text_column >= a_length)
+
+
+def _choose_tokens(text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Chooses wanted_N of the text_N tokens of each row, every set of them equally likely. Returns bool [N,
+    T].
+
+    Source: Robert Floyd's algorithm (J. Bentley, "A Sample of Brilliance", CACM 1987), for all rows at once.
+    """
+    rows, spare = np.arange(len(text_N)), text_N.max()
+    chosen = np.zeros((len(text_N), spare + 1), bool)  # rows that have all they want choose the spare column
+    for number in range(wanted_N.max()):
+        last_N = text_N - wanted_N + number
+        drawn_N = (rng.random(len(rows)) * (last_N + 1)).astype(np.int64)
+        taken_N = np.where(chosen[rows, np.minimum(drawn_N, spare)], last_N, drawn_N)
+        chosen[rows, np.where(number < wanted_N, taken_N, spare)] = True
+    return chosen[:, :spare]
+
+
+def _continues(
+    input_ids_NL: np.ndarray, a_length_N: np.ndarray, text_N: np.ndarray, vocabulary: Vocabulary
+) -> np.ndarray:
+    """Returns bool [N, T]: whether the n-th token of the text goes on with the word of the one before it, in
+    the same segment."""
+    text_column = np.arange(text_N.max())
+    column = np.minimum(_column(text_column, a_length_N[:, None]), input_ids_NL.shape[1] - 1)
+    continues_NT = vocabulary.continuations()[np.take_along_axis(input_ids_NL, column, axis=1)]
+    return continues_NT & (text_column != a_length_N[:, None]) & (text_column > 0)
+
+
+def _choose_words(
+    continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Chooses whole words in random order, leaving out those that would make more than wanted_N tokens.
+    Returns bool [N, T]."""
+    is_text_NT = np.arange(continues_NT.shape[1]) < text_N[:, None]
+    word_NT = np.cumsum(~continues_NT, axis=1) - 1
+    row_N = np.arange(len(text_N))
+    size_NW = np.zeros(continues_NT.shape, np.int64)
+    np.add.at(size_NW, (np.nonzero(is_text_NT)[0], word_NT[is_text_NT]), 1)
+    order_NW = np.argsort(np.where(size_NW > 0, rng.random(size_NW.shape), np.inf), axis=1)
+    taken_N, chosen_NW = np.zeros_like(wanted_N), np.zeros(size_NW.shape, bool)
+    for word_N in order_NW.T:
+        size_N = size_NW[row_N, word_N]
+        fits_N = (size_N > 0) & (taken_N + size_N <= wanted_N)
+        chosen_NW[row_N, word_N] = fits_N
+        taken_N += np.where(fits_N, size_N, 0)
+        if np.array_equal(taken_N, wanted_N):
+            break
+    return np.take_along_axis(chosen_NW, word_NT, axis=1) & is_text_NT
+
+
+def _replace(labels: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator) -> np.ndarray:
+    """Returns the tokens that replace chosen ones: 80 % [MASK], 10 % themselves, 10 % any word of the
+    vocabulary."""
+    fate = rng.random(len(labels))
+    other = np.where(fate < _SHARE_NOT_RANDOM, labels, rng.integers(vocabulary.size, size=len(labels)))
+    return np.where(fate < _SHARE_MASKED, vocabulary.id_of("[MASK]"), other)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from official.data.pretraining import shown_examples
+from official.data.pretraining import summary as summary_lib
 from official.data.pretraining.summary import Summary
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -134,7 +134,7 @@ def describe_first(path: str, vocabulary: Vocabulary | None) -> tuple[str, dict]
     }  # nothing is cut to 32 bits
 
 
-def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[shown_examples.ShownExample]:
+def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[summary_lib.ShownExample]:
     """Yields the first examples of a file, `count` of them at most. Raises ConfigError for a bad record."""
     kind, features = describe_first(path, vocabulary)
     batches = record_files.read_batches(path, kind, limit=count)
@@ -144,7 +144,7 @@ def first_examples(path: str, count: int, vocabulary: Vocabulary) -> Iterator[sh
         for row in range(min(rows, count)):
             place = f"{os.path.basename(path)}, record {number}" + f", example {row + 1}" * (rows > 1)
             own = {name: value[row] for name, value in values.items()}
-            yield shown_examples.example_of(place, own, vocabulary)
+            yield summary_lib.example_of(place, own, vocabulary)
         count -= rows
         if count <= 0:
             return

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-from official.data.pretraining.pairs import ExampleRules
+from official.data.pretraining.examples import ExampleRules
 from official.data.word_pieces.vocabulary import Vocabulary, load_vocabulary
 from official.io import engines
 from official.io.errors import ConfigError

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from official.data.text import languages
-from official.data.word_pieces import tokenization, words
+from official.data.text import samples
+from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import Vocabulary
 
 _MOST_LISTED = 12  # of what is counted by name
@@ -30,14 +30,14 @@ def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
 
 @functools.lru_cache(maxsize=1)  # of a job, and then of its card
 def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
-    identifier = languages.identifier()
+    identifier = samples.identifier()
     unknown = unknown_words(texts, vocabulary) if vocabulary else {}
     return {
         "documents": len(texts),
         "characters": sum(map(len, texts)),
-        "scripts": _most(languages.scripts_of(texts)),
+        "scripts": _most(samples.scripts_of(texts)),
         "identifier": identifier,
-        "languages": _most(languages.languages_of(texts)) if identifier else [],
+        "languages": _most(samples.languages_of(texts)) if identifier else [],
         "unknown": _most(collections.Counter(unknown)),
         "unknown_words": sum(unknown.values()),
         "shown": list(texts[:_SHOWN_TEXTS]),
@@ -72,13 +72,13 @@ def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int
     chunks = collections.Counter(chunk for text in texts for chunk in text.split())
     found: collections.Counter[str] = collections.Counter()
     for chunk in _with_unknown(list(chunks), vocabulary):  # few, as a rule: words are found slowly
-        for word in words.find_words(chunk, vocabulary.do_lower_case):
+        for word in wordpiece.find_words(chunk, vocabulary.do_lower_case):
             found[word] += chunks[chunk]
     return {word: found[word] for word in _with_unknown(list(found), vocabulary)}
 
 
 def _with_unknown(texts: list[str], vocabulary: Vocabulary) -> list[str]:
     """Returns those of some texts whose tokens have [UNK] among them."""
-    ids, lengths = tokenization.tokenizer_of(vocabulary).tokenize(texts)
+    ids, lengths = wordpiece.tokenizer_of(vocabulary).tokenize(texts)
     places = np.flatnonzero(ids == vocabulary.id_of("[UNK]"))
     return [texts[number] for number in np.unique(np.searchsorted(np.cumsum(lengths), places, side="right"))]

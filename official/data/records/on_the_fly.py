@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from official.data.packing import grouping
+from official.data.packing import layout as layout_lib
 from official.data.packing.layout import Layout, lay_out
 from official.data.records import record_formats
 from official.data.records.formats import compact
@@ -107,7 +107,7 @@ class Packer:
         return tf.concat(parts, axis=1)
 
     def _group(self, lengths_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
-        return grouping.group(lengths_N, predictions_N, self.length, self.slots, self.depth)
+        return layout_lib.group(lengths_N, predictions_N, self.length, self.slots, self.depth)
 
     def sequences_of(self, rows_R: tf.Tensor) -> tf.Tensor:
         """Returns the number of sequences in each row of `pack`, int64 [R]."""

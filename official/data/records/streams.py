@@ -1,9 +1,4 @@
-"""The order of training rows: files are dealt out to streams, and each is read for ever in an order of
-its own.
-
-The position of a stream after any number of rows is found by arithmetic, from the numbers of records and
-rows of its files; what was read before is passed over without being parsed or shuffled.
-"""
+"""Order of training rows: files are dealt out to streams, and each is read for ever in its own order."""
 
 from __future__ import annotations
 
@@ -14,15 +9,82 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.config import ConfigError, data_streams
+from official.config import data_streams
 from official.config.data_streams import num_streams
 from official.data import pipeline
-from official.data.records import interleaving
 from official.data.records.row_counts import FRAME_BYTES, RowCounts, check_ends
 from official.io import files as io_files
+from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
     from official.data.records.on_the_fly import Packer
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Position in an interleaved reading
+#
+# Files are read in groups, one group after the other. The files of a group are read in turns, a block of
+# `part` records of each; the last block of a file is what is left of it. That is how tf.data's interleave
+# works on files that are read in batches of `part`. So a reading that goes on is a new one of the group's
+# files in the order in which their turns come, each without its first records, and then of the groups
+# behind it.
+
+
+class Place(NamedTuple):
+    """Position of a reading.
+
+    Attributes:
+      files: (number, records that are passed) of those not read to the end: those of the group in the order
+        of their turns, then those of the groups behind it.
+      group: how many of them are of the group.
+      cut: records that are passed, too, of the first block that comes.
+    """
+
+    files: list[tuple[int, int]]
+    group: int
+    cut: int
+
+
+def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: int) -> Place:
+    """Returns the position of the reading after its first `passed` records.
+
+    Args:
+      records: of each file, in the order in which they are opened.
+      cycle: files of a group.
+      part: records of a block.
+      passed: fewer than all records.
+    """
+    first = 0
+    while passed >= (whole := sum(records[first : first + cycle])):
+        first, passed = first + cycle, passed - whole
+    numbers = range(first, min(first + cycle, len(records)))
+    behind = [(number, 0) for number in range(numbers.stop, len(records))]
+
+    def read(rounds: int) -> list[int]:
+        return [min(records[number], rounds * part) for number in numbers]
+
+    rounds, too_many = 0, max(records) // part + 2
+    while too_many - rounds > 1:  # halving: there may be very many rounds
+        middle = (rounds + too_many) // 2
+        rounds, too_many = (middle, too_many) if sum(read(middle)) <= passed else (rounds, middle)
+    left = passed - sum(read(rounds))
+    done, next_round = ([*zip(numbers, read(count))] for count in (rounds, rounds + 1))
+    for turn, (before, after) in enumerate(zip(done, next_round)):
+        if after[1] - before[1] > left:
+            turns = [
+                (number, own) for number, own in done[turn:] + next_round[:turn] if own < records[number]
+            ]
+            return Place(turns + behind, len(turns), left)
+        left -= after[1] - before[1]
+    raise AssertionError("a round that is not whole ends inside one of its blocks")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Streams
+#
+# The position of a stream after any number of rows is found by arithmetic, from the numbers of records and
+# rows of its files; what was read before is passed over without being parsed or shuffled.
+
 
 __all__ = ["Reading", "Streams", "num_streams", "own_streams"]
 
@@ -250,8 +312,8 @@ class Streams(NamedTuple):
         held = [counts[path] for path in order]
         records = [found.records for found in held]
 
-        def find_place(window: int) -> interleaving.Place:
-            return interleaving.find_place(records, self._cycle(), self._part(), window * self._window())
+        def find_place(window: int) -> Place:
+            return interleaved_position(records, self._cycle(), self._part(), window * self._window())
 
         def rows_before(window: int) -> int:
             return _rows_passed(held, find_place(window))
@@ -295,7 +357,7 @@ def _last_begun(rows_before: Callable[[int], int], windows: int, rows: int) -> i
     return first
 
 
-def _rows_passed(files: list[RowCounts], place: interleaving.Place) -> int:
+def _rows_passed(files: list[RowCounts], place: Place) -> int:
     """Returns the rows that come before a place."""
     first, passed = place.files[0]
     left = sum(files[number].rows - files[number].rows_before(records) for number, records in place.files)

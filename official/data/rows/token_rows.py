@@ -1,12 +1,4 @@
-"""Rows of different lengths in memory -> batches, in an order that is a function of (seed, epoch).
-
-Here a row of `TokenRows` is a sequence. A row of a batch holds one, or, packed, several. Bucketed batches
-hold rows of about one length, so that padding does not dominate; this changes the order only.
-
-Shapes: B rows of a batch, P sequences of a packed row at most, L tokens of a row.
-
-All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
-"""
+"""Rows of different lengths in memory -> batches, in an order that is a function of (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -16,10 +8,78 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.config import Config, pack_depth, synthetic_sequences_per_pack
+from official.config import pack_depth, synthetic_sequences_per_pack
+from official.config.table import Config
 from official.data import pipeline
 from official.data.packing import layout
-from official.data.rows import packed_order, ragged
+from official.data.packing import plan as plan_lib
+from official.data.packing.plan import Histogram, PackingPlan
+from official.data.rows import ragged
+
+# -----------------------------------------------------------------------------------------------------------
+# Order of packed rows
+#
+# How many rows have sequences of which lengths is planned once. Sequences of one length are exchangeable:
+# which of them stands where is drawn for each epoch, so that every epoch has the same number of rows.
+#
+# Shapes: N sequences, R rows, P places of a row.
+
+
+def make_plan(lengths_N: np.ndarray, row_length: int, places: int) -> PackingPlan:
+    """Plans rows of `row_length` tokens, with `places` sequences each at most, by LPFHP.
+
+    Raises:
+      ConfigError: where a sequence is longer than a row, which none is that was cut to it.
+    """
+    if not len(lengths_N):
+        return PackingPlan(row_length, {})
+    return plan_lib.longest_pack_first(Histogram.of_lengths(lengths_N, row_length), places)
+
+
+def ranks(plan: PackingPlan, places: int) -> np.ndarray:
+    """Returns int64 [R, P]: which of all sequences, counted from 0 in the order of their lengths, stands at a
+    place; -1 where none does."""
+    lengths_RP = plan.lengths_of_rows(places)
+    ranks_F = np.empty(lengths_RP.size, np.int64)
+    ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
+    empty = lengths_RP.size - plan.sequences  # are shorter than all others
+    return np.maximum(ranks_F - empty, -1).reshape(lengths_RP.shape)
+
+
+def fixed(lengths_N: np.ndarray, ranks_RP: np.ndarray) -> np.ndarray:
+    """Returns int64 [R, P], the sequences of each row, in one order for good; -1 where there is none."""
+    return _placed(np.argsort(lengths_N, kind="stable"), ranks_RP).numpy()
+
+
+def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    """Returns int64 [R, P], the sequences of each row of an epoch; -1 where there is none.
+
+    Args:
+      lengths_N: int64.
+      ranks_RP: see `ranks`.
+      seeds: [2, 2], of the epoch: who shares a row, and the order of the rows.
+    """
+    shuffled_N = pipeline.shuffled(tf.range(tf.size(lengths_N), dtype=tf.int64), seeds[0])
+    by_length_N = tf.gather(shuffled_N, tf.argsort(tf.gather(lengths_N, shuffled_N), stable=True))
+    return pipeline.shuffled(_placed(by_length_N, ranks_RP), seeds[1])
+
+
+def _placed(by_length_N, ranks_RP) -> tf.Tensor:
+    if not len(ranks_RP):
+        return tf.constant(ranks_RP)
+    return tf.where(ranks_RP >= 0, tf.gather(by_length_N, tf.maximum(ranks_RP, 0)), -1)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Batches
+#
+# Here a row of `TokenRows` is a sequence. A row of a batch holds one, or, packed, several. Bucketed batches
+# hold rows of about one length, so that padding does not dominate; this changes the order only.
+#
+# Shapes: B rows of a batch, P sequences of a packed row at most, L tokens of a row.
+#
+# All is done by TensorFlow's own operations, so that it runs on the host of the devices, wherever that is.
+
 
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
@@ -88,7 +148,7 @@ def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | N
         return None
     if lengths_N is None:
         return float(_synthetic_sequences_per_row(config))
-    return packed_order.make_plan(lengths_N, config.max_seq_length, pack_depth(config)).speedup
+    return make_plan(lengths_N, config.max_seq_length, pack_depth(config)).speedup
 
 
 def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
@@ -131,7 +191,7 @@ def _packed_batches(rows: TokenRows, shape: BatchShape, order: pipeline.Training
     lengths_N, ranks_RP = tf.constant(rows.lengths, tf.int64), tf.constant(_ranks(rows, shape))
 
     def epoch_dataset(number):
-        rows_RP = packed_order.drawn(lengths_N, ranks_RP, _seeds(order.seed, number))
+        rows_RP = drawn(lengths_N, ranks_RP, _seeds(order.seed, number))
         done = tf.where(number == epoch, tf.constant(skipped, tf.int64), 0)
         rows_RP = pipeline.without_done(rows_RP, tf.math.count_nonzero(rows_RP >= 0, axis=1), done)
         return tf.data.Dataset.from_tensor_slices(_cut_into_batches(rows_RP, shape.batch_size))
@@ -143,7 +203,7 @@ def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
     """Returns all rows once, as `training_dataset` has them, in one order for good: the longest first where
     `bucketed`."""
     if shape.places:
-        order = packed_order.fixed(rows.lengths, _ranks(rows, shape))
+        order = fixed(rows.lengths, _ranks(rows, shape))
     elif shape.bucketed:
         order = np.argsort(-np.asarray(rows.lengths), kind="stable")
     else:
@@ -155,7 +215,7 @@ def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
 
 def _ranks(rows: TokenRows, shape: BatchShape) -> np.ndarray:
     places = shape.places or 1
-    return packed_order.ranks(packed_order.make_plan(rows.lengths, shape.max_seq_length, places), places)
+    return ranks(make_plan(rows.lengths, shape.max_seq_length, places), places)
 
 
 def _cut_into_batches(order: tf.Tensor, batch_size: int) -> tf.Tensor:

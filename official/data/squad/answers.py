@@ -1,19 +1,9 @@
-"""Logits of windows -> answers to questions: candidates, texts taken from the contexts, and the files of
-predictions.
-
-Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of
-which can only help:
-  - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the
-    question, padding and pieces that another window shows better do not take the places of the best.
-  - An answer's text is the stretch of the context from its first to its last word piece. The source takes the
-    words and strips what it can by comparing texts, and gives whole words, with their punctuation, where that
-    fails.
-  - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
-"""
+"""Logits of windows -> answers to questions."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from typing import NamedTuple
@@ -21,10 +11,70 @@ from typing import NamedTuple
 import numpy as np
 
 from official.data.squad.features import Features
-from official.data.squad.max_context import is_max_context
 from official.data.squad.squad_files import SquadData
 from official.io import writing
 from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Windows with the most context
+
+
+_CONTEXT_BLOCK_ROWS = 4096  # are compared at once
+
+
+def is_max_context(features: Features) -> np.ndarray:
+    """Returns bool [N, L]: whether a token is a piece of the context, and none of the question's other
+    windows shows it better.
+
+    A window shows a piece by the smaller of the numbers of pieces on its left and right, plus 0.01 of the
+    window's length; the first of the best windows counts.
+
+    Source: https://github.com/google-research/bert, run_squad.py, _check_is_max_context.
+    """
+    result = features.is_context()
+    for distance in range(1, len(features)):
+        numbers = features.question_numbers
+        earlier = np.flatnonzero(numbers[distance:] == numbers[:-distance])
+        window_ends = features.first_pieces[earlier] + features.window_lengths[earlier]
+        earlier = earlier[features.first_pieces[earlier + distance] < window_ends]
+        if not earlier.size:
+            break
+        for first in range(0, len(earlier), _CONTEXT_BLOCK_ROWS):
+            rows = earlier[first : first + _CONTEXT_BLOCK_ROWS]
+            later = rows + distance
+            scores = functools.partial(_context_scores, features)
+            result[rows] &= scores(rows, rows) >= scores(later, rows)
+            result[later] &= scores(later, later) > scores(rows, later)
+    return result
+
+
+def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns how well each of the windows [B] shows the tokens of each of the rows [B]: float64 [B, L], -inf
+    where it does not."""
+    places = (
+        np.arange(features.input_ids.shape[1])
+        - features.first_lengths[rows, None]
+        + (features.first_pieces[rows] - features.first_pieces[windows])[:, None]
+    )
+    lengths = features.window_lengths[windows, None]
+    scores = np.minimum(places, lengths - 1 - places) + 0.01 * lengths
+    return np.where((places >= 0) & (places < lengths), scores, -np.inf)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Answers
+#
+# Source: https://github.com/google-research/bert, run_squad.py, write_predictions. Three differences, all of
+# which can only help:
+#   - The best starts and ends are looked for among the tokens that an answer may have, so tokens of the
+#     question, padding and pieces that another window shows better do not take the places of the best.
+#   - An answer's text is the stretch of the context from its first to its last word piece. The source takes
+#     the
+#     words and strips what it can by comparing texts, and gives whole words, with their punctuation, where
+#     that
+#     fails.
+#   - A question with a window always has an answer in its n-best list; the source writes "empty" or fails.
+
 
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 NO_WINDOW_ODDS = 1e6  # of "no answer", for a question that cannot be asked: above any threshold

@@ -22,8 +22,8 @@ from official.data.squad.features import (
     make_features,
 )
 from official.data.squad.squad_files import SquadData
-from official.data.word_pieces.tokenization import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
+from official.data.word_pieces.wordpiece import tokenizer_of
 from official.io import engines, json_files, workers, writing
 from official.io.errors import ConfigError
 

@@ -1,27 +1,652 @@
-"""Text files -> documents: lists of sentences, read one after the other, never all at once.
+"""Text files -> documents: lists of sentences, read one after the other, never all at once."""
 
-`official.data.text.layouts` says which formats there are. Compressed files (`official.data.text.text_files`)
-are read like others.
-
-A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the
-`<page>` line, the JSON line, the heading, or the blank line before a document of plain text. A line of a
-bzip2 file lies in the block that holds the line feed before it, and that block in the split where it
-begins. What is counted goes with it: a split
-accounts for the lines from the first that opens a document in it up to the first in a later split, and the
-first split for those before any. Documents and counts of all splits are therefore those of the file, however
-it is split.
-"""
-
+import codecs
+import contextlib
+import dataclasses
+import functools
+import html
 import itertools
+import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
+from xml.etree import ElementTree
 
 import numpy as np
 
-from official.data.text import layouts, lines, sentences, text_files, text_kinds
+from official.data.text import parquet_files, sentences, text_files
 from official.data.text.read_counts import FileCounts, Owners, ReadCounts
 from official.data.text.text_files import Split, TextFile
-from official.io import files
+from official.io import files, json_files
+from official.io.errors import ConfigError, how_to_install
+
+# -----------------------------------------------------------------------------------------------------------
+# Extraction tools
+#
+# Its command escapes `&`, `<` and `>` unless --html-safe is empty; older ones escape quotes, too. A text in
+# which one of `&<>` stands by itself is therefore not escaped. Near the beginning of a file it tells that
+# of all documents in it, later of its own document. A title is escaped in either case.
+
+
+_ENTITY = re.compile("&(?:amp|lt|gt|quot|apos|#0?39|#x27|#34);")
+_BARE = re.compile(f"[<>]|&(?!{_ENTITY.pattern[1:]})")
+_MADE = re.compile("</?(?:ul|ol|dl|li|dt|dd|h[1-6]|p)>|</<li>")  # by --html, after the text was escaped
+_PAGE_URL = "?curid="  # of the address of a page, by its number, as only the tool writes it
+
+
+def is_unescaped(text: str) -> bool:
+    """Tells whether a text holds characters that the tool would have escaped."""
+    return _BARE.search(_MADE.sub("", text)) is not None
+
+
+def without_escapes(document: list[str], is_bare_file: bool = False) -> list[str]:
+    """Returns the paragraphs of a document with the characters that the tool escaped; as they are where
+    they, or others of the file, are not escaped."""
+    if is_bare_file or not any(map(_ENTITY.search, document)) or any(map(is_unescaped, document)):
+        return document
+    return [_ENTITY.sub(lambda entity: html.unescape(entity[0]), paragraph) for paragraph in document]
+
+
+def made(value: object) -> bool:
+    """Tells whether a value of JSON is a page that the tool wrote."""
+    if not isinstance(value, dict) or not value.keys() >= {"id", "url", "title", "text"}:
+        return False
+    return "revid" in value or isinstance(value["url"], str) and _PAGE_URL in value["url"]
+
+
+def wrote_text(head: str, is_whole: bool) -> bool:
+    """Tells whether a file that begins so is of --text, whose documents each end with two blank lines."""
+    ends = re.findall("\n\n+", head if is_whole else head.rstrip("\n"))
+    return bool(ends) and all(len(end) % 3 == 0 for end in ends) and (not is_whole or head.endswith("\n\n\n"))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# JSON values
+
+
+_MOST_NAMED = 20  # fields in a message
+
+
+def parse_page(line: str, field: str, is_bare: bool = False) -> tuple[str, str] | None:
+    """Returns title and text of a line of JSON, or None where it has no text; see `page_of`."""
+    try:
+        return page_of(json_files.parse_json(line, "a line"), field, is_bare)
+    except ConfigError:
+        return None
+
+
+def page_of(value: object, field: str, is_bare: bool = False) -> tuple[str, str] | None:
+    """Returns title and text of an object, or None where it has no text.
+
+    Args:
+      field: name of the field with the text; a.b stands for field b of the object in field a.
+      is_bare: whether the text of pages that wikiextractor wrote is known not to be escaped for HTML.
+    """
+    text = _value_of(value, field)
+    if not isinstance(value, dict) or not isinstance(text, str):
+        return None
+    title = str(value.get("title", ""))
+    if made(value):
+        title, text = html.unescape(title), without_escapes([text], is_bare)[0]
+    return title.strip(), text
+
+
+def _value_of(value: object, field: str) -> object:
+    if not isinstance(value, dict):
+        return None
+    if field in value:
+        return value[field]
+    name, dot, rest = field.partition(".")
+    return _value_of(value.get(name), rest) if dot else None
+
+
+def parsed(lines: Iterable[str]) -> Iterator[Any]:
+    """Yields the values of lines of JSON; others are passed over."""
+    for line in lines:
+        with contextlib.suppress(ConfigError):
+            yield json_files.parse_json(line, "a line")
+
+
+def check_field(values: Iterable[object], path: str, field: str) -> bool:
+    """Tells whether an object has the field; False where there is no object. Raises ConfigError where there
+    are objects and none has it: it names those with text."""
+    seen: dict[str, None] | None = None
+    for value in values:
+        if _value_of(value, field) is not None:
+            return True
+        if isinstance(value, dict):
+            seen = (seen or {}) | dict.fromkeys(_texts_in(value))
+    if seen is not None:
+        named = ", ".join(list(seen)[:_MOST_NAMED]) or "none"
+        raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
+    return False
+
+
+def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
+    """Returns the fields of an object that hold text: a, b.c."""
+    if not isinstance(value, dict) or depth > 3:
+        return []
+    found = [before + name for name, inner in value.items() if isinstance(inner, str)]
+    for name, inner in value.items():
+        found += _texts_in(inner, f"{before}{name}.", depth + 1)
+    return found
+
+
+# -----------------------------------------------------------------------------------------------------------
+# JSON arrays
+
+
+_CHUNK_BYTES = 1 << 20
+_MOST_ELEMENT_CHARACTERS = 1 << 24  # the longest article has about 3 MB
+_SPACE = re.compile(r"[ \t\r\n]*")
+_UNDECODABLE_BYTES = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
+
+
+def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
+    """Yields the elements of an array as Python values.
+
+    Args:
+      file: UTF-8; bytes that are not are left out.
+      path: its name, for messages.
+      counts: `text_bytes` and `undecodable_bytes` grow with what is read.
+
+    Raises:
+      ConfigError: for what is not a whole array, or an element of more than 16 million characters. Behind a
+        damage no element can be found.
+    """
+    text = _Text(file, path, counts)
+    number, wanted = 0, "["
+    while text.next_character() == wanted:
+        text.place += 1
+        if number == 0 and text.next_character() == "]":
+            break
+        number += 1
+        yield text.read_value(number)
+        wanted = ","
+    if text.next_character() != "]":
+        raise _broken(path, number, "it does not end there with a comma or the bracket")
+    text.place += 1
+    if text.next_character():
+        raise _broken(path, number, "there is more after the end of the array")
+
+
+class _Text:
+    """The part of the text that is in memory, and the place in it that was come to."""
+
+    def __init__(self, file: BinaryIO, path: str, counts):
+        self._file, self._path, self._counts = file, path, counts
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+        self._json = json.JSONDecoder()
+        self._text, self._is_whole, self.place = "", False, 0
+
+    def next_character(self) -> str:
+        """Goes to the next character that is not white space and returns it, '' at the end."""
+        while True:
+            self.place = _end_of_space(self._text, self.place)
+            if self.place < len(self._text) or not self._grow():
+                return self._text[self.place : self.place + 1]
+
+    def read_value(self, number: int):
+        """Returns element `number`, which begins here, and goes behind it."""
+        self.next_character()
+        while True:
+            try:
+                value, end = self._json.raw_decode(self._text, self.place)
+                if (
+                    end < len(self._text) or not self._grow()
+                ):  # a number that ends with what is in memory may go on
+                    self.place = end
+                    return value
+            except json.JSONDecodeError as error:
+                if not self._grow():
+                    raise _broken(self._path, number, error.msg) from None
+            except (ValueError, RecursionError) as error:
+                raise _broken(
+                    self._path,
+                    number,
+                    "nested too deep" if isinstance(error, RecursionError) else "a number is too long",
+                ) from None
+            if len(self._text) - self.place > _MOST_ELEMENT_CHARACTERS:
+                raise _broken(self._path, number, f"it has more than {_MOST_ELEMENT_CHARACTERS:,} characters")
+
+    def _grow(self) -> bool:
+        """Takes in more text, as much again as is left; tells whether there was any."""
+        if self._is_whole:
+            return False
+        data = self._file.read(max(_CHUNK_BYTES, len(self._text) - self.place))
+        self._is_whole = not data
+        text_files.refuse_zeros(self._path, data)
+        more, undecodable = _UNDECODABLE_BYTES.subn("", self._decoder.decode(data, final=self._is_whole))
+        self._text, self.place = self._text[self.place :] + more, 0
+        self._counts.text_bytes += len(data)
+        self._counts.undecodable_bytes += undecodable
+        return bool(data or more)
+
+
+def _end_of_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
+def _broken(path: str, number: int, what: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is not a whole JSON array: element {number}: {what[:100]}. Repair it, or leave it out of"
+        " --input_files."
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# MediaWiki
+#
+# An article is a page of namespace 0 that is no redirect. Of several revisions the last one counts.
+
+
+_PAGE, _PAGE_END = "<page>", "</page>"
+_MOST_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
+_WIKITEXT_MODEL = ("wikitext", "")  # the second: dumps of before 2012 do not say
+
+
+def opens_page(line: str) -> bool:
+    """Tells whether a page begins with a line."""
+    return line.lstrip().startswith(_PAGE)
+
+
+def read_articles(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[tuple[str, str]]:
+    """Yields title and text of the articles.
+
+    Args:
+      lines: whether each opens a page, and the line with its white space.
+      counts: pages that are no articles, or cannot be read, are counted.
+    """
+    to_text = _cleaner()
+    for page in _pages(lines, counts):
+        found = _article_of(page, counts)
+        if found is None:
+            continue
+        title, wikitext, time = found
+        try:
+            yield title, to_text(title, wikitext, time)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
+            counts.unreadable_pages += 1  # wikitext that the extractor does not stand
+
+
+def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[str]:
+    """Yields the XML of each page; one that does not end, or is too large, is counted."""
+    page: list[str] | None = None
+    characters = 0
+    for opens, line in lines:
+        if opens:
+            counts.unreadable_pages += page is not None
+            page, characters = [], 0
+        if page is None:
+            continue
+        page.append(line)
+        characters += len(line)
+        if line.rstrip().endswith(_PAGE_END):
+            yield "\n".join(page)
+            page = None
+        elif characters > _MOST_PAGE_CHARACTERS:
+            counts.unreadable_pages += 1
+            page = None
+    counts.unreadable_pages += page is not None
+
+
+def _article_of(page: str, counts: ReadCounts) -> tuple[str, str, str] | None:
+    """Returns title, wikitext and time of a page, or None where it is counted as no article."""
+    try:
+        element = ElementTree.fromstring(page)
+    except ElementTree.ParseError:
+        counts.unreadable_pages += 1
+        return None
+    revisions = element.findall("revision")
+    revision = revisions[-1] if revisions else element
+    if element.find("redirect") is not None:
+        counts.redirect_pages += 1
+    elif element.findtext("ns") != "0" or revision.findtext("model", "") not in _WIKITEXT_MODEL:
+        counts.other_pages += 1
+    else:
+        return (
+            (element.findtext("title") or "").strip(),
+            revision.findtext("text") or "",
+            revision.findtext("timestamp") or "",
+        )
+    return None
+
+
+@functools.cache
+def _cleaner() -> Callable[[str, str, str], str]:
+    """Returns a function of title, wikitext and time of a page that returns its text, a paragraph a line."""
+    try:
+        from wikiextractor import extract  # late: only dumps need it
+    except ImportError:
+        raise ConfigError(
+            f"a MediaWiki dump needs the package wikiextractor: {how_to_install('wikipedia')}, or give"
+            " the text that an extractor makes of the dump."
+        ) from None
+    ignored = [*extract._DEFAULT_IGNORED_TAG_PATTERNS, extract.ignoreTag("a")]  # links become their text
+
+    def to_text(title: str, wikitext: str, time: str) -> str:
+        extractor = extract.Extractor("", "", "", title, [], ignored_tag_patterns=ignored)
+        namespace, colon, _ = title.partition(":")
+        words = {"namespace": namespace if colon else "", "pagename": title, "fullpagename": title}
+        # That of the page, in place of the clock: the same dump gives the same text.
+        date, _, clock = time.partition("T")
+        year, month, day, *_ = [*date.split("-"), "", "", ""]
+        words |= {"currentyear": year, "currentmonth": month, "currentday": day}
+        words |= {"currenthour": clock[:2], "currenttime": clock[:8]}
+        for name, value in words.items():
+            extractor.magicWords[name] = value
+        # As it stands in the dump: the extractor takes the characters apart that were escaped once and twice.
+        escaped = html.escape(wikitext)
+        cleaned = extract.clean(extractor, escaped, expand_templates=True, html_safe=False)
+        return "\n".join(extract.compact(cleaned, extractor=extractor))
+
+    return to_text
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Formats
+#
+# A format is found from a file's first line that is not blank:
+#   - WikiExtractor's text: `<doc ...>` blocks that start with a title line and hold one paragraph per line;
+#   - JSON lines, as WikiExtractor's: one object per line, with "text", or the field that was asked for, and
+#     perhaps "title";
+#   - WikiExtractor's plain text, whose documents end with two blank lines. Of all three the characters that
+#     it
+#     escaped for HTML are taken back (`official.data.text.documents`);
+#   - one JSON array of such objects, or of texts (`official.data.text.documents`);
+#   - a MediaWiki dump (`official.data.text.documents`);
+#   - Parquet, told by its first bytes (`official.data.text.parquet_files`);
+#   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
+#   - else plain text: one sentence or one paragraph per line, blank lines between documents.
+
+
+_BLOCK_START = "<doc "
+_BLOCK_END = "</doc>"
+# Quotes inside a title may be escaped or not; attributes may stand behind it.
+_TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
+_JSON_START = re.compile(r'\{\s*("|$)')
+_XML_START, _DUMP_START, _PAGE_START = "<?xml", "<mediawiki", "<page>"
+_INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
+_HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
+_MOST_HEADING_CHARACTERS = 1000
+_MAX_OPENING_CHARACTERS = 1 << 22  # of a document whose escapes are looked for at once
+_MOST_CHECKED = 100  # elements of an array, for the field that is missing
+_MOST_CHECKED_LINES = 4  # of long lines of JSON
+_BYTE_ORDER_MARK = "\ufeff"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+# Lines as a format gets them: whether it is one that opens a document, and the text without white space
+# around it.
+Lines = Iterable[tuple[bool, str]]
+# What it makes of them: None where a document begins, and paragraphs.
+Items = Iterator[str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format of text files.
+
+    Attributes:
+      opens: whether a line opens a document, by its text as `strip` leaves it.
+      items: what it makes of the lines of a split; of an open file where it has none.
+      strip: what is taken from a line before anything else.
+      has_lines: whether it is read line by line.
+      needs_whole_lines: a part of a line is of no use.
+      may_hold_sentences: whether a line may be a sentence; of other formats it is a paragraph.
+      plain: the paragraphs of its beginning -> the same as `items` yields them.
+    """
+
+    opens: Callable[[str], bool]
+    items: Callable[..., Items]
+    strip: Callable[[str], str]
+    has_lines: bool = True
+    needs_whole_lines: bool = False
+    may_hold_sentences: bool = False
+    plain: Callable[[list[str]], list[str]] = list
+
+
+def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -> Format:
+    """Returns the format of a file.
+
+    Args:
+      lines: of its beginning, those that are not blank.
+      path: its name, for messages.
+      head: its first bytes.
+      text_field: of JSON and Parquet: which field holds the text.
+
+    Raises:
+      ConfigError: for JSON lines none of which has that field.
+    """
+    first = next(lines, "")
+    if text_files.is_parquet(head):
+        return dataclasses.replace(_PARQUET, items=functools.partial(_row_items, field=text_field))
+    if text_files.is_json_array(head):
+        return dataclasses.replace(_JSON_ARRAY, items=functools.partial(_array_items, field=text_field))
+    if first.startswith((_DUMP_START, _PAGE_START)) or (
+        first.startswith(_XML_START) and (_DUMP_START in first or next(lines, "").startswith(_DUMP_START))
+    ):
+        return _MEDIAWIKI
+    if first.startswith(_BLOCK_START):
+        pairs = itertools.pairwise([first, *lines])  # the line behind the first one of a block is a title
+        paragraphs = [line for before, line in pairs if not _opens_block(before) and not _is_tag(line)]
+        is_bare = any(map(is_unescaped, paragraphs))
+        return dataclasses.replace(_WIKIEXTRACTOR, items=_unescaped(_wikiextractor_items, is_bare))
+    if _JSON_START.match(first):
+        head_lines = [first, *lines]
+        is_checked = check_field(parsed(head_lines), path, text_field)
+        unchecked = None if is_checked else path
+        pages = itertools.takewhile(made, parsed(head_lines))
+        is_bare = any(is_unescaped(str(page["text"])) for page in pages)
+        items = functools.partial(_json_items, field=text_field, unchecked=unchecked, is_bare=is_bare)
+        return dataclasses.replace(_JSON, items=items)
+    if _INDEX_NAME in os.path.basename(path) and _INDEX_LINE.match(first):
+        return _DUMP_INDEX
+    if _heading_level(first):
+        return _WIKITEXT
+    text = head.decode("utf-8", "ignore")
+    if wrote_text(text, len(head) < text_files.HEAD_BYTES) and not is_unescaped(text):
+        plain = _unescaped(_plain_items, is_bare=False)
+        return dataclasses.replace(PLAIN, items=plain, plain=without_escapes)
+    return PLAIN
+
+
+def strip(text: str) -> str:
+    """Returns a line without white space around it, and without the mark that may begin a file."""
+    return text.strip().removeprefix(_BYTE_ORDER_MARK)
+
+
+def _unescaped(items_of: Callable[..., Items], is_bare: bool) -> Callable[..., Items]:
+    """Returns a maker of items as `items_of` is one, and takes back what the tool escaped in each document;
+    `is_bare` says that nothing is escaped in the file."""
+
+    def items(lines: Lines, counts: ReadCounts) -> Items:
+        document: list[str] = []
+        characters = 0
+        for item in items_of(lines, counts):
+            if item is None or characters > _MAX_OPENING_CHARACTERS:
+                yield from without_escapes(document, is_bare)
+                document, characters = [], 0
+            if item is None:
+                yield None
+            else:
+                document.append(item)
+                characters += len(item)
+        yield from without_escapes(document, is_bare)
+
+    return items_of if is_bare else items
+
+
+def _plain_items(lines: Lines, counts: ReadCounts) -> Items:
+    del counts  # every line belongs to a document
+    begins = True
+    for opens, text in lines:
+        if opens:
+            begins = True
+        elif text:
+            if begins:
+                yield None
+            yield text
+            begins = False
+
+
+def plain_documents(text: str) -> Iterator[list[str]]:
+    """Yields the documents of a whole plain text, each a list of paragraphs."""
+    document: list[str] = []
+    for line in map(strip, text.split("\n")):
+        if line:
+            document.append(line)
+        elif document:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
+    title = None  # '' once the line that repeats it cannot follow any more, None between blocks
+    for opens, text in lines:
+        if opens:
+            found = _TITLE.search(text)
+            title = html.unescape(found.group(1)).strip() if found else ""
+            yield None
+        elif text == _BLOCK_END:
+            title = None
+        elif text and title is None:
+            counts.skipped_lines += 1
+        elif text:
+            if html.unescape(text) != title:
+                yield text
+            title = ""
+
+
+def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | None, is_bare: bool) -> Items:
+    """Yields what lines hold; `unchecked` is the path where the first line was too long to tell the fields
+    by, `is_bare` says that nothing is escaped in pages of the extractor."""
+    first: list[str] = []  # as long as none has the field
+    for opens, line in lines:
+        if not opens or not line:  # the rest of a line that is too long, or a blank one
+            continue
+        page = parse_page(line, field, is_bare)
+        if unchecked and page is None and len(first) < _MOST_CHECKED_LINES:
+            first.append(line)
+        elif page is not None:
+            unchecked = None
+        yield from _items_of(page, counts)
+    if unchecked:
+        check_field(parsed(first), unchecked, field)
+
+
+def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
+    """As `_json_items`, for the file that is one array; it is one split."""
+    first: list[object] = []  # elements, as long as none has the field
+    found = False
+    for value in read_elements(file.text, path, counts):
+        page = ("", value) if isinstance(value, str) else page_of(value, field)
+        found = found or page is not None
+        if not found and len(first) < _MOST_CHECKED:
+            first.append(value)
+        yield from _items_of(page, counts)
+    if not found:
+        check_field(first, path, field)
+
+
+def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
+    for text, num_bytes in parquet_files.read_texts(file.text, path, field, file.part.start, file.part.end):
+        counts.text_bytes += num_bytes
+        yield from _items_of(None if text is None else ("", text), counts)
+
+
+def _page_items(lines: Lines, counts: ReadCounts) -> Items:
+    for page in read_articles(lines, counts):
+        yield from _items_of(page, counts)
+
+
+def _no_items(lines: Lines, counts: ReadCounts) -> Items:
+    del counts
+    for _ in lines:
+        pass
+    yield from ()
+
+
+def _items_of(page: tuple[str, str] | None, counts: ReadCounts) -> Items:
+    """Yields the items of a document of which title and text are known; None is counted."""
+    if page is None:
+        counts.skipped_lines += 1
+        return
+    yield None
+    title, text = page
+    paragraphs = list(filter(None, map(strip, _drop_surrogates(text, counts).split("\n"))))
+    yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
+
+
+def _drop_surrogates(text: str, counts: ReadCounts) -> str:
+    """Drops halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        text, dropped = _SURROGATE.subn("", text)
+        counts.undecodable_bytes += dropped
+        return text
+
+
+def _wikitext_items(lines: Lines, counts: ReadCounts) -> Items:
+    del counts  # every line belongs to a document
+    for opens, text in lines:
+        if opens:
+            yield None
+        elif text and not _heading_level(text):
+            yield text
+
+
+def _heading_level(line: str) -> int:
+    """Returns 1 for `= Title =`, 2 for `= = Section = =` and so on, 0 for what is no heading."""
+    if not line.startswith("= ") or len(line) > _MOST_HEADING_CHARACTERS:
+        return 0
+    found = _HEADING.fullmatch(line)
+    return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
+
+
+def _opens_block(line: str) -> bool:
+    return line.startswith(_BLOCK_START)
+
+
+def _is_tag(line: str) -> bool:
+    return _opens_block(line) or line == _BLOCK_END
+
+
+def _every_line(line: str) -> bool:
+    return True
+
+
+PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True)
+_WIKIEXTRACTOR = Format(_opens_block, _wikiextractor_items, strip)
+_JSON = Format(_every_line, _json_items, strip, needs_whole_lines=True)
+_JSON_ARRAY = Format(_every_line, _array_items, strip, has_lines=False)
+_PARQUET = Format(_every_line, _row_items, strip, has_lines=False)
+_WIKITEXT = Format(lambda line: _heading_level(line) == 1, _wikitext_items, strip)
+# White space at the beginning of a line is markup.
+_MEDIAWIKI = Format(opens_page, _page_items, lambda line: line.rstrip("\r\n"), needs_whole_lines=True)
+# The index of a dump, which lies beside it in a folder: no text.
+_DUMP_INDEX = Format(_every_line, _no_items, strip)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Documents
+#
+# `official.data.text.documents` says which formats there are. Compressed files
+# (`official.data.text.text_files`) are read like others.
+#
+# A document belongs to the split of the file in which the line lies that opens it: the `<doc` line, the
+# `<page>` line, the JSON line, the heading, or the blank line before a document of plain text. A line of a
+# bzip2 file lies in the block that holds the line feed before it, and that block in the split where it
+# begins. What is counted goes with it: a split accounts for the lines from the first that opens a document
+# in it up to the first in a later split, and the first split for those before any. Documents and counts of
+# all splits are therefore those of the file, however it is split.
+
 
 _MOST_LINE_BYTES = 1 << 20
 _MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
@@ -98,12 +723,12 @@ def _small_unit(
     text = None if content is None else _plain_text_of(content)
     if content is None or text is None or len(content) >= _most_small_bytes():
         return None
-    if layouts.find_format(_head_lines(content), split.path, content, text_field) is not layouts.PLAIN:
+    if find_format(_head_lines(content), split.path, content, text_field) is not PLAIN:
         return None
     counts.files, counts.bytes = counts.files + 1, counts.bytes + len(content)
     counts.text_bytes += len(content)
     counts.of(split.path).bytes += len(content)
-    return sentences.Unit(list(layouts.plain_documents(text)), "auto")
+    return sentences.Unit(list(plain_documents(text)), "auto")
 
 
 def _read_units(
@@ -111,7 +736,7 @@ def _read_units(
 ) -> Iterator[sentences.Unit]:
     """Yields the paragraphs of each document and how they are split into sentences."""
     with text_files.open_text(split) as file:
-        layout = layouts.find_format(_head_lines(file.head), split.path, file.head, text_field)
+        layout = find_format(_head_lines(file.head), split.path, file.head, text_field)
         if layout.has_lines:
             items = layout.items(_lines_of_split(file, split, layout, counts), counts)
         else:
@@ -128,7 +753,7 @@ def _read_units(
                 yield sentences.Unit([document], splitting)
         counts.bytes = others + (file.packed.size if file.packed else counts.text_bytes - own)
         undecodable = counts.undecodable_bytes - undecodable
-        text_kinds.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
+        text_files.refuse_undecodable(split.path, undecodable, counts.text_bytes - own)
         counts.of(split.path).add(FileCounts(bytes=counts.bytes - others, undecodable_bytes=undecodable))
 
 
@@ -136,28 +761,26 @@ def _read_units(
 # Lines
 
 
-def _lines_of_split(
-    file: TextFile, split: Split, layout: layouts.Format, counts: ReadCounts
-) -> layouts.Lines:
+def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCounts) -> Lines:
     """Yields the lines from the first that opens a document in the split up to the first that does after
     it."""
     inside, part, before = split.start == 0, file.part, True
     most_bytes = _MOST_JSON_BYTES if layout.needs_whole_lines else _MOST_LINE_BYTES
-    for place, block in lines.read_blocks(file.text, part, most_bytes):
+    for place, block in text_files.read_blocks(file.text, part, most_bytes):
         if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
             text = _plain_text_of(block)
             if text is not None:
                 yield from _usual_lines(block, text, layout, counts)
                 before = True
                 continue
-        for offset, line in lines.each_of(block, place):
+        for offset, line in text_files.each_of(block, place):
             content, undecodable = _decoded(line, layout.strip)
             opens = offset is not None and not (undecodable and not content) and layout.opens(content)
             if (opens or not inside) and _is_behind(offset, part.end):
                 return
             inside = inside or opens
             if inside:
-                text_kinds.refuse_zeros(split.path, line)
+                text_files.refuse_zeros(split.path, line)
                 counts.text_bytes += len(line)
                 counts.undecodable_bytes += undecodable
                 counts.skipped_lines += undecodable > 0 and not content
@@ -166,7 +789,7 @@ def _lines_of_split(
             before = offset is not None
 
 
-def _usual_lines(block: bytes, text: str, layout: layouts.Format, counts: ReadCounts) -> layouts.Lines:
+def _usual_lines(block: bytes, text: str, layout: Format, counts: ReadCounts) -> Lines:
     """Yields the lines of a block of whole lines, `text` when it is decoded: nearly all there are."""
     opens_document, strip = layout.opens, layout.strip
     sizes = [len(line) + 1 for line in block.split(b"\n")]
@@ -204,23 +827,23 @@ def _decoded(line: bytes, strip: Callable[[str], str]) -> tuple[str, int]:
 def _head_lines(head: bytes) -> Iterator[str]:
     """Yields the lines that are not blank and, if there is another, not cut off at the end."""
     found = head.decode("utf-8", "ignore").split("\n")
-    whole = found[:-1] if len(head) == text_kinds.HEAD_BYTES and len(found) > 1 else found
-    return filter(None, map(layouts.strip, whole))
+    whole = found[:-1] if len(head) == text_files.HEAD_BYTES and len(found) > 1 else found
+    return filter(None, map(strip, whole))
 
 
 def _most_small_bytes() -> int:
     """Returns from how many bytes on a file may have more than a head, or lines or documents that are cut."""
-    return min(text_kinds.HEAD_BYTES, _MOST_LINE_BYTES, _MOST_CHARACTERS)
+    return min(text_files.HEAD_BYTES, _MOST_LINE_BYTES, _MOST_CHARACTERS)
 
 
-def _is_seen_later(file: TextFile, layout: layouts.Format, sentence_splitting: str) -> bool:
+def _is_seen_later(file: TextFile, layout: Format, sentence_splitting: str) -> bool:
     """Tells whether all of the text is what decides on how it is split: then one call of the splitter does
     both, for many small files at once."""
     is_small = len(file.head) < _most_small_bytes() and file.part.start == 0
     return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
 
 
-def _splitting_of(head: bytes, layout: layouts.Format, sentence_splitting: str) -> str:
+def _splitting_of(head: bytes, layout: Format, sentence_splitting: str) -> str:
     if sentence_splitting != "auto":
         return sentence_splitting
     if not layout.may_hold_sentences:
@@ -230,7 +853,7 @@ def _splitting_of(head: bytes, layout: layouts.Format, sentence_splitting: str) 
     return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
 
 
-def _collect(items: layouts.Items, counts: ReadCounts) -> Iterator[list[str]]:
+def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:
     """Puts paragraphs together to documents, [] for one without any; cuts those that are too long."""
     document: list[str] = []
     characters, begun, cut = 0, False, False

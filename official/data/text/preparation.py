@@ -9,8 +9,8 @@ import fnmatch
 import os
 import re
 
-from official.data.text import document_sample, documents, held_out, read_counts, text_files
-from official.data.text.held_out import SIDES
+from official.data.text import documents, read_counts, samples, text_files
+from official.data.text.samples import SIDES
 from official.io import engines, files, finished_jobs, unfinished, workers, writing
 from official.io.errors import ConfigError
 from official.io.stores import store_of
@@ -105,7 +105,7 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
             store.remove(path)  # of a job that was thrown away, or killed while it wrote
     done = [_counts_path(folder, number) for number in range(len(tasks))]
     sums = read_counts.sum_of(done)
-    document_sample.publish(sums.sample, job.output_dir)
+    samples.publish(sums.sample, job.output_dir)
     counted = {name: value for name, value in sums.totals.items() if value}
     return {"flags": _flags(job), **counted, "inputs": read_counts.listed(sums.by_file)}
 
@@ -124,7 +124,7 @@ def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]]) -> di
 
 
 def _check(job: Job) -> None:
-    held_out.check(SIDES[0], job.eval_share)
+    samples.check(SIDES[0], job.eval_share)
     if job.min_sentences < 1:
         raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
     engines.check(job)
@@ -145,7 +145,7 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
     if unfinished.read_done(_counts_path(folder, number)) and all(map(files.is_file, paths.values())):
         return
     counts, done = documents.ReadCounts(), 0
-    sample = document_sample.DocumentSample(number, num_tasks)
+    sample = samples.DocumentSample(number, num_tasks)
     totals: collections.Counter[str] = collections.Counter()
     with contextlib.ExitStack() as stack:
         temporary = {side: stack.enter_context(writing.replacing(path)) for side, path in paths.items()}
@@ -157,7 +157,7 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
             if kept:
-                side = held_out.side_of(" ".join(document), job.eval_share)
+                side = samples.side_of(" ".join(document), job.eval_share)
                 outputs[side].write("\n".join(sentences) + "\n\n")
                 if side == SIDES[0]:  # nobody is shown what is held out
                     sample.look_at("\n".join(sentences))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import tokenizers
 
 from official.data.word_pieces.vocabulary import CONTINUATION, SPECIAL_TOKENS
-from official.data.word_pieces.words import LONGEST, find_words
+from official.data.word_pieces.wordpiece import LONGEST, find_words
 from official.io.errors import ConfigError
 
 _FEWEST_CHARACTERS = 100  # that a vocabulary covers; large ones cover more

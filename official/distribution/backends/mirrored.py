@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from official.config import Config, ConfigError
-from official.distribution import local_devices
+from official.distribution import strategy
 from official.distribution.backends.backend import Backend
 
 _CROSS_DEVICE_OPS = {
@@ -13,15 +13,15 @@ _CROSS_DEVICE_OPS = {
 
 
 def _make_strategy(config: Config) -> tf.distribute.Strategy:
-    devices = local_devices.replica_devices(config)
+    devices = strategy.replica_devices(config)
     if config.all_reduce_alg == "nccl" and "gpu" not in devices[0]:
         raise ConfigError(
             "all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=hierarchical_copy."
         )
-    local_devices.warn_of_slow_type(config, devices)
+    strategy.warn_of_slow_type(config, devices)
     if len(devices) == 1:
         return tf.distribute.OneDeviceStrategy(devices[0])
-    local_devices.check_allreduce_dtype(config, "gpu" in devices[0])
+    strategy.check_allreduce_dtype(config, "gpu" in devices[0])
     algorithm = _CROSS_DEVICE_OPS[config.all_reduce_alg]() if config.all_reduce_alg else None
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=algorithm)
 
@@ -29,5 +29,5 @@ def _make_strategy(config: Config) -> tf.distribute.Strategy:
 BACKEND = Backend(
     strategies=(tf.distribute.MirroredStrategy,),
     make_strategy=_make_strategy,
-    num_replicas=local_devices.planned_replicas,
+    num_replicas=strategy.planned_replicas,
 )

@@ -3,13 +3,13 @@
 import tensorflow as tf
 
 from official.config import Config
-from official.distribution import local_devices
+from official.distribution import strategy
 from official.distribution.backends.backend import Backend
 
 
 def _make_strategy(config: Config) -> tf.distribute.Strategy:
-    devices = local_devices.replica_devices(config)[:1]
-    local_devices.warn_of_slow_type(config, devices)
+    devices = strategy.replica_devices(config)[:1]
+    strategy.warn_of_slow_type(config, devices)
     return tf.distribute.OneDeviceStrategy(devices[0])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from official.config import Config, ConfigError, nearest_multiples
-from official.distribution import local_devices
+from official.distribution import strategy as strategy_lib
 from official.distribution.backends.backend import Backend
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining.plan import PipelinePlan
@@ -45,7 +45,7 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
 
     def names_of(self, device: int) -> list[str]:
         """Returns a device of the pipeline as people call it, such as GPU:0, in each replica."""
-        return [local_devices.short_name(devices[device]) for devices in self.grid]
+        return [strategy_lib.short_name(devices[device]) for devices in self.grid]
 
     @contextlib.contextmanager
     def placing(self, device_of: Mapping[str, int]) -> Iterator[None]:
@@ -83,10 +83,10 @@ class _Together:
 def _make_strategy(config: Config) -> PipelineStrategy:
     """Deals this machine's devices out to replicas, a device of the pipeline each."""
     needed = plan_lib.num_devices(config)
-    found = local_devices.replica_devices(config)
+    found = strategy_lib.replica_devices(config)
     devices = [tf.DeviceSpec.from_string(name).to_string() for name in found]  # as TensorFlow names them
     _check_divisible(config, len(devices), needed)
-    local_devices.warn_of_slow_type(config, found)
+    strategy_lib.warn_of_slow_type(config, found)
     return PipelineStrategy(
         [devices[first : first + needed] for first in range(0, len(devices), needed)],
     )
@@ -95,7 +95,7 @@ def _make_strategy(config: Config) -> PipelineStrategy:
 def _planned_replicas(config: Config) -> int:
     """Returns the replicas of a machine like this; GPUs asked for need not be here. One device, which is the
     default, plans one replica."""
-    needed, found = plan_lib.num_devices(config), local_devices.planned_replicas(config)
+    needed, found = plan_lib.num_devices(config), strategy_lib.planned_replicas(config)
     if found > 1:
         _check_divisible(config, found, needed)
     return max(found // needed, 1)

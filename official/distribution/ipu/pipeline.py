@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from official.config import FIELDS, Config, ConfigError, nearest_multiples
 from official.config.ipu_rules import memory_proportions
 from official.distribution.batch_plan import BatchPlan
-from official.distribution.pipelining import rules
+from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining.plan import PipelinePlan
 
 # Modes of recomputation that a schedule has. Source: RecomputationMode of Graphcore's TensorFlow 2.6.
@@ -132,7 +132,7 @@ def evaluation_plan(config: Config, plan: PipelinePlan, batches: BatchPlan) -> t
     """
     rows, replicas = max(1, batches.micro_batch_size), batches.num_replicas
     turns = len(plan.stages) if plan.schedule == "grouped" else 1
-    turns = max(turns, rules.micro_batch_divisor(plan.devices, plan.schedule, False))
+    turns = max(turns, plan_lib.micro_batch_divisor(plan.devices, plan.schedule, False))
     unit = replicas * turns * rows
     size = config.eval_batch_size
     if size == FIELDS["eval_batch_size"].default:

@@ -8,11 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import BertConfig, ConfigError
-from official.inference import fused_bert, int8, networks, onednn, places
+from official.inference import fused_bert, networks
+from official.inference import rows as rows_lib
 from official.inference.backends import Network, Outputs, Settings
 from official.inference.rows import Rows
 from official.inference.source import Source
-from official.modeling import unpadded
+from official.modeling import varlen
 from official.modeling.layers import Affine
 
 DTYPES = ("fp32", "bf16", "int8")
@@ -23,7 +24,7 @@ _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 def build(source: Source, head: str, settings: Settings) -> Network:
     """Builds a network. Raises ConfigError where a weight is missing or cannot be read."""
     take_threads(settings.threads)
-    if source.bert.block_type == "bert" and onednn.are_here(_TYPES[settings.dtype]):
+    if source.bert.block_type == "bert" and fused_bert.are_here(_TYPES[settings.dtype]):
         return _fused(source, head, settings)
     if settings.dtype == "int8":
         raise ConfigError(
@@ -49,7 +50,7 @@ def take_threads(threads: int | None) -> None:
 
 def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
     """Returns rows as `fused_bert` takes them: tokens, their positions, and where they stand in attention."""
-    found = places.find(rows, heads)
+    found = rows_lib.find(rows, heads)
     firsts_N = rows.firsts_N
     batch = {
         "ids_T": rows.ids_T,
@@ -105,12 +106,12 @@ def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) ->
     if settings.dtype == "int8":
         read = fused_bert.read_encoder(weights, bert)
         read = read._replace(blocks=_quantised(read, bert, settings.calibration))
-        return _Encoder(source, _compiled(_forward(read, bert, weights.dtype, int8.dense), bert))
+        return _Encoder(source, _compiled(_forward(read, bert, weights.dtype, fused_bert.dense_int8), bert))
     key = id(source), settings.dtype
     encoder = _ENCODERS.get(key)
     if encoder is None:
         read = fused_bert.read_encoder(weights, bert)
-        encoder = _Encoder(source, _compiled(_forward(read, bert, weights.dtype, onednn.dense), bert))
+        encoder = _Encoder(source, _compiled(_forward(read, bert, weights.dtype, fused_bert.dense), bert))
         _ENCODERS[key] = encoder
     return encoder
 
@@ -134,7 +135,7 @@ def _constants(rows: Rows, bert: BertConfig) -> dict[str, tf.Tensor]:
 
 def _forward(encoder: fused_bert.Encoder, bert: BertConfig, dtype: str, dense: fused_bert.Dense) -> Callable:
     def forward(**batch):
-        layout = fused_bert.lay_out(batch, places.GROUPS, bert.num_attention_heads, dtype)
+        layout = fused_bert.lay_out(batch, rows_lib.GROUPS, bert.num_attention_heads, dtype)
         return fused_bert.encode(encoder, batch, layout, bert, dense)
 
     return forward
@@ -144,7 +145,7 @@ def _quantised(encoder: fused_bert.Encoder, bert: BertConfig, calibration: Seque
     """Returns blocks in 8 bits, by the ranges of the batches."""
     if not calibration:
         raise ConfigError("dtype=int8 needs sequences for the ranges of activations.")
-    if not onednn.has_integers():
+    if not fused_bert.has_integers():
         raise ConfigError(
             "dtype=int8: TensorFlow has no products of integers on this CPU. Take another"
             " --backend or --dtype."
@@ -153,10 +154,12 @@ def _quantised(encoder: fused_bert.Encoder, bert: BertConfig, calibration: Seque
     measure = _compiled(_ranges(encoder, bert), bert)
     for rows in calibration:
         found.append([values.numpy() for values in measure(**_constants(rows, bert))])
-    ranges = iter([int8.widest(of_product) for of_product in zip(*found)])
+    ranges = iter([fused_bert.widest(of_product) for of_product in zip(*found)])
     blocks = []
     for block in encoder.blocks:
-        parts = [int8.quantise(part, next(ranges)) if isinstance(part, Affine) else part for part in block]
+        parts = [
+            fused_bert.quantise(part, next(ranges)) if isinstance(part, Affine) else part for part in block
+        ]
         blocks.append(fused_bert.Block._make(parts))
     return blocks
 
@@ -168,8 +171,8 @@ def _ranges(encoder: fused_bert.Encoder, bert: BertConfig) -> Callable:
         ranges = []
 
         def dense(x, *arguments):
-            ranges.append(int8.range_of(x))
-            return onednn.dense(x, *arguments)
+            ranges.append(fused_bert.range_of(x))
+            return fused_bert.dense(x, *arguments)
 
         _forward(encoder, bert, "float32", dense)(**batch)
         return ranges
@@ -201,7 +204,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def compute(batch):
-        carried = unpadded.run(model, batch, source.bert)
+        carried = varlen.run(model, batch, source.bert)
         return {name: tf.cast(values, tf.float32) for name, values in carried.items()}
 
     def network(rows: Rows) -> Outputs:

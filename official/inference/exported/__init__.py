@@ -52,7 +52,7 @@ def file_of(source: Source, head: str, start: Callable[[str], Run], contrib: boo
       ConfigError: where a weight is missing or cannot be read, the file cannot be written, or computes
         something else than TensorFlow.
     """
-    from official.inference.exported import model_file  # imports onnx
+    from official.inference.exported import rewriting  # imports onnx
 
     classes = source.tensors["output_weights"].shape[0] if head == "classify" else 0
     made_of = {
@@ -67,10 +67,10 @@ def file_of(source: Source, head: str, start: Callable[[str], Run], contrib: boo
     def make(folder: str) -> None:
         traced = conversion.trace(source.bert, head, classes)
         weights = _weights(source, traced.shapes)
-        model_file.write(folder, _translated(traced, weights, contrib), traced.inputs)
-        _compare(traced, weights, start(os.path.join(folder, model_file.NAME)), source)
+        rewriting.write(folder, _translated(traced, weights, contrib), traced.inputs)
+        _compare(traced, weights, start(os.path.join(folder, rewriting.NAME)), source)
 
-    return os.path.join(cache.folder_of(made_of, make), model_file.NAME)
+    return os.path.join(cache.folder_of(made_of, make), rewriting.NAME)
 
 
 def check_file(path: str) -> None:
@@ -89,9 +89,9 @@ def versions() -> dict[str, str]:
 
 
 def _translated(traced: conversion.Traced, weights: dict[str, np.ndarray], contrib: bool) -> Any:
-    from official.inference.exported import model_file, rewriting
+    from official.inference.exported import rewriting
 
-    graph = model_file.graph_of(conversion.translate(traced), weights, traced.outputs)
+    graph = rewriting.graph_of(conversion.translate(traced), weights, traced.outputs)
     rewriting.simplify(graph)
     if contrib:
         rewriting.use_contrib(graph)

@@ -1,17 +1,153 @@
-"""Rewrites what tf2onnx makes of a model into the operations that ONNX Runtime and OpenVINO know as one.
+"""ONNX files: tensors beside them, operations of tf2onnx rewritten for ONNX Runtime and OpenVINO."""
 
-TensorFlow has neither LayerNorm nor GELU as an operation, multiplies matrices only, and takes the sizes of
-dynamic shapes from tensors. What no pattern fits stays as it is: it is right, and slower.
-"""
-
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from onnx import helper
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from official.inference.exported.patterns import Graph, Pattern, match
+# -----------------------------------------------------------------------------------------------------------
+# Patterns
+
+
+# ("Op", pattern of an input, ...), or a name for any tensor. What has a name twice is one tensor. The inputs
+# of a sum and of a product stand in either order.
+Pattern = Any
+_COMMUTATIVE = ("Add", "Mul")
+
+
+class Graph:
+    """The nodes of a graph, and its constants.
+
+    Attributes:
+      nodes: onnx.NodeProto, each behind those whose tensors it reads.
+      constants: {name: values}.
+      outputs: names.
+    """
+
+    def __init__(self, nodes: list, constants: dict[str, np.ndarray], outputs: list[str]):
+        self.nodes, self.constants, self.outputs = list(nodes), constants, list(outputs)
+        self._makers = {name: node for node in self.nodes for name in node.output}
+
+    def maker(self, name: str) -> Any:
+        """Returns the node that makes a tensor; None for inputs and constants."""
+        return self._makers.get(name)
+
+    def replace(self, old: Any, new: list) -> None:
+        """Puts nodes in the place of one; the last of them makes what it made."""
+        place = next(index for index, node in enumerate(self.nodes) if node is old)
+        self.nodes[place : place + 1] = new
+        self._makers |= {name: node for node in new for name in node.output}
+
+    def constant(self, values: Any, dtype: Any = np.int64) -> str:
+        """Returns the name of a constant, which is made where it is not there."""
+        array = np.array(values, dtype)
+        name = f"constant_{array.dtype}_{'_'.join(map(str, array.shape))}_{'_'.join(map(str, array.flat))}"
+        self.constants[name] = array
+        return name
+
+    def holds(self, name: str, *values: float) -> bool:
+        """Tells whether a tensor is a constant of these numbers."""
+        array = self.constants.get(name)
+        return array is not None and array.size == len(values) and np.allclose(array.ravel(), values, 1e-6)
+
+    def remove_unused(self) -> None:
+        """Removes nodes and constants that no output depends on."""
+        needed, kept = set(self.outputs), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                kept.append(node)
+                needed |= set(node.input)
+        self.nodes = kept[::-1]
+        self.constants = {name: values for name, values in self.constants.items() if name in needed}
+
+
+def match(graph: Graph, tensor: str, pattern: Pattern, found: dict[str, str] | None = None) -> dict | None:
+    """Returns {name of the pattern: tensor} where a tensor is made as the pattern says; None where not."""
+    found = dict(found or {})
+    if isinstance(pattern, str):
+        return found if found.setdefault(pattern, tensor) == tensor else None
+    operation, *inputs = pattern
+    node = graph.maker(tensor)
+    if node is None or node.op_type != operation or len(node.input) < len(inputs):
+        return None
+    orders = [inputs, inputs[::-1]] if operation in _COMMUTATIVE else [inputs]
+    for order in orders:
+        result: dict | None = found
+        for name, part in zip(node.input, order):
+            result = None if result is None else match(graph, name, part, result)
+        if result is not None:
+            return result
+    return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files
+
+
+NAME = "model.onnx"
+_DATA = "model.data"
+_ALIGNMENT = 4096  # bytes: where a tensor may begin in a file that is mapped
+_SMALL = 1024  # bytes: of tensors that stay in the first file
+_IR_VERSION = 10  # the newest that ONNX Runtime 1.23 reads is 11
+
+
+def graph_of(model: Any, weights: dict[str, np.ndarray], outputs: tuple[str, ...]) -> Graph:
+    """Returns the graph of a translated model with its weights as constants."""
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    return Graph(model.graph.node, constants | weights, list(outputs))
+
+
+def write(folder: str, graph: Graph, inputs: tuple[str, ...]) -> None:
+    """Writes NAME and its data.
+
+    Args:
+      folder: an existing one.
+      graph: of a model.
+      inputs: names of its inputs: int32, `masked` [M], all others [B, L].
+    """
+    ends = [_input(name) for name in inputs], [helper.make_empty_tensor_value_info(n) for n in graph.outputs]
+    for value in ends[1]:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    with open(os.path.join(folder, _DATA), "wb") as data:
+        tensors = [_tensor(name, values, data) for name, values in graph.constants.items()]
+    whole = helper.make_graph(graph.nodes, "bert", *ends, tensors)
+    domains = {node.domain for node in graph.nodes} - {""}
+    opsets = [
+        helper.make_opsetid("", OPSET),
+        *(helper.make_opsetid(each, 1) for each in sorted(domains)),
+    ]
+    model = helper.make_model(whole, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert-tf2")
+    onnx.save(model, os.path.join(folder, NAME))
+
+
+def _input(name: str) -> Any:
+    shape = ["M"] if name == "masked" else ["B", "L"]
+    return helper.make_tensor_value_info(name, TensorProto.INT32, shape)
+
+
+def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
+    """Returns a tensor, whose values go to the end of an open file where they are many."""
+    if values.nbytes <= _SMALL:
+        return numpy_helper.from_array(values, name)
+    data.write(bytes(-data.tell() % _ALIGNMENT))
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    tensor = TensorProto(name=name, dims=values.shape, data_type=kind, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", _DATA), ("offset", data.tell()), ("length", values.nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
+    data.write(np.ascontiguousarray(values).data)
+    return tensor
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rewriting
+#
+# TensorFlow has neither LayerNorm nor GELU as an operation, multiplies matrices only, and takes the sizes
+# of dynamic shapes from tensors. What no pattern fits stays as it is: it is right, and slower.
+
 
 OPSET = 20  # has Gelu
 CONTRIB = "com.microsoft"  # operations that ONNX Runtime adds

@@ -1,7 +1,4 @@
-"""The methods of a model over text, as functions that an export is made of; see `signatures.SIGNATURES`.
-
-Shapes: N texts, R rows of L places, P masks of a text, C classes.
-"""
+"""Methods of a model over text, as functions that an export is made of."""
 
 from __future__ import annotations
 
@@ -13,13 +10,417 @@ import tensorflow as tf
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
 from official.inference.embedding import SMALLEST_NORM
-from official.inference.graph import answers, rows, windows
 from official.inference.graph.network import Features, Network, in_batches
-from official.inference.graph.pieces import Splitter
-from official.inference.graph.windows import Special
+from official.inference.graph.tokenizer import Decoded, Pieces, Splitter
+from official.inference.masks import MASK
 from official.inference.sentences import NUMBER, ONE, SEVERAL, Classes
 from official.inference.signatures import TENSOR_OUTPUTS, TOP_WORDS
 from official.io.model_folder import Pooling
+
+# -----------------------------------------------------------------------------------------------------------
+# Texts as rows
+#
+# Shapes: N texts of T word pieces in all, rows of L places.
+
+
+def singles(pieces: Pieces, special: Special, most: int) -> Features:
+    """Returns [CLS] text [SEP] of each text; what has more than `most` tokens is cut."""
+    ids = ragged(pieces)[:, : most - 2]
+    return padded([ids], special)
+
+
+def pairs(first: Pieces, second: Pieces, has_second_N: tf.Tensor, special: Special, most: int) -> Features:
+    """Returns [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second text.
+
+    The longer one of a pair (of equals: B) loses its last token until there are at most `most`, see
+    `official.data.pretraining.examples.kept_lengths`.
+    """
+    room = max(most - 3, 0)
+    a_N, b_N = first.lengths_N, second.lengths_N
+    kept_a_N = tf.minimum(a_N, tf.maximum((room + 1) // 2, room - b_N))
+    kept_a_N = tf.where(has_second_N, kept_a_N, tf.minimum(a_N, max(most - 2, 0)))
+    kept_b_N = tf.minimum(b_N, tf.maximum(room // 2, room - a_N))
+    b = _shortened(ragged(second), tf.where(has_second_N, kept_b_N, 0))
+    return padded([_shortened(ragged(first), kept_a_N), b], special, has_second_N)
+
+
+def ragged(pieces: Pieces) -> tf.RaggedTensor:
+    """Returns the ids of the pieces of each text, ragged [N, ..]."""
+    return _of_lengths(pieces.ids_T, pieces.lengths_N)
+
+
+def _shortened(ids: tf.RaggedTensor, lengths_N: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the first ids of each row."""
+    places = tf.ragged.range(tf.cast(ids.row_lengths(), tf.int32)).flat_values
+    kept = places < tf.gather(lengths_N, ids.value_rowids())
+    return _of_lengths(tf.boolean_mask(ids.flat_values, kept), lengths_N)
+
+
+def _of_lengths(values_T: tf.Tensor, lengths_N: tf.Tensor) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_lengths(values_T, tf.cast(lengths_N, tf.int64), validate=False)
+
+
+def padded(parts: list[tf.RaggedTensor], special: Special, has_second_N: tf.Tensor | None = None) -> Features:
+    """Returns rows of one text or two, as long as the longest one.
+
+    Args:
+      parts: ids of the first texts, ragged [N, ..], and of the second ones where there may be such.
+      special: ids.
+      has_second_N: bool: whether a row has a second text, which may be empty.
+
+    Returns:
+      `input_ids`, `input_mask` and `segment_ids`, int32 [N, L].
+    """
+    count = parts[0].nrows(tf.int32)
+    cls_N1, sep_N1 = (tf.fill([count, 1], number) for number in (special.cls, special.sep))
+    first = tf.concat([cls_N1, parts[0], sep_N1], 1)
+    joined = first
+    if has_second_N is not None:
+        ends = tf.ragged.boolean_mask(sep_N1, has_second_N[:, None])
+        joined = tf.concat([first, parts[1], ends], 1)
+    lengths_N1, first_N1 = (tf.cast(each.row_lengths(), tf.int32)[:, None] for each in (joined, first))
+    ids_NL = joined.to_tensor(0)
+    places_L = tf.range(tf.shape(ids_NL)[1])
+    is_token_NL = places_L < lengths_N1
+    return {
+        "input_ids": ids_NL,
+        "input_mask": tf.cast(is_token_NL, tf.int32),
+        "segment_ids": tf.cast(is_token_NL & (places_L >= first_N1), tf.int32),
+    }
+
+
+def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
+    """Returns [CLS] text [SEP] with [MASK] where the text has it, and the places of the masks.
+
+    Returns:
+      As `padded`, and `masked_lm_positions` int32 [N, P]: those of the masks, then 0; at least one column.
+    """
+    between = tf.strings.split(texts_N, MASK)
+    pieces = split(between.flat_values)
+    ends = tf.fill([tf.size(pieces.lengths_N), 1], special.mask)
+    with_ends = tf.concat([ragged(pieces), ends], 1)
+    # A mask stands behind every part; the last one of a text is taken off again.
+    of_texts = tf.RaggedTensor.from_row_splits(with_ends, between.row_splits, validate=False).merge_dims(1, 2)
+    features = padded([of_texts[:, :-1]], special)
+    found = tf.where(features["input_ids"] == special.mask)
+    count = tf.size(texts_N, tf.int64)
+    places = tf.cast(found[:, 1], tf.int32)
+    by_text = tf.RaggedTensor.from_value_rowids(places, found[:, 0], count, validate=False)
+    positions_NP = by_text.to_tensor(0)
+    more = tf.maximum(1 - tf.shape(positions_NP)[1], 0)
+    return {**features, "masked_lm_positions": tf.pad(positions_NP, [[0, 0], [0, more]])}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Windows
+#
+# It gives what `official.data.squad.features` and `official.data.squad.answers` give. Shapes: N questions,
+# each with its context of T word pieces in all; R windows of L places.
+
+
+_SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
+
+
+class Special(NamedTuple):
+    """The ids of special tokens."""
+
+    cls: int
+    sep: int
+    mask: int
+
+
+class Windows(NamedTuple):
+    """[CLS] question [SEP] window [SEP], the windows of a question one after the other.
+
+    Attributes:
+      questions_R: int32, ascending: whose window it is.
+      first_lengths_R: int32: tokens of [CLS] question [SEP].
+      first_pieces_R: int32: the first piece, among those of all contexts.
+      lengths_R: int32: pieces.
+    """
+
+    questions_R: tf.Tensor
+    first_lengths_R: tf.Tensor
+    first_pieces_R: tf.Tensor
+    lengths_R: tf.Tensor
+
+    @property
+    def tokens_R(self) -> tf.Tensor:
+        """int32: tokens of each row."""
+        return self.first_lengths_R + self.lengths_R + 1
+
+
+def cut_windows(questions: Pieces, contexts: Pieces, rules: WindowRules) -> Windows:
+    """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind the
+    one before it. A question without text, or whose context has no piece, has none."""
+    query_N = tf.minimum(questions.lengths_N, rules.max_query_length)
+    room_N = rules.max_seq_length - query_N - _SPECIAL_TOKENS
+    stride_N = tf.minimum(room_N, rules.doc_stride)
+    more_N = tf.maximum(contexts.lengths_N - room_N + stride_N - 1, 0) // stride_N
+    has_none_N = (contexts.lengths_N == 0) | questions.text.is_empty_N
+    counts_N = tf.where(has_none_N, 0, 1 + more_N)
+    of_R = tf.repeat(tf.range(tf.size(counts_N)), counts_N)
+    number_R = tf.range(tf.size(of_R)) - tf.gather(tf.cumsum(counts_N, exclusive=True), of_R)
+    shift_R = number_R * tf.gather(stride_N, of_R)
+    left_R = tf.gather(contexts.lengths_N, of_R) - shift_R
+    return Windows(
+        of_R,
+        tf.gather(query_N, of_R) + 2,
+        tf.gather(contexts.firsts_N, of_R) + shift_R,
+        tf.minimum(tf.gather(room_N, of_R), left_R),
+    )
+
+
+def rows_of(windows: Windows, questions: Pieces, contexts: Pieces, special: Special) -> dict[str, tf.Tensor]:
+    """Returns `input_ids`, `input_mask` and `segment_ids` int32 [R, L], as long as the longest window."""
+    places_L = tf.range(tf.reduce_max(tf.concat([windows.tokens_R, [1]], 0)))
+    first_R1, tokens_R1 = windows.first_lengths_R[:, None], windows.tokens_R[:, None]
+    firsts_R1 = tf.gather(questions.firsts_N, windows.questions_R)[:, None]
+    queries_RL = _picked(questions.ids_T, firsts_R1 + places_L - 1)
+    pieces_RL = _picked(contexts.ids_T, windows.first_pieces_R[:, None] + places_L - first_R1)
+    ids_RL = tf.where(places_L < first_R1 - 1, queries_RL, pieces_RL)
+    ids_RL = tf.where((places_L == first_R1 - 1) | (places_L == tokens_R1 - 1), special.sep, ids_RL)
+    ids_RL = tf.where(places_L == 0, special.cls, ids_RL)
+    is_token_RL = places_L < tokens_R1
+    return {
+        "input_ids": tf.where(is_token_RL, ids_RL, 0),
+        "input_mask": tf.cast(is_token_RL, tf.int32),
+        "segment_ids": tf.cast(is_token_RL & (places_L >= first_R1), tf.int32),
+    }
+
+
+def _picked(ids_T: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Returns the ids in some places, and any id for a place that there is not."""
+    padded = tf.concat([ids_T, [0]], 0)
+    return tf.gather(padded, tf.clip_by_value(places, 0, tf.size(ids_T)))
+
+
+def is_context(windows: Windows, width: tf.Tensor) -> tf.Tensor:
+    """Returns bool [R, L]: whether a token is a piece of the context."""
+    places_L = tf.range(width)
+    first_R1 = windows.first_lengths_R[:, None]
+    return (places_L >= first_R1) & (places_L < first_R1 + windows.lengths_R[:, None])
+
+
+def is_max_context(windows: Windows, width: tf.Tensor, pieces: tf.Tensor) -> tf.Tensor:
+    """Returns bool [R, L]: whether a token is a piece of the context, and none of the question's other
+    windows shows it better; see `official.data.squad.answers`.
+
+    Args:
+      windows: of all questions.
+      width: L.
+      pieces: T.
+    """
+    is_context_RL = is_context(windows, width)
+    of_K = tf.cast(tf.where(is_context_RL), tf.int32)
+    rows_K = of_K[:, 0]
+    places_K = of_K[:, 1] - tf.gather(windows.first_lengths_R, rows_K)
+    lengths_K = tf.gather(windows.lengths_R, rows_K)
+    nearest_K = tf.cast(tf.minimum(places_K, lengths_K - 1 - places_K), tf.float64)
+    scores_K = nearest_K + tf.constant(0.01, tf.float64) * tf.cast(lengths_K, tf.float64)
+    pieces_K = tf.gather(windows.first_pieces_R, rows_K) + places_K
+    best_K = tf.gather(tf.math.unsorted_segment_max(scores_K, pieces_K, pieces), pieces_K)
+    candidates_K = tf.where(scores_K == best_K, rows_K, tf.int32.max)
+    first_K = tf.gather(tf.math.unsorted_segment_min(candidates_K, pieces_K, pieces), pieces_K)
+    shape = tf.shape(is_context_RL)
+    return tf.scatter_nd(of_K, tf.cast(first_K == rows_K, tf.int32), shape) > 0
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Answers
+#
+# It gives what `official.data.squad.answers` gives. Shapes: N questions, R windows of L places, K
+# candidates, D of them that are the first with their text.
+
+
+class Candidates(NamedTuple):
+    """Stretches of the contexts, those of a question one after the other, best first.
+
+    Attributes:
+      questions: int32, ascending.
+      begins, ends: int32: first characters, and those behind the last ones.
+      scores: float64: sum of the two logits.
+    """
+
+    questions: tf.Tensor
+    begins: tf.Tensor
+    ends: tf.Tensor
+    scores: tf.Tensor
+
+
+def find(
+    start_RL: tf.Tensor, end_RL: tf.Tensor, windows: Windows, contexts: Pieces, rules: AnswerRules
+) -> dict[str, tf.Tensor]:
+    """Finds the answers.
+
+    Args:
+      start_RL, end_RL: float32 logits.
+      windows: of all questions.
+      contexts: of N questions.
+      rules: what counts as an answer.
+
+    Returns:
+      As `signatures.SIGNATURES` says: `text`, `start`, `end`, `score`, [N] each.
+    """
+    candidates = _search(start_RL, end_RL, windows, contexts, rules)
+    firsts_D, texts_D = _distinct(candidates, contexts.text)
+    best = Candidates(*(tf.gather(values, firsts_D) for values in candidates))
+    count = tf.size(contexts.lengths_N)
+    ranks_D = tf.range(tf.size(best.questions)) - tf.searchsorted(best.questions, best.questions)
+    kept = tf.where(ranks_D < rules.n_best_size)[:, 0]
+    best, texts_D = Candidates(*(tf.gather(values, kept) for values in best)), tf.gather(texts_D, kept)
+    nulls_N = _nulls(start_RL, end_RL, windows, count) if rules.version_2_with_negative else None
+    return _predicted(best, texts_D, nulls_N, count, rules)
+
+
+def _search(
+    start_RL: tf.Tensor, end_RL: tf.Tensor, windows: Windows, contexts: Pieces, rules: AnswerRules
+) -> Candidates:
+    """Returns every pair of one of the best starts and one of the best ends of a window that is an answer; of
+    questions without such a pair, the best answer of one piece in each window."""
+    width = tf.shape(start_RL)[1]
+    may_start_RL = is_max_context(windows, width, tf.size(contexts.ids_T))
+    starts = _best(start_RL, may_start_RL, rules.n_best_size)
+    ends = _best(end_RL, is_context(windows, width), rules.n_best_size)
+    pairs = _pairs(starts, ends, rules.max_answer_length)
+    has_pair_N = tf.math.unsorted_segment_sum(
+        tf.ones_like(pairs[0]), tf.gather(windows.questions_R, pairs[0]), tf.size(contexts.lengths_N)
+    )
+    is_without_R = tf.gather(has_pair_N, windows.questions_R) == 0
+    singles = _singles(start_RL, end_RL, may_start_RL & is_without_R[:, None])
+    rows_K, first_K, last_K = (tf.concat(both, 0) for both in zip(pairs, singles))
+    scores_K = _sums(start_RL, end_RL, tf.stack([rows_K, first_K], 1), tf.stack([rows_K, last_K], 1))
+    offsets_K = tf.gather(windows.first_pieces_R - windows.first_lengths_R, rows_K)
+    return _sorted(
+        Candidates(
+            tf.gather(windows.questions_R, rows_K),
+            tf.gather(contexts.begins_T, offsets_K + first_K),
+            tf.gather(contexts.ends_T, offsets_K + last_K),
+            scores_K,
+        )
+    )
+
+
+def _best(logits_RL: tf.Tensor, may_RL: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns int32 [R, count at most]: the places of the greatest logits where `may` allows it; -1 for none
+    left."""
+    lowest = tf.constant(float("-inf"), logits_RL.dtype)
+    found = tf.math.top_k(tf.where(may_RL, logits_RL, lowest), tf.minimum(count, tf.shape(logits_RL)[1]))
+    return tf.where(tf.gather(may_RL, found.indices, batch_dims=1), found.indices, -1)
+
+
+def _pairs(starts: tf.Tensor, ends: tf.Tensor, longest: int) -> tuple[tf.Tensor, ...]:
+    """Returns rows, first places and last places of the pairs that are answers; in each row from the best
+    start on."""
+    lengths = ends[:, None, :] - starts[:, :, None] + 1
+    is_there = (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0)
+    found = tf.cast(tf.where(is_there & (lengths >= 1) & (lengths <= longest)), tf.int32)
+    rows, first, last = tf.unstack(found, num=3, axis=1)
+    return (
+        rows,
+        tf.gather_nd(starts, tf.stack([rows, first], 1)),
+        tf.gather_nd(ends, tf.stack([rows, last], 1)),
+    )
+
+
+def _singles(start_RL: tf.Tensor, end_RL: tf.Tensor, may_RL: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """Returns rows and places, twice, of the best answer of one piece in each window that may have one."""
+    rows = tf.cast(tf.where(tf.reduce_any(may_RL, axis=1))[:, 0], tf.int32)
+    sums_RL = tf.cast(start_RL, tf.float64) + tf.cast(end_RL, tf.float64)
+    lowest = tf.constant(float("-inf"), tf.float64)
+    best = tf.argmax(tf.gather(tf.where(may_RL, sums_RL, lowest), rows), axis=1, output_type=tf.int32)
+    return rows, best, best
+
+
+def _sums(start_RL: tf.Tensor, end_RL: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    picked = tf.gather_nd(start_RL, starts), tf.gather_nd(end_RL, ends)
+    return tf.cast(picked[0], tf.float64) + tf.cast(picked[1], tf.float64)
+
+
+def _sorted(candidates: Candidates) -> Candidates:
+    """Returns those of a question one after the other, best first; ties stand as they were found."""
+    by_score = tf.argsort(candidates.scores, direction="DESCENDING", stable=True)
+    order = tf.gather(by_score, tf.argsort(tf.gather(candidates.questions, by_score), stable=True))
+    return Candidates(*(tf.gather(values, order) for values in candidates))
+
+
+def _distinct(candidates: Candidates, text: Decoded) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first candidate of each question with each text, int32 [D], and the texts."""
+    lengths_K = candidates.ends - candidates.begins
+    begins_K = tf.gather(text.splits_N1, candidates.questions) + candidates.begins
+    number = tf.range(tf.reduce_sum(lengths_K)) - tf.repeat(tf.cumsum(lengths_K, exclusive=True), lengths_K)
+    codes = tf.gather(text.codes_C, tf.repeat(begins_K, lengths_K) + number)
+    ragged = tf.RaggedTensor.from_row_lengths(codes, lengths_K, validate=False)
+    texts_K = tf.strings.unicode_encode(ragged, "UTF-8")
+    text_numbers = tf.cast(tf.unique(texts_K).idx, tf.int64)
+    keys = tf.cast(candidates.questions, tf.int64) * tf.size(texts_K, tf.int64) + text_numbers
+    distinct = tf.unique(keys)
+    count = tf.size(distinct.y)
+    firsts_D = tf.math.unsorted_segment_min(tf.range(tf.size(keys)), distinct.idx, count)
+    return firsts_D, tf.gather(texts_K, firsts_D)
+
+
+def _nulls(start_RL: tf.Tensor, end_RL: tf.Tensor, windows: Windows, count: tf.Tensor) -> tf.Tensor:
+    """Returns float64 [N]: the least score of [CLS] in the windows of a question; 0 without a window."""
+    sums_R = tf.cast(start_RL[:, 0], tf.float64) + tf.cast(end_RL[:, 0], tf.float64)
+    least_N = tf.math.unsorted_segment_min(sums_R, windows.questions_R, count)
+    windows_N = tf.math.unsorted_segment_sum(tf.ones_like(windows.questions_R), windows.questions_R, count)
+    return tf.where(windows_N > 0, least_N, 0.0)
+
+
+def _predicted(
+    best: Candidates, texts_D: tf.Tensor, nulls_N: tf.Tensor | None, count: tf.Tensor, rules: AnswerRules
+) -> dict[str, tf.Tensor]:
+    """Returns the answers, of the n-best candidates of all questions and the scores of "no answer"."""
+    numbers_N = tf.range(count)
+    firsts_N = tf.searchsorted(best.questions, numbers_N)
+    counts_N = tf.searchsorted(best.questions, numbers_N, side="right") - firsts_N
+    has_one_N = counts_N > 0
+    scores = tf.RaggedTensor.from_row_lengths(best.scores, counts_N, validate=False)
+    lowest = tf.constant(float("-inf"), tf.float64)
+    scores_NE = tf.pad(scores.to_tensor(lowest), [[0, 0], [0, 1]], constant_values=lowest)
+    chosen_N, is_answer_N, is_listed_N = scores_NE[:, 0], has_one_N, has_one_N
+    if nulls_N is not None:
+        is_answer_N &= nulls_N - chosen_N <= rules.null_score_diff_threshold
+        chosen_N = tf.where(is_answer_N, chosen_N, nulls_N)
+        scores_NE = _with_null(scores_NE, nulls_N, rules.n_best_size)
+        is_listed_N = tf.ones_like(has_one_N)
+
+    def picked(values: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        padded = tf.concat([values, other[None]], 0)
+        return tf.gather(padded, tf.where(is_answer_N, firsts_N, tf.size(values)))
+
+    return {
+        "text": picked(texts_D, tf.constant("")),
+        "start": picked(best.begins, tf.constant(0)),
+        "end": picked(best.ends, tf.constant(0)),
+        "score": tf.cast(_share(chosen_N, scores_NE, is_listed_N), tf.float32),
+    }
+
+
+def _with_null(scores_NE: tf.Tensor, nulls_N: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns the scores of the list with "no answer", which stands behind all that is no worse, however long
+    the list becomes; else the last text makes room for it."""
+    ranks_N1 = tf.reduce_sum(tf.cast(scores_NE >= nulls_N[:, None], tf.int32), axis=1, keepdims=True)
+    places_E = tf.range(tf.shape(scores_NE)[1])
+    is_pushed_out_NE = (ranks_N1 < size) & (places_E == size - 1)
+    listed_NE = tf.where(is_pushed_out_NE, tf.constant(float("-inf"), tf.float64), scores_NE)
+    return tf.concat([listed_NE, nulls_N[:, None]], 1)
+
+
+def _share(chosen_N: tf.Tensor, listed_NE: tf.Tensor, is_there_N: tf.Tensor) -> tf.Tensor:
+    """Returns the probability of a score among those of its list; 1 where there is no list."""
+    most_N = tf.reduce_max(listed_NE, axis=1)
+    most_N = tf.where(is_there_N, most_N, 0.0)
+    sums_N = tf.reduce_sum(tf.exp(listed_NE - most_N[:, None]), axis=1)
+    return tf.where(is_there_N, tf.exp(chosen_N - most_N) / sums_N, 1.0)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Methods
+#
+# Shapes: N texts, R rows of L places, P masks of a text, C classes.
+
 
 Outputs = dict[str, tf.Tensor]
 _ONE_TEXT = "sentence_b must be '': the model takes single sentences."
@@ -41,8 +442,8 @@ def answer(
 
     def call(question: tf.Tensor, context: tf.Tensor) -> Outputs:
         questions, contexts = split(question), split(context)
-        cut = windows.cut(questions, contexts, window_rules)
-        features = windows.rows_of(cut, questions, contexts, special)
+        cut = cut_windows(questions, contexts, window_rules)
+        features = rows_of(cut, questions, contexts, special)
         width = tf.shape(features["input_ids"])[1]
         run = network.loaded()
 
@@ -53,7 +454,7 @@ def answer(
 
         none = tf.zeros([0, width])
         start_RL, end_RL = in_batches(compute, features, [none, none])
-        return answers.find(start_RL, end_RL, cut, contexts, rules)
+        return find(start_RL, end_RL, cut, contexts, rules)
 
     return call
 
@@ -73,7 +474,7 @@ def classify(
             checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [_ONE_TEXT])]
         with tf.control_dependencies(checks):
             first, second = split(sentence_a), split(sentence_b)
-        features = rows.pairs(first, second, has_second_N, special, classes.length)
+        features = pairs(first, second, has_second_N, special, classes.length)
         run = network.loaded()
         none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
@@ -104,7 +505,7 @@ def embed(
     most = min(pooling.max_length or sizes.positions, sizes.positions)
 
     def call(text: tf.Tensor) -> Outputs:
-        features = rows.singles(split(text), special, most)
+        features = singles(split(text), special, most)
         run = network.loaded()
 
         def compute(batch: Features) -> list[tf.Tensor]:
@@ -140,7 +541,7 @@ def fill_mask(
     """
 
     def call(text: tf.Tensor) -> Outputs:
-        features = rows.masked(text, split, special)
+        features = masked(text, split, special)
         width = tf.shape(features["input_ids"])[1]
         check = tf.debugging.Assert(width <= sizes.positions, [_TOO_LONG, width, "of", sizes.positions])
         with tf.control_dependencies([check]):

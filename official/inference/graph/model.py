@@ -8,12 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from official.inference import embedding, questions, sentences
-from official.inference.graph import methods, weights
-from official.inference.graph.methods import Sizes
-from official.inference.graph.network import Network
-from official.inference.graph.pieces import Splitter
-from official.inference.graph.weights import Weights
-from official.inference.graph.windows import Special
+from official.inference.graph import methods
+from official.inference.graph import network as network_lib
+from official.inference.graph.methods import Sizes, Special
+from official.inference.graph.network import Network, Weights
+from official.inference.graph.tokenizer import Splitter
 from official.inference.signatures import SIGNATURES, TENSOR_INPUTS, TENSORS, Field, main_method
 from official.inference.source import Source
 
@@ -39,7 +38,7 @@ class GraphModel(tf.Module):
         self.vocabulary = tf.saved_model.Asset(vocabulary_file)
         self.words = _words(vocabulary_file)
         reads = {method: _stages(source, method, dtype) for method in source.abilities()}
-        leaves = weights.leaves_of([each for stages in reads.values() for each in stages])
+        leaves = network_lib.leaves_of([each for stages in reads.values() for each in stages])
         self.weights = Weights(leaves, source.values, dtype)
         networks = {method: Network(source.bert, self.weights, stages) for method, stages in reads.items()}
         functions = _functions(source, networks, self.words)
@@ -64,9 +63,9 @@ def _words(vocabulary_file: str) -> Any:
     return tf.lookup.StaticHashTable(lines, "[UNK]")
 
 
-def _stages(source: Source, method: str, dtype: str) -> list[weights.Read]:
+def _stages(source: Source, method: str, dtype: str) -> list[network_lib.Read]:
     classes = source.tensors["output_weights"].shape[0] if method == "classify" else 0
-    return weights.stages_of(source.bert, method, classes, dtype)
+    return network_lib.stages_of(source.bert, method, classes, dtype)
 
 
 def _functions(source: Source, networks: dict[str, Network], words: Any) -> dict[str, Any]:

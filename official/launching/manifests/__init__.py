@@ -1,8 +1,7 @@
 """Kubernetes manifests for a run: the documents of a job, as one reads and keeps them. No TensorFlow."""
 
-from official.launching.manifests.job import MOST_IPUS, Job, Volume, host_names
+from official.launching.manifests.job import MOST_IPUS, Job, Volume, host_names, to_yaml, wrapped
 from official.launching.manifests.kinds import KINDS, Kind, documents, place
-from official.launching.manifests.text import to_yaml, wrapped
 
 __all__ = [
     "KINDS",

@@ -13,9 +13,8 @@ from __future__ import annotations
 import shlex
 
 from official.launching import poprun
-from official.launching.dialects import DIALECTS
-from official.launching.manifests.job import Job
-from official.launching.manifests.pods import Document, amount, literal, mounts, volumes
+from official.launching.manifests.job import Document, Job, amount, literal, mounts, volumes
+from official.launching.poprun import DIALECTS
 
 SDK_IMAGE = "graphcore/tensorflow:2"
 _FOLDER = "/job"

@@ -1,13 +1,214 @@
-"""A job that people ask for, whatever kind it becomes, and what of it can be wrong by itself."""
+"""Jobs as Kubernetes sees them: what people ask for, the pod of a worker, and YAML that people read."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, printable
+
+# -----------------------------------------------------------------------------------------------------------
+# YAML
+
+
+_WIDEST = 110
+
+
+def to_yaml(documents: Iterable[dict[str, Any]], comments: Iterable[str] = ()) -> str:
+    """Returns documents as YAML, after lines that are made comments."""
+    import yaml  # late: few commands write it
+
+    class Dumper(yaml.SafeDumper):
+        """Indents lists, and repeats what two places share."""
+
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+            super().increase_indent(flow, False)
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in value else "'" if _is_other_than_text(value) else None
+        style = style if value.replace("\n", "").isprintable() else '"'  # with escapes, which are read back
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+    Dumper.add_representer(str, text)
+    parts = [
+        yaml.dump(each, Dumper=Dumper, sort_keys=False, width=_WIDEST, allow_unicode=True)
+        for each in documents
+    ]
+    # Line ends of any kind would end the comment.
+    head = "".join(f"# {printable(line)}".rstrip() + "\n" for line in comments)
+    return head + "---\n".join(parts)
+
+
+def _is_other_than_text(value: str) -> bool:
+    """Tells whether a bare word is no text to some readers of YAML: those of Kubernetes take y for a truth
+    and 1e3 for a number, as PyYAML does not."""
+    if value.lower() in ("y", "n") or re.fullmatch(r"[-+]?0o[0-7_]+", value):
+        return True
+    try:
+        return bool(float(value) or True)
+    except ValueError:
+        return False
+
+
+def _quoted(word: str) -> str:
+    """Returns a word as bash reads it back, on one line whatever is in it."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(letter: str) -> str:
+    if letter.isprintable():
+        return f"\\{letter}" if letter in "\\'" else letter
+    return f"\\x{ord(letter):02x}" if letter.isascii() else f"\\U{ord(letter):08x}"
+
+
+def wrapped(words: Iterable[str], indent: str = "") -> list[str]:
+    """Returns a command as lines of a shell that fit a comment; the later ones want a backslash before."""
+    lines, room = [indent], _WIDEST - len("# ") - len(" \\")
+    for word in map(_quoted, words):
+        if len(lines[-1]) + 1 + len(word) > room and lines[-1].strip():
+            lines.append(f"{indent}  ")
+        lines[-1] += word if not lines[-1].strip() else f" {word}"
+    return lines
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pods
+
+
+Document = dict[str, Any]
+_USER = 10001  # of the project's images
+
+
+def labels(job: Job) -> Document:
+    """Returns the labels of a job and its pods."""
+    return {"app.kubernetes.io/name": job.name}
+
+
+def metadata(job: Job, name: str = "name") -> Document:
+    """Returns the metadata of a document: its `name`, or `generateName` for the server to make one of."""
+    space = {"namespace": job.namespace} if job.namespace else {}
+    return {name: job.name, **space, "labels": labels(job)}
+
+
+def pod_template(job: Job, container: Document) -> Document:
+    """Returns the template of pods that run one container as a user without rights.
+
+    SIGTERM comes to the program itself, which saves; `grace_secs` later comes SIGKILL.
+    """
+    grace = {} if job.grace_secs is None else {"terminationGracePeriodSeconds": job.grace_secs}
+    spec = {
+        "restartPolicy": "Never",
+        **grace,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **_node_selector(job),
+        "containers": [container],
+        "volumes": volumes(job, "shm"),
+    }
+    return {"metadata": {"labels": labels(job)}, "spec": spec}
+
+
+def _node_selector(job: Job) -> Document:
+    tpu = {
+        "cloud.google.com/gke-tpu-accelerator": job.tpu_type,
+        "cloud.google.com/gke-tpu-topology": job.tpu_topology,
+    }
+    wanted = {**(tpu if job.tpu_type else {}), **job.node_labels}
+    return {"nodeSelector": wanted} if wanted else {}
+
+
+def container(
+    job: Job, name: str, command: list[str], variables: Mapping[str, str], port_name: str = ""
+) -> Document:
+    """Returns a container that runs the job's image.
+
+    Args:
+      job: what is asked for.
+      name: of the container.
+      command: its words, which Kubernetes takes as they are.
+      variables: of the environment, before those of the job.
+      port_name: of the port of the job; empty: others need not reach this container.
+    """
+    environment = {**variables, **job.variables}
+    port = [{"name": port_name, "containerPort": job.port, "protocol": "TCP"}] if port_name else []
+    found: Document = {"name": name, "image": job.image, "command": [literal(word) for word in command]}
+    if environment:
+        found["env"] = [{"name": each, "value": value} for each, value in environment.items()]
+    if port:
+        found["ports"] = port
+    resources = _resources(job)
+    if resources:
+        found["resources"] = resources
+    found["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    found["volumeMounts"] = mounts(job, "shm")
+    return found
+
+
+def literal(word: str) -> str:
+    """Returns a word of a command as Kubernetes has to be given it: it would put variables in for $(NAME)."""
+    return word.replace("$(", "$$(")
+
+
+def _resources(job: Job) -> Document:
+    """Returns the resources of a worker. Devices are whole; memory is not shared out twice, cores may be."""
+    devices: Document = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
+    if job.tpu_type:
+        devices = {"google.com/tpu": job.tpu_chips}
+    memory = {"memory": amount(job.memory)} if job.memory else {}
+    cores = {"cpu": amount(job.cpu)} if job.cpu else {}
+    # Of devices Kubernetes takes the limit for the request; GKE's page of TPUs has both.
+    requests, limits = {**cores, **memory, **(devices if job.tpu_type else {})}, {**memory, **devices}
+    return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+
+
+def amount(text: str | None) -> str | int | None:
+    """Returns a quantity as YAML has it: a whole number as one."""
+    return int(text) if text and text.isdigit() else text
+
+
+def mounts(job: Job, memory: str) -> list[Document]:
+    """Returns the volume mounts of a container; `memory` is the name of the volume of /dev/shm."""
+    found: list[Document] = [{"name": memory, "mountPath": "/dev/shm"}]
+    for volume in job.volumes:
+        read_only = {"readOnly": True} if volume.is_read_only else {}
+        found.append({"name": _volume_name(job, volume.claim), "mountPath": volume.path, **read_only})
+    return found
+
+
+def volumes(job: Job, memory: str) -> list[Document]:
+    """Returns the volumes of a pod: memory for /dev/shm, and the claims."""
+    found: list[Document] = [{"name": memory, "emptyDir": {"medium": "Memory", "sizeLimit": job.shm}}]
+    claims = list(dict.fromkeys(volume.claim for volume in job.volumes))
+    for claim in claims:
+        found.append({"name": _volume_name(job, claim), "persistentVolumeClaim": {"claimName": claim}})
+    return found
+
+
+def _volume_name(job: Job, claim: str) -> str:
+    """Returns the name of a claim's volume within its pod: a label, which a claim's name need not be."""
+    claims = list(dict.fromkeys(volume.claim for volume in job.volumes))
+    return f"volume-{claims.index(claim)}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Jobs
+
 
 MOST_IPUS = 64  # of a partition that the IPU operator makes
 _LONGEST_NAME = 63  # of a host, and of a pod with the six characters that its Job appends

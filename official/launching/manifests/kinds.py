@@ -14,8 +14,16 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from official.launching.manifests import ipu_job
-from official.launching.manifests.job import Job, check_ipus, check_tpu, host_names
-from official.launching.manifests.pods import Document, container, metadata, pod_template
+from official.launching.manifests.job import (
+    Document,
+    Job,
+    check_ipus,
+    check_tpu,
+    container,
+    host_names,
+    metadata,
+    pod_template,
+)
 
 _FINAL_CODES = [1, 2, 3]  # the target was not reached, bad input, a loss that is not finite
 _SAVED_CODE = 143

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling.neighbours import Slots
+from official.modeling.grouped_conv import Slots
 from official.modeling.operations import Operations
-from official.modeling.sequence_rows import Places
+from official.modeling.varlen import Places
 
 
 class Context(NamedTuple):

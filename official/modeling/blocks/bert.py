@@ -14,7 +14,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling import attention, layers
 from official.modeling.blocks import Context
-from official.modeling.dropout import split_seed
+from official.modeling.layers import split_seed
 from official.modeling.operations import Operations
 
 IS_NARROW = True

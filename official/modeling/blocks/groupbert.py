@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import attention, grouped, layers, neighbours
+from official.modeling import attention, grouped_conv, layers
 from official.modeling.blocks import Context
-from official.modeling.dropout import split_seed
-from official.modeling.initializers import glorot_initializer
+from official.modeling.layers import glorot_initializer, split_seed
 from official.modeling.operations import Operations
 
 IS_PRENORM = True
@@ -184,9 +183,9 @@ def _prenorm(config: BertConfig) -> layers.LayerNorm:
         return layers.LayerNorm(config.hidden_size)
 
 
-def slots(features: dict[str, tf.Tensor], config: BertConfig) -> neighbours.Slots | None:
+def slots(features: dict[str, tf.Tensor], config: BertConfig) -> grouped_conv.Slots | None:
     """Returns the slots that keep sequences of a row as far apart as the convolution reaches."""
-    return neighbours.find_slots(features, config.groupbert_conv_kernel_size // 2)
+    return grouped_conv.find_slots(features, config.groupbert_conv_kernel_size // 2)
 
 
 def run(
@@ -229,10 +228,10 @@ def _convolve(
     y_BLD = ops.gate(layers.matmul_2d(x_BLD, both.kernel), layers.bias_of(both))
     if context.slots is None:
         y_BLD = y_BLD * tf.cast(context.sequence_ids_BL > 0, y_BLD.dtype)[:, :, None]
-        y_BLD = grouped.convolution(y_BLD, weights.weight)
+        y_BLD = grouped_conv.convolution(y_BLD, weights.weight)
     else:
-        spread = neighbours.spread(y_BLD, context.slots)
-        y_BLD = neighbours.collect(grouped.convolution(spread, weights.weight), context.slots)
+        spread = grouped_conv.spread(y_BLD, context.slots)
+        y_BLD = grouped_conv.collect(grouped_conv.convolution(spread, weights.weight), context.slots)
     return ops.norm(y_BLD, weights.norm, config.layer_norm_eps, swish=True), weights.post
 
 
@@ -242,7 +241,7 @@ def _feed_forward(
     """Dense product, activation, and projection in groups, whose parts the last product mixes."""
     groups = config.groupbert_ffn_output_groups
     pairs = zip(
-        grouped.columns(weights.intermediate.kernel, groups),
+        grouped_conv.columns(weights.intermediate.kernel, groups),
         tf.split(layers.bias_of(weights.intermediate), groups),
     )
     parts = [
@@ -251,7 +250,7 @@ def _feed_forward(
     ]
     if weights.mixer is None:
         return parts[0], weights.output
-    return grouped.projection(parts, weights.output), weights.mixer
+    return grouped_conv.projection(parts, weights.output), weights.mixer
 
 
 def _attend(

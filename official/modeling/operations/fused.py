@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.activations import ACTIVATIONS
-from official.modeling.dropout import dropout
-from official.modeling.layers import Norm, rounds_products
+from official.modeling.layers import ACTIVATIONS, Norm, dropout, rounds_products
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads
 from official.modeling.recomputation import after

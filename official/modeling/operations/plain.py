@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.activations import ACTIVATIONS
-from official.modeling.dropout import dropout
-from official.modeling.layers import Norm, layer_norm
+from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, sizes
 from official.modeling.recomputation import recomputed
-from official.modeling.shapes import sizes
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:

@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.optimization import compiled, spread
-from official.optimization.moments import write
+from official.optimization import compiled_optimizers, device_placement
+from official.optimization.plain_optimizers import write
 
 
-class NativeOptimizer(compiled.CompiledOptimizer):
+class NativeOptimizer(compiled_optimizers.CompiledOptimizer):
     """Base of `AdamW` and `Lamb`: updates the variables of a device, and their copies in another type, by one
     call of our own operation."""
 
@@ -46,10 +46,10 @@ class NativeOptimizer(compiled.CompiledOptimizer):
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, of float32, bfloat16 or float16;
         in the context of a replica, all with the same gradients."""
-        place = spread.beside(variables)
+        place = device_placement.beside(variables)
         devices: dict[str, list[tuple]] = {}
         for gradient, variable in zip(gradients, variables):
-            devices.setdefault(spread.device_of(variable), []).append((gradient, variable))
+            devices.setdefault(device_placement.device_of(variable), []).append((gradient, variable))
         with tf.name_scope(type(self).__name__):  # by this name profiles tell its operations from others
             step = self._numbers(factor)
             self.decay_apart(variables)
@@ -88,11 +88,11 @@ class NativeOptimizer(compiled.CompiledOptimizer):
         return tf.stack([factor, step_size, kept, adam["epsilon"], adam["lr"], *corrections])
 
 
-class AdamW(NativeOptimizer, compiled.AdamW):
+class AdamW(NativeOptimizer, compiled_optimizers.AdamW):
     """`compiled.AdamW` by our own operation."""
 
 
-class Lamb(NativeOptimizer, compiled.Lamb):
+class Lamb(NativeOptimizer, compiled_optimizers.Lamb):
     """`compiled.Lamb` by our own operation."""
 
     _LAYERWISE = True

@@ -8,7 +8,7 @@ from typing import Any
 from official.io import json_files
 from official.io.errors import ConfigError
 from official.reporting import page, palette
-from official.reporting.bars import Bar, Part, bars
+from official.reporting.charts import Bar, Part, bars
 from official.reporting.profiles.tables import MEMORY, TIMES
 
 _MOST_OPERATIONS = 20

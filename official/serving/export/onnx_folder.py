@@ -10,7 +10,7 @@ import numpy as np
 
 from official.inference import Model, backends, exported
 from official.inference.backends import onnxruntime
-from official.inference.exported import conversion, model_file
+from official.inference.exported import conversion, rewriting
 from official.inference.rows import Rows
 from official.inference.signatures import main_method
 from official.inference.source import Source
@@ -48,7 +48,7 @@ def compare(source: Source, folder: str) -> float:
     """Runs what was written, and returns the largest difference between its outputs and the model's."""
     head = main_method(source.abilities())
     rows = _rows(source, head)
-    theirs = onnxruntime.of_file(os.path.join(folder, model_file.NAME), head)(rows)
+    theirs = onnxruntime.of_file(os.path.join(folder, rewriting.NAME), head)(rows)
     ours = backends.build(source, head, backends.Settings())(rows)
     return float(np.max([np.abs(ours[name] - theirs[name]).max() for name in ours]))
 

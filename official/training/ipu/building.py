@@ -18,7 +18,7 @@ from official.distribution.ipu import instances as instances_lib
 from official.distribution.ipu import options
 from official.distribution.ipu import pipeline as pipeline_lib
 from official.distribution.pipelining.plan import PipelinePlan, make_plan
-from official.optimization import kinds
+from official.optimization import plain_optimizers
 from official.optimization.train_state import TrainState, build_state
 from official.training.ipu import feeding, stages
 from official.training.ipu.optimizer import PipelineOptimizer, make_update, objective_scale
@@ -102,7 +102,7 @@ class PipelineState(TrainState):
 def make_state(config: Config, task: Task, devices: Devices) -> PipelineState:
     """Builds model and optimizer on the IPUs, and counters on the host."""
     with devices.strategy.scope():
-        state = build_state(config, task.build_model, kinds.build_plain)
+        state = build_state(config, task.build_model, plain_optimizers.build_plain)
     counters = {
         name: tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in ("samples", "steps")
     }

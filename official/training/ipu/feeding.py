@@ -15,7 +15,7 @@ from official.config import Config
 from official.data import pipeline
 from official.distribution.batch_plan import BatchPlan
 from official.distribution.ipu.instances import Instances
-from official.optimization import step_factors
+from official.optimization import replica_step
 from official.training.ipu.stages import COUNTS, FACTORS, SEED
 from official.training.task import Task
 
@@ -99,7 +99,7 @@ def _factors(config: Config, task: Task, rows: dict, parts: dict, plan: BatchPla
     asked = {name: value for name, value in parts.items() if name in rows}
     weights = tf.map_fn(weights_of, asked, fn_output_signature=tf.TensorSpec([len(task.losses)], tf.float32))
     weights += [task.local_epsilon[name] for name in task.losses]
-    return tf.math.divide_no_nan(step_factors.local_factor(config, plan.num_replicas), weights)
+    return tf.math.divide_no_nan(replica_step.local_factor(config, plan.num_replicas), weights)
 
 
 def evaluation_batches(

@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.config import Config
 from official.distribution.batch_plan import BatchPlan
 from official.optimization import gradients as gradients_lib
-from official.optimization import step_factors
+from official.optimization import replica_step
 from official.optimization.train_state import TrainState
 
 
@@ -45,9 +45,9 @@ def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) ->
     """
     scale, largest = (
         objective_scale(config, state, plan),
-        step_factors.largest_norm(config, plan.num_replicas),
+        replica_step.largest_norm(config, plan.num_replicas),
     )
-    turns = float(step_factors.micro_batch_divisor(config, plan.num_accumulation_steps))
+    turns = float(replica_step.micro_batch_divisor(config, plan.num_accumulation_steps))
 
     def update(gradients, variables):
         if plan.num_replicas > 1:
@@ -66,5 +66,5 @@ def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Calla
     loss_scale = state.loss_scale
     if loss_scale is None:
         return lambda step: tf.constant(1.0)
-    factor = step_factors.scale_factor(config, plan.num_accumulation_steps, plan.num_replicas)
+    factor = replica_step.scale_factor(config, plan.num_accumulation_steps, plan.num_replicas)
     return lambda step: loss_scale.at(step) * factor

@@ -23,7 +23,7 @@ from official.data.records.streams import num_streams
 from official.io import files as io_files
 from official.io import vocabulary_files
 from official.modeling import objectives
-from official.modeling.pretrainer import BertPretrainer
+from official.modeling.models import BertPretrainer
 
 
 class RecordsTask:
@@ -46,7 +46,7 @@ class RecordsTask:
 
     def find_data(self) -> list[str]:
         if self._config.generated_data:
-            from official.data.generated import files as generated  # late: it needs other packages
+            from official.data import generated  # late: it needs other packages
 
             self._config = generated.with_files(self._config)
         config = self._config

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from official.data.generated import glue, pretraining, squad
-from official.data.generated.words import Text, make_vocabulary
-from official.data.glue import tasks, tsv_files
-from official.data.pretraining.pairs import ExampleRules
+from official.data import generated
+from official.data.generated import Text, make_vocabulary
+from official.data.glue import files as files_lib
+from official.data.glue import tasks
+from official.data.pretraining.examples import ExampleRules
 from official.data.records import record_files
 from official.data.records import schema as schema_lib
 from official.data.squad import squad_files
@@ -20,18 +21,20 @@ def text(seed: int = 1) -> Text:
 @pytest.mark.parametrize("length, slots", [(8, 2), (32, 5), (128, 20)])
 def test_records_are_those_of_the_schema(length, slots):
     rules = ExampleRules(length, slots, dupe_factor=1)
-    pattern = pretraining.write(f"ram://test-generated/{length}", make_vocabulary(100, None), rules, seed=3)
+    pattern = generated.write_pretraining(
+        f"ram://test-generated/{length}", make_vocabulary(100, None), rules, seed=3
+    )
     files, schema = record_files.find_files(pattern), schema_lib.pretraining_schema(length, slots, 100)
     assert len(files) == 32
     record_files.check_first_record(files, schema, "input_files")
     records = [record for path in files for record in record_files.read_rows(path, "plain")]
-    assert len(records) == pretraining.RECORDS
+    assert len(records) == generated.RECORDS
     assert [schema_lib.describe_example(record, schema) for record in records[:50]] == [None] * 50
 
 
 def test_examples_have_pairs_masks_and_lengths_as_real_ones():
     vocabulary, rules = make_vocabulary(100, None), ExampleRules(64, 10, dupe_factor=1)
-    examples = pretraining.make_examples(vocabulary, rules, seed=3)
+    examples = generated.make_examples(vocabulary, rules, seed=3)
     assert (examples.input_ids[:, 0] == vocabulary.id_of("[CLS]")).all()
     assert 0.4 < examples.is_random.mean() < 0.6
     assert (examples.lengths == 64).mean() > 0.5 and examples.lengths.min() < 64
@@ -42,13 +45,13 @@ def test_examples_have_pairs_masks_and_lengths_as_real_ones():
 
 def test_the_same_seed_makes_the_same_records():
     vocabulary, rules = make_vocabulary(100, None), ExampleRules(32, 5, dupe_factor=1)
-    first, again, other = (pretraining.make_examples(vocabulary, rules, seed).input_ids for seed in (3, 3, 4))
+    first, again, other = (generated.make_examples(vocabulary, rules, seed).input_ids for seed in (3, 3, 4))
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("with_negative", [False, True])
 def test_questions_have_their_answers_in_the_context(tmp_path, with_negative):
-    path = squad.write(str(tmp_path / "train.json"), "train", text(), with_negative)
+    path = generated.write_squad(str(tmp_path / "train.json"), "train", text(), with_negative)
     data = squad_files.read_squad(path, "train_file", True, with_negative)
     assert len(data.questions) == 1000 and not data.skipped_questions and not data.empty_questions
     assert sum(question.is_impossible for question in data.questions) == (400 if with_negative else 0)
@@ -57,11 +60,11 @@ def test_questions_have_their_answers_in_the_context(tmp_path, with_negative):
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_a_task_of_glue_is_read_without_a_problem(tmp_path, name):
     task = tasks.find_task(name)
-    folder = glue.write(str(tmp_path), task, text())
+    folder = generated.write_glue(str(tmp_path), task, text())
     for split, count in (("train", 1000), ("dev", 100), ("test", 100)):
-        rows = tsv_files.read_split(task, split, folder)
+        rows = files_lib.read_split(task, split, folder)
         assert (len(rows), rows.problems) == (count, [])
-    labels = tsv_files.read_split(task, "train", folder).labels
+    labels = files_lib.read_split(task, "train", folder).labels
     assert len(set(labels.tolist())) == (51 if task.labels is None else len(task.labels))
 
 

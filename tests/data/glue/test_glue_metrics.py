@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.glue import metrics, submission
+from official.data.glue import files
 from official.data.glue.tasks import TASKS
 from official.io.errors import ConfigError
 
@@ -21,20 +21,20 @@ def test_metrics_by_hand():
         np.array([1, 1, 1, 0, 0, 0, 0, 1]),
         np.array([1, 1, 0, 0, 0, 1, 1, 1]),
     )  # tp 3, fp 2, fn 1, tn 2
-    assert metrics.score(TASKS["sst2"], predictions, labels) == {"accuracy": 5 / 8}
-    assert metrics.score(TASKS["mrpc"], predictions, labels) == pytest.approx(
+    assert files.score(TASKS["sst2"], predictions, labels) == {"accuracy": 5 / 8}
+    assert files.score(TASKS["mrpc"], predictions, labels) == pytest.approx(
         {"accuracy": 5 / 8, "f1": 2 * 3 / (2 * 3 + 2 + 1)}
     )
-    assert metrics.score(TASKS["qqp"], 1 - predictions, 1 - labels) == pytest.approx(
+    assert files.score(TASKS["qqp"], 1 - predictions, 1 - labels) == pytest.approx(
         {"accuracy": 5 / 8, "f1": 2 * 2 / (2 * 2 + 1 + 2)}
     )
     matthews = (3 * 2 - 2 * 1) / (5 * 4 * 4 * 3) ** 0.5
-    assert metrics.score(TASKS["cola"], predictions, labels) == pytest.approx(
+    assert files.score(TASKS["cola"], predictions, labels) == pytest.approx(
         {"matthews_correlation": matthews}
     )
-    assert metrics.score(TASKS["mnli"], np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2])) == {"accuracy": 0.75}
-    assert metrics.confusion_matrix(TASKS["cola"], predictions, labels).tolist() == [[2, 2], [1, 3]]
-    assert metrics.confusion_matrix(TASKS["mnli"], np.array([0, 1]), np.array([0, 0])).tolist() == [
+    assert files.score(TASKS["mnli"], np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2])) == {"accuracy": 0.75}
+    assert files.confusion_matrix(TASKS["cola"], predictions, labels).tolist() == [[2, 2], [1, 3]]
+    assert files.confusion_matrix(TASKS["mnli"], np.array([0, 1]), np.array([0, 0])).tolist() == [
         [1, 1, 0],
         [0, 0, 0],
         [0, 0, 0],
@@ -42,7 +42,7 @@ def test_metrics_by_hand():
 
 
 def test_correlations_by_hand():
-    values = metrics.score(TASKS["stsb"], np.array([1, 2, 4, 3]), np.array([0, 1, 5, 5]))
+    values = files.score(TASKS["stsb"], np.array([1, 2, 4, 3]), np.array([0, 1, 5, 5]))
     x, y = np.array([1, 2, 4, 3]) - 2.5, np.array([0, 1, 5, 5]) - 2.75
     ranks = np.array([1, 2, 3.5, 3.5]) - 2.5
     assert values == pytest.approx(
@@ -67,11 +67,11 @@ def test_metrics_of_two_classes_equal_their_formulas(pairs):
         for label, prediction in ((1, 1), (0, 1), (1, 0), (0, 0))
     )
     root = ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
-    assert metrics.score(TASKS["mrpc"], predictions, labels) == pytest.approx(
+    assert files.score(TASKS["mrpc"], predictions, labels) == pytest.approx(
         {"accuracy": (tp + tn) / len(pairs), "f1": 2 * tp / (2 * tp + fp + fn) if tp else 0.0}
     )
     matthews = (tp * tn - fp * fn) / root if root else 0.0
-    assert metrics.score(TASKS["cola"], predictions, labels) == pytest.approx(
+    assert files.score(TASKS["cola"], predictions, labels) == pytest.approx(
         {"matthews_correlation": matthews}
     )
 
@@ -88,7 +88,7 @@ def test_metrics_of_two_classes_equal_their_formulas(pairs):
     ],
 )
 def test_a_correlation_that_is_not_defined_is_zero(predictions, labels):
-    values = metrics.score(TASKS["stsb"], np.array(predictions, np.float32), np.array(labels, np.float32))
+    values = files.score(TASKS["stsb"], np.array(predictions, np.float32), np.array(labels, np.float32))
     assert values == {"pearson": 0.0, "spearman": 0.0}
 
 
@@ -97,7 +97,7 @@ def test_correlations_are_summed_in_float64():
     labels = rng.uniform(0, 5, 5000).astype(np.float32)
     predictions = (4 + 1e-3 * labels + 1e-3 * rng.standard_normal(5000)).astype(np.float32)
     expected = np.corrcoef(labels.astype(np.float64), predictions.astype(np.float64))[0, 1]
-    assert metrics.score(TASKS["stsb"], predictions, labels)["pearson"] == pytest.approx(expected, rel=1e-12)
+    assert files.score(TASKS["stsb"], predictions, labels)["pearson"] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.filterwarnings("error")
@@ -113,7 +113,7 @@ def test_correlations_are_summed_in_float64():
     ],
 )
 def test_the_baseline_predicts_one_value(name, labels, expected):
-    assert metrics.baseline(TASKS[name], np.array(labels)) == pytest.approx(expected)
+    assert files.baseline(TASKS[name], np.array(labels)) == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_predictions_are_written_as_the_server_takes_them(tmp_path, name):
         "stsb": ["0.123", "5.000", "0.000"],
     }
     expected = words.get(name, ["0", "1", "1"])
-    path = submission.write_predictions(task, predictions, str(tmp_path / "new" / "run"))
+    path = files.write_predictions(task, predictions, str(tmp_path / "new" / "run"))
     assert path == str(tmp_path / "new" / "run" / FILES[name]) and os.listdir(tmp_path / "new" / "run") == [
         FILES[name]
     ]
@@ -177,20 +177,20 @@ def test_predictions_are_written_as_the_server_takes_them(tmp_path, name):
         assert file.read().decode() == "index\tprediction\n" + "".join(
             f"{index}\t{text}\n" for index, text in enumerate(expected)
         )
-    submission.check_predictions(task, path, 3)
+    files.check_predictions(task, path, 3)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_not_finite_is_not_written(tmp_path, value):
     with pytest.raises(ConfigError, match=f"STS-B.tsv: the score of row 1 is {value}"):
-        submission.write_predictions(TASKS["stsb"], np.array([1, value, np.nan], np.float32), str(tmp_path))
+        files.write_predictions(TASKS["stsb"], np.array([1, value, np.nan], np.float32), str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file/RTE.tsv cannot be written: "):
-        submission.write_predictions(TASKS["rte"], np.array([0]), str(tmp_path / "file"))
+        files.write_predictions(TASKS["rte"], np.array([0]), str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_a_file_that_the_server_would_refuse_is_an_error(tmp_path, name, content
     path = tmp_path / FILES[name]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match=re.escape(str(path) + message)):
-        submission.check_predictions(TASKS[name], str(path), 2)
+        files.check_predictions(TASKS[name], str(path), 2)
 
 
 def test_a_file_of_predictions_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="RTE.tsv: No such file"):
-        submission.check_predictions(TASKS["rte"], str(tmp_path / "RTE.tsv"), 2)
+        files.check_predictions(TASKS["rte"], str(tmp_path / "RTE.tsv"), 2)

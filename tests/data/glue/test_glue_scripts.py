@@ -17,7 +17,7 @@ import pytest
 
 from official.cli.data import glue as download_glue_data
 from official.cli.evaluate import glue_submission as make_glue_submission
-from official.data.glue import submission, tsv_files
+from official.data.glue import files as files_lib
 from official.data.glue.tasks import TASKS
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
@@ -41,7 +41,7 @@ def runs(tmp_path):
         rows = 3 if name == "qqp" else task.splits["test"].rows
         predictions = np.arange(rows) % 6 if task.is_regression else np.arange(rows) % len(task.labels)
         folders.append(tmp_path / "runs" / name)
-        submission.write_predictions(task, predictions, str(folders[-1]))
+        files_lib.write_predictions(task, predictions, str(folders[-1]))
         (folders[-1] / "result.json").write_text("{}")
     return folders
 
@@ -134,7 +134,7 @@ def test_predictions_are_counted_against_the_test_files(runs, tmp_path, monkeypa
 
 
 def test_a_task_in_two_folders_is_an_error(runs, tmp_path, monkeypatch):
-    submission.write_predictions(TASKS["cola"], np.zeros(1063, int), str(runs[1]))
+    files_lib.write_predictions(TASKS["cola"], np.zeros(1063, int), str(runs[1]))
     arguments = ("--predictions", *runs[:2], f"--output={tmp_path}/a.zip", "--allow_missing")
     with pytest.raises(ConfigError, match="/cola/CoLA.tsv and .*/mnli/CoLA.tsv are both there"):
         call(make_glue_submission, monkeypatch, *arguments)
@@ -275,7 +275,7 @@ def test_mrpc_is_split_as_glue_does(mirror, tmp_path, monkeypatch, capsys):
         data / "MRPC" / "test.tsv"
     ).read_text() == f"index{_MRPC_HEADER[7:]}\n0\t4\t54\ta 4\tb 4\n1\t5\t55\ta 5\tb 5\n"
     rows = {
-        split: tsv_files.read_split(TASKS["mrpc"], split, str(data)) for split in ("train", "dev", "test")
+        split: files_lib.read_split(TASKS["mrpc"], split, str(data)) for split in ("train", "dev", "test")
     }
     assert all(len(part) == 2 and not part.problems for part in rows.values())
     assert capsys.readouterr().out.startswith(

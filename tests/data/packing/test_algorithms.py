@@ -42,7 +42,7 @@ def check(plan: PackingPlan, histogram: Histogram, depth: int) -> None:
 )
 def test_as_few_rows_as_published(name, algorithm, depth, rows, efficiency):
     histogram = read(name)
-    plan = algorithms.make_plan(histogram, algorithm, depth).plan
+    plan = algorithms.plan_by_algorithm(histogram, algorithm, depth).plan
     check(plan, histogram, depth)
     assert plan.rows <= rows and round(plan.efficiency, 5) >= efficiency
     assert plan.speedup == pytest.approx(histogram.sequences / plan.rows)
@@ -61,9 +61,9 @@ def histograms(draw) -> Histogram:
 def test_every_sequence_once_and_no_row_over_length_or_depth(algorithm, histogram, depth):
     if not histogram.sequences:
         with pytest.raises(ConfigError, match="no sequences"):
-            algorithms.make_plan(histogram, algorithm, depth)
+            algorithms.plan_by_algorithm(histogram, algorithm, depth)
         return
-    plan = algorithms.make_plan(histogram, algorithm, depth).plan
+    plan = algorithms.plan_by_algorithm(histogram, algorithm, depth).plan
     check(plan, histogram, min(depth, 3) if "nnls" in algorithm else depth)
 
 
@@ -77,16 +77,18 @@ def of_random_lengths(seed: int) -> Histogram:
 @pytest.mark.parametrize("name", ["wikipedia_512", "squad_v1.1_384", 1, 2, 3])
 def test_without_an_algorithm_no_single_one_has_fewer_rows(name, depth):
     histogram = read(name) if isinstance(name, str) else of_random_lengths(name)
-    planned = algorithms.make_plan(histogram, None, depth)
+    planned = algorithms.plan_by_algorithm(histogram, None, depth)
     check(planned.plan, histogram, depth)
-    alone = {each: algorithms.make_plan(histogram, each, depth).plan for each in algorithms.ALGORITHMS}
+    alone = {
+        each: algorithms.plan_by_algorithm(histogram, each, depth).plan for each in algorithms.ALGORITHMS
+    }
     assert planned.plan.rows == min(plan.rows for plan in alone.values())
     assert planned.plan == alone[planned.algorithm]
 
 
 def test_none_is_the_best_for_all_lengths():
     """For up to 3 sequences a row, too."""
-    best = {algorithms.make_plan(read("squad_v1.1_384"), None, depth).algorithm for depth in (2, 3)}
+    best = {algorithms.plan_by_algorithm(read("squad_v1.1_384"), None, depth).algorithm for depth in (2, 3)}
     assert best == {"lpfhp", "nnlshp"}
 
 
@@ -116,7 +118,7 @@ def test_tiny_sets_take_about_as_few_rows_as_trying_all_ways(algorithm, over):
     ]
     for lengths in sets:
         histogram = Histogram.of_lengths(lengths, length)
-        plan = algorithms.make_plan(histogram, algorithm, depth).plan
+        plan = algorithms.plan_by_algorithm(histogram, algorithm, depth).plan
         check(plan, histogram, depth)
         fewest = fewest_rows(lengths, length, depth)
         assert fewest <= plan.rows <= fewest + over, (lengths, plan.packs)
@@ -128,7 +130,7 @@ def test_lengths_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="A sequence has 9 tokens, a row has 1 to 8"):
         Histogram.of_lengths([3, 9], 8)
     with pytest.raises(ConfigError, match="--max_sequences_per_pack=0 is out of range"):
-        algorithms.make_plan(Histogram.of_lengths([3], 8), "lpfhp", 0)
+        algorithms.plan_by_algorithm(Histogram.of_lengths([3], 8), "lpfhp", 0)
 
 
 def test_lengths_of_kinds_and_rows_are_those_of_the_plan():

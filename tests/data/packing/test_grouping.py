@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.packing import grouping
-from official.data.packing.first_fit import longest_pack_first
-from official.data.packing.plan import Histogram
+from official.data.packing import layout
+from official.data.packing.plan import Histogram, longest_pack_first
 
 
 @settings(max_examples=60, deadline=None)
@@ -18,7 +17,7 @@ def test_every_sequence_is_in_one_row_that_has_room(data):
     predictions = np.array(
         data.draw(st.lists(st.integers(0, most), min_size=len(lengths), max_size=len(lengths)))
     )
-    members = grouping.group(lengths, predictions, length, most + depth - 1, depth)
+    members = layout.group(lengths, predictions, length, most + depth - 1, depth)
     assert sorted(members[members >= 0]) == list(range(len(lengths)))
     is_there = members >= 0
     assert (is_there[:, :-1] >= is_there[:, 1:]).all() and is_there[:, 0].all()  # no gaps, no empty rows
@@ -29,6 +28,6 @@ def test_every_sequence_is_in_one_row_that_has_room(data):
 def test_rows_are_those_of_the_plan_where_slots_are_no_limit():
     lengths = np.random.default_rng(0).integers(1, 65, 500)
     plan = longest_pack_first(Histogram.of_lengths(lengths, 64), 5)
-    members = grouping.group(lengths, np.zeros(500, int), 64, 5, 5)
+    members = layout.group(lengths, np.zeros(500, int), 64, 5, 5)
     packs = {tuple(sorted((lengths[row[row >= 0]]).tolist(), reverse=True)) for row in members}
     assert len(members) == plan.rows and packs == set(plan.packs)

@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from official.cli import pack as command
 from official.data import regrouping
-from official.data.packing import creation, parts, rounds, spills
-from official.data.packing.dealing import Dealer, permuted
-from official.data.packing.first_fit import longest_pack_first
-from official.data.packing.plan import Histogram, PackingPlan
+from official.data.packing import creation, rounds
+from official.data.packing.plan import Histogram, PackingPlan, longest_pack_first
+from official.data.packing.rounds import Dealer, permuted
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.encoding import encoders
@@ -80,7 +79,7 @@ def test_files_do_not_depend_on_blocks_or_processes(tmp_path, plain, monkeypatch
     creation.pack_records(creation.Job(plain, str(tmp_path / "b"), num_workers=2))
     monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 1)
     monkeypatch.setattr(rounds, "_ENCODED_ROWS", 7)
-    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
     creation.pack_records(creation.Job(plain, str(tmp_path / "c"), num_workers=1))
     first = contents(str(tmp_path / "a"))
     assert len(first) == 8 and contents(str(tmp_path / "b")) == contents(str(tmp_path / "c")) == first
@@ -95,7 +94,7 @@ def test_regrouping_changes_no_byte_and_opens_few_files(
     creation.pack_records(creation.Job(plain, str(tmp_path / "whole"), num_shards=num_shards))
     monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 32)
     monkeypatch.setattr(inspection.record_files, "_CHECKED_ROWS", 32)
-    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
     monkeypatch.setattr(regrouping, "BITS", bits)
     monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
     merges, opened = [], collections.Counter()
@@ -123,14 +122,14 @@ def test_regrouping_changes_no_byte_and_opens_few_files(
 
 @pytest.mark.parametrize("name, problem", [("cut", "it is cut off"), ("other", "it does not begin as such")])
 def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch, name, problem):
-    write = spills.write_file
+    write = rounds.write_file
 
     def damaging(path, *arguments):
         write(path, *arguments)
         with open(path, "r+b") as file:
             file.truncate(5000) if name == "cut" else file.write(b"other")
 
-    monkeypatch.setattr(spills, "write_file", damaging)
+    monkeypatch.setattr(rounds, "write_file", damaging)
     with pytest.raises(ConfigError, match=rf"000000-00000\.sequences of .*{problem}.*--overwrite"):
         creation.pack_records(creation.Job(plain, str(tmp_path / "out")))
 
@@ -147,12 +146,12 @@ def test_blocks_of_another_version_are_not_gone_on_with(tmp_path, plain, monkeyp
 
 
 def test_small_files_share_a_part_and_large_ones_do_not(monkeypatch):
-    shape = parts.Shape("plain", 8, 2)
-    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 10)
-    found = parts.parts_of(list("abcdef"), [4, 6, 1, 20, 3, 3], shape)
+    shape = rounds.Shape("plain", 8, 2)
+    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 10)
+    found = rounds.parts_of(list("abcdef"), [4, 6, 1, 20, 3, 3], shape)
     assert [[path for path, _ in part.files] for part in found] == [["a", "b"], ["c"], ["d"], ["e", "f"]]
     assert [part.number for part in found] == [0, 1, 2, 3]
-    many = parts.parts_of(list("x" * 10_000), [100_000] * 10_000, shape)  # 1 GB
+    many = rounds.parts_of(list("x" * 10_000), [100_000] * 10_000, shape)  # 1 GB
     assert len(many) == 65 and sum(len(part.files) for part in many) == 10_000
 
 
@@ -160,7 +159,7 @@ def test_small_files_share_a_part_and_large_ones_do_not(monkeypatch):
 def test_an_interrupted_job_is_gone_on_with(tmp_path, plain, monkeypatch, name):
     whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
     creation.pack_records(creation.Job(plain, whole))
-    monkeypatch.setattr(parts, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
     monkeypatch.setattr(regrouping, "BITS", 2)
     monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6)
     task, calls = getattr(rounds, name), []
@@ -253,8 +252,8 @@ def test_a_shard_reads_only_its_part(tmp_path, num_shards, vocabulary):
     examples = dataclasses.replace(examples, input_ids=np.where(examples.input_ids, vocabulary, 0))
     shards, places = np.arange(20) % 3, np.arange(20)
     path = str(tmp_path / "block-0")
-    spills.write_file(path, spills.dealt([examples], shards, places), num_shards)
-    found = spills.read_shard([path], 1, num_shards)
+    rounds.write_file(path, rounds.dealt([examples], shards, places), num_shards)
+    found = rounds.read_shard([path], 1, num_shards)
     assert found.places.tolist() == [1, 4, 7, 10, 13, 16, 19]
     read = found.examples(np.array([6, 0]), LENGTH, MOST).features()
     for name, values in examples.features().items():

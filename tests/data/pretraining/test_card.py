@@ -7,9 +7,9 @@ import pytest
 
 from official.cli.data import card as card_command
 from official.cli.data import inspect as inspect_data
-from official.data.pretraining import card, creation, document_lengths, inspection, pairs, text_facts
-from official.data.pretraining.corpus import TokenizedDocuments
-from official.data.text import document_sample, held_out, languages, preparation
+from official.data.pretraining import card, creation, document_lengths, examples, inspection, text_facts
+from official.data.pretraining.examples import TokenizedDocuments
+from official.data.text import preparation, samples
 from official.data.word_pieces import vocabulary
 from official.io import engines, speeds
 from tests.data.pretraining.test_creation import WORDS, make_text, write
@@ -21,11 +21,11 @@ np = inspection.np
 def _job(tmp_path):
     texts = ",".join(make_text(tmp_path / f"text{number}.txt", 20, seed=number) for number in range(2))
     vocab = write(tmp_path / "vocab.txt", "\n".join(WORDS) + "\n")
-    return creation.Job(texts, str(tmp_path / "out"), vocab, pairs.ExampleRules(32, 4, 2), num_shards=2)
+    return creation.Job(texts, str(tmp_path / "out"), vocab, examples.ExampleRules(32, 4, 2), num_shards=2)
 
 
 def sample_of(texts, task=0, num_tasks=1):
-    sample = document_sample.DocumentSample(task, num_tasks)
+    sample = samples.DocumentSample(task, num_tasks)
     for text in texts:
         sample.look_at(text)
     return sample.documents()
@@ -46,13 +46,13 @@ def test_the_sample_is_the_same_for_any_number_of_workers(job, tmp_path, monkeyp
     for workers in (1, 2):
         folder = tmp_path / f"prepared{workers}"
         preparation.prepare(preparation.Job(job.input_files, str(folder), num_workers=workers))
-        found.add((folder / document_sample.FILE_NAME).read_bytes())
+        found.add((folder / samples.FILE_NAME).read_bytes())
     assert len(found) == 1 and len(json.loads(found.pop())["documents"]) > 10
 
 
 def test_the_sample_does_not_consist_of_documents_that_are_held_out():
     texts = [f"document {number}" for number in range(2000)]
-    held = {text for text in texts if held_out.side_of(text, 0.2) == "eval"}
+    held = {text for text in texts if samples.side_of(text, 0.2) == "eval"}
     assert 20 < len(held.intersection(sample_of(texts))) < 85
 
 
@@ -69,17 +69,17 @@ def test_unknown_words_are_counted():
 
 
 def test_scripts_are_those_of_the_letters():
-    assert languages.scripts_of(["ab 12!", "\u0434a\u6f22"]) == {"Latin": 3, "Cyrillic": 1, "Cjk": 1}
+    assert samples.scripts_of(["ab 12!", "\u0434a\u6f22"]) == {"Latin": 3, "Cyrillic": 1, "Cjk": 1}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="py3langid is not installed")
 def test_languages_are_guessed():
     texts = ["Das ist ein ganz gew\u00f6hnlicher deutscher Satz.", "This is a plain English sentence.", "12"]
-    assert languages.languages_of(texts) == {"de": 1, "en": 1, "too short": 1}
+    assert samples.languages_of(texts) == {"de": 1, "en": 1, "too short": 1}
 
 
 def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(languages, "identifier", lambda: None)
+    monkeypatch.setattr(samples, "identifier", lambda: None)
     speeds.take_rounds()
     manifest = creation.create_pretraining_data(job)
     out = tmp_path / "out"
@@ -108,7 +108,7 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
 def test_documents_are_looked_at_once_before_the_card_where_other_processes_work(job, workers, monkeypatch):
     text_facts._found.cache_clear()
     asked = []
-    monkeypatch.setattr(languages, "identifier", lambda: asked.append(1))
+    monkeypatch.setattr(samples, "identifier", lambda: asked.append(1))
     creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=workers))
     assert len(asked) == workers - 1
     words = vocabulary.load_for_text(job.vocab_file, None)
@@ -122,12 +122,12 @@ def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch
     def fails(_):
         raise ImportError("a broken package")
 
-    monkeypatch.setattr(languages, "identifier", lambda: "broken 1.0")
-    monkeypatch.setattr(languages, "languages_of", fails)
+    monkeypatch.setattr(samples, "identifier", lambda: "broken 1.0")
+    monkeypatch.setattr(samples, "languages_of", fails)
     text_facts._found.cache_clear()
     manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
     assert manifest["instances"] > 0
-    assert "texts" not in document_sample.read(job.output_dir)
+    assert "texts" not in samples.read(job.output_dir)
     with pytest.raises(ImportError, match="broken package"):
         card.gather(job.output_dir, [], vocabulary.load_for_text(job.vocab_file, None))
 
@@ -175,12 +175,12 @@ def test_a_damaged_sample_of_examples_is_left_out(job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(creation.example_sample, "gathered", damage_first)
     creation.create_pretraining_data(job)
-    found = document_sample.read(job.output_dir)
+    found = samples.read(job.output_dir)
     assert found["records"]["files"] == 1 and len(found["examples"]) == 1
 
 
 def test_samples_go_with_the_records_that_they_are_of(job, tmp_path):
     creation.create_pretraining_data(job)
-    assert document_sample.read(job.output_dir)["records"]["record_format"] == "plain"
+    assert samples.read(job.output_dir)["records"]["record_format"] == "plain"
     creation.shard_folder.remove_earlier(job.output_dir)
-    assert document_sample.read(job.output_dir) == {"documents": []}
+    assert samples.read(job.output_dir) == {"documents": []}

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from official.cli.data import eval_set
 from official.data import regrouping
 from official.data.packing import creation as packing
-from official.data.pretraining import blocks, creation, layout, pairs, shard_round, text_round
-from official.data.pretraining import regrouping as of_documents
+from official.data.pretraining import creation, examples, layout, rounds
 from official.data.records import record_formats, schema
 from official.data.records.encoding import example_file
 from official.data.text import read_counts
@@ -73,7 +72,7 @@ def make_text(path, documents: int, seed: int = 0) -> str:
 
 
 def make_job(text, vocab, folder, **changes) -> creation.Job:
-    rules = pairs.ExampleRules(
+    rules = examples.ExampleRules(
         max_seq_length=LONG,
         max_predictions_per_seq=MOST,
         dupe_factor=3,
@@ -297,16 +296,16 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
 ):
     text = make_text(tmp_path / "text.txt", 300)
     monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
-    monkeypatch.setattr(text_round, "BLOCK_TOKENS", 7000)
+    monkeypatch.setattr(rounds, "BLOCK_TOKENS", 7000)
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 40_000)
-    pools, cut, plan_pairs = {}, [], pairs.plan_pairs
+    pools, cut, plan_pairs = {}, [], examples.plan_pairs
 
     def watched(texts, chosen, *rest):
         pools[texts.tokens.tobytes()] = texts.num_documents
         cut.append(len(chosen))
         return plan_pairs(texts, chosen, *rest)
 
-    monkeypatch.setattr(pairs, "plan_pairs", watched)
+    monkeypatch.setattr(examples, "plan_pairs", watched)
     monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)  # it plans a sample
     manifest = creation.create_pretraining_data(
         make_job(text, vocab_file, tmp_path / "out", num_shards=num_shards)
@@ -321,12 +320,12 @@ def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypa
     text = make_text(tmp_path / "text.txt", 300)
     monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 10_000)
-    monkeypatch.setattr(blocks, "_CHUNK_BYTES", 500)
+    monkeypatch.setattr(rounds, "_CHUNK_BYTES", 500)
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "whole"))
     monkeypatch.setattr(regrouping, "BITS", bits)
     monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
-    done, merge = [], of_documents.merge
-    monkeypatch.setattr(of_documents, "merge", lambda *task: done.append(task[1].level) or merge(*task))
+    done, merge = [], rounds.merge
+    monkeypatch.setattr(rounds, "merge", lambda *task: done.append(task[1].level) or merge(*task))
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out"))
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert max(done, default=0) == levels
@@ -368,7 +367,7 @@ def test_a_job_of_the_same_flags_with_other_text_or_other_words_makes_others(tex
 
 KILLED = """
 import importlib, os, sys
-from official.data.pretraining import creation, pairs
+from official.data.pretraining import creation, examples
 module, name, calls = sys.argv[1:4]
 target = importlib.import_module(module)
 original, left = getattr(target, name), int(calls)
@@ -380,7 +379,7 @@ def killed(*arguments, **named):
     return original(*arguments, **named)
 setattr(target, name, killed)
 creation._FEWEST_TASK_BYTES = 5000  # a task for each file
-rules = pairs.ExampleRules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
+rules = examples.ExampleRules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
 job = creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1)
 creation.create_pretraining_data(job)
 """
@@ -390,9 +389,9 @@ creation.create_pretraining_data(job)
 @pytest.mark.parametrize(
     "module, name, call",
     [
-        ("official.data.pretraining.blocks", "write_block", 2),
-        ("official.data.pretraining.text_round", "tokenize_text", 3),
-        ("official.data.pretraining.masking", "build_examples", 3),  # once for the estimate of the disk
+        ("official.data.pretraining.rounds", "write_block", 2),
+        ("official.data.pretraining.rounds", "tokenize_text", 3),
+        ("official.data.pretraining.examples", "build_examples", 3),  # once for the estimate of the disk
         ("official.io.unfinished", "write_json", 7),
     ],
 )
@@ -420,10 +419,8 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
         (tmp_path / "out" / ".unfinished").glob("shard-*.json")
     )  # a shard is done when what was counted of it is there
     made = []
-    write_shard = shard_round._write_shard_records
-    monkeypatch.setattr(
-        shard_round, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest)
-    )
+    write_shard = rounds._write_shard_records
+    monkeypatch.setattr(rounds, "_write_shard_records", lambda *rest: made.append(1) or write_shard(*rest))
     creation.create_pretraining_data(job)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert len(made) == 3 - len(done)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from official.cli.data import inspect as inspect_data
-from official.data.pretraining import creation, inspection, pairs
+from official.data.pretraining import creation, examples, inspection
 from official.data.records import record_files, record_formats, schema
 from official.data.records.encoding import encoders
 from official.data.word_pieces import vocabulary
@@ -34,7 +34,7 @@ def made(tmp_path_factory):
                     text,
                     str(folder / kind),
                     vocab,
-                    pairs.ExampleRules(LONG, MOST, 4, remask=kind == "remask"),
+                    examples.ExampleRules(LONG, MOST, 4, remask=kind == "remask"),
                     record_format=kind,
                     num_shards=2,
                 )

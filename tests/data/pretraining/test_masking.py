@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from official.data.pretraining import corpus, masking, pairs
+from official.data.pretraining import examples as examples_lib
 from official.data.records import schema
 from official.data.word_pieces import vocabulary
 from tests import reference_pretraining
@@ -30,13 +30,13 @@ def make(words):
     def build(dtype=np.uint16, **changes):
         lengths = make_documents()
         tokens = np.random.default_rng(0).integers(5, SIZE, len(lengths.tokens)).astype(dtype)
-        documents = corpus.TokenizedDocuments(tokens, lengths.sentence_starts, lengths.document_starts)
-        rules = pairs.ExampleRules(
+        documents = examples_lib.TokenizedDocuments(tokens, lengths.sentence_starts, lengths.document_starts)
+        rules = examples_lib.ExampleRules(
             **{"max_seq_length": 64, "max_predictions_per_seq": 8, "dupe_factor": 5, **changes}
         )
         chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-        plan = pairs.plan_pairs(documents, chosen, 0 * chosen, rules, np.random.default_rng(1))
-        examples = masking.build_examples(plan, documents, words, rules, np.random.default_rng(1))
+        plan = examples_lib.plan_pairs(documents, chosen, 0 * chosen, rules, np.random.default_rng(1))
+        examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(1))
         original = examples.input_ids.copy()
         row, slot = np.nonzero(examples.features()["masked_lm_weights"])
         original[row, examples.positions[row, slot]] = examples.labels[row, slot]
@@ -103,7 +103,7 @@ def test_masks_are_distributed_as_those_of_the_sequential_rules(make, words):
 
 
 def test_every_set_of_tokens_is_equally_likely():
-    chosen = masking._choose_tokens(np.full(60_000, 5), np.full(60_000, 3), np.random.default_rng(0))
+    chosen = examples_lib._choose_tokens(np.full(60_000, 5), np.full(60_000, 3), np.random.default_rng(0))
     counts = np.bincount(chosen @ (1 << np.arange(5)))
     assert (chosen.sum(axis=1) == 3).all()
     assert np.count_nonzero(counts) == 10 and np.abs(counts[counts > 0] / 6000 - 1).max() < 0.06
@@ -113,8 +113,8 @@ def test_every_set_of_tokens_is_equally_likely():
 def test_rows_of_few_tokens_and_many_masks(words, prob):
     documents = make_documents(2, 4)
     plan = np.array([[0, 1, 5, 1, 0], [0, 3, 30, 20, 1], [1, 10, 40, 2, 0]], np.int32)
-    rules = pairs.ExampleRules(max_seq_length=32, max_predictions_per_seq=20, masked_lm_prob=prob)
-    examples = masking.build_examples(plan, documents, words, rules, np.random.default_rng(0))
+    rules = examples_lib.ExampleRules(max_seq_length=32, max_predictions_per_seq=20, masked_lm_prob=prob)
+    examples = examples_lib.build_examples(plan, documents, words, rules, np.random.default_rng(0))
     assert examples.predictions.tolist() == ([1, 4, 2] if prob == 0.15 else [2, 20, 12])
 
 

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.pretraining import blocks, corpus, pairs
+from official.data.pretraining import examples, rounds
 from official.io.errors import ConfigError
 from tests import reference_pretraining
 
 
-def make_documents(num_documents=40, sentences=30, seed=0) -> corpus.TokenizedDocuments:
+def make_documents(num_documents=40, sentences=30, seed=0) -> examples.TokenizedDocuments:
     """Returns documents whose token number d * 1000 + n says: document d, n-th token."""
     lengths = np.random.default_rng(seed).integers(1, 25, size=(num_documents, sentences))
     tokens = np.concatenate(
         [1000 * document + np.arange(total) for document, total in enumerate(lengths.sum(axis=1))]
     )
-    return corpus.from_sentences(
+    return examples.from_sentences(
         tokens.astype(np.int32), lengths.ravel(), np.repeat(np.arange(num_documents), sentences)
     )
 
 
-def as_lists(documents: corpus.TokenizedDocuments) -> list[list[list[int]]]:
+def as_lists(documents: examples.TokenizedDocuments) -> list[list[list[int]]]:
     sentences = [part.tolist() for part in np.split(documents.tokens, documents.sentence_starts[1:-1])]
     return [
         sentences[first:end] for first, end in zip(documents.document_starts, documents.document_starts[1:])
@@ -34,9 +34,9 @@ def as_lists(documents: corpus.TokenizedDocuments) -> list[list[list[int]]]:
 
 
 def make_plan(documents, seed=1, **rules):
-    rules = pairs.ExampleRules(**rules)
+    rules = examples.ExampleRules(**rules)
     chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
-    return pairs.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, np.random.default_rng(seed))
+    return examples.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, np.random.default_rng(seed))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def test_truncation_equals_removing_token_by_token(a, b, most):
     left_a, left_b = a, b
     while left_a + left_b > most:
         left_a, left_b = (left_a - 1, left_b) if left_a > left_b else (left_a, left_b - 1)
-    assert pairs.kept_lengths(np.array(a), np.array(b), most) == (left_a, left_b)
+    assert examples.kept_lengths(np.array(a), np.array(b), most) == (left_a, left_b)
 
 
 def test_the_second_segment_follows_the_first_or_comes_from_another_document():
@@ -71,13 +71,17 @@ def test_the_second_segment_follows_the_first_or_comes_from_another_document():
 def test_pairs_are_distributed_as_those_of_the_sequential_rules(
     length, short_seq_prob, one_by_one, monkeypatch
 ):
-    monkeypatch.setattr(pairs, "_FEW_LANES", one_by_one)
+    monkeypatch.setattr(examples, "_FEW_LANES", one_by_one)
     documents = make_documents(num_documents=60, sentences=40)
     plan = make_plan(documents, max_seq_length=length, dupe_factor=40, short_seq_prob=short_seq_prob)
     expected = reference_pretraining.make_pairs(
         as_lists(documents), length, 40, short_seq_prob, random.Random(0)
     )
-    a_length, b_length, is_random = plan[:, pairs.A_LENGTH], plan[:, pairs.B_LENGTH], plan[:, pairs.IS_RANDOM]
+    a_length, b_length, is_random = (
+        plan[:, examples.A_LENGTH],
+        plan[:, examples.B_LENGTH],
+        plan[:, examples.IS_RANDOM],
+    )
     reference = np.array([(len(a), len(b), r) for a, b, r in expected])
     assert abs(len(plan) / len(expected) - 1) < 0.02
     assert abs(is_random.mean() - reference[:, 2].mean()) < 4 * np.sqrt(0.5 / len(plan))
@@ -90,7 +94,7 @@ def test_pairs_are_distributed_as_those_of_the_sequential_rules(
             largest_gap(ours, theirs) < 1.63 * np.sqrt(2 / len(plan)) + 0.005
         )  # Kolmogorov and Smirnov, 1 %; pairs of a document are not independent
     used = [
-        np.bincount(documents.tokens[plan[:, pairs.B_START]] // 1000),
+        np.bincount(documents.tokens[plan[:, examples.B_START]] // 1000),
         np.bincount([b[0] // 1000 for _, b, _ in expected]),
     ]
     assert (
@@ -110,7 +114,7 @@ def test_every_token_is_used_and_unused_segments_are_put_back():
     plan = make_plan(
         make_documents(num_documents=2, sentences=200), max_seq_length=512, dupe_factor=1, short_seq_prob=0.0
     )
-    plan = plan[np.argsort(plan[:, pairs.A_START])]
+    plan = plan[np.argsort(plan[:, examples.A_START])]
     position = 0
     for a_start, a_length, b_start, b_length, is_random in plan:
         assert position <= a_start <= position + 24 + 12 * is_random or a_start // 1000 != position // 1000
@@ -134,7 +138,7 @@ def test_duplicates_differ_and_the_seed_decides():
 )
 def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
     with pytest.raises(ConfigError, match=f"--{name}={value} is out of range. Allowed: "):
-        pairs.ExampleRules(**{name: value})
+        examples.ExampleRules(**{name: value})
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -142,7 +146,7 @@ def test_rules_out_of_range_are_errors_that_name_the_flag(name, value):
 
 
 def test_what_has_no_token_is_left_out():
-    documents = corpus.from_sentences(
+    documents = examples.from_sentences(
         np.arange(7, dtype=np.uint16), np.array([4, 0, 1, 0, 0, 2]), np.array([0, 0, 0, 1, 1, 2])
     )
     assert documents.sentence_starts.tolist() == [0, 4, 5, 7] and documents.document_starts.tolist() == [
@@ -152,7 +156,7 @@ def test_what_has_no_token_is_left_out():
     ]
 
 
-def same(a: corpus.TokenizedDocuments, b: corpus.TokenizedDocuments) -> bool:
+def same(a: examples.TokenizedDocuments, b: examples.TokenizedDocuments) -> bool:
     return as_lists(a) == as_lists(b)
 
 
@@ -172,19 +176,19 @@ def test_the_pools_of_all_files_hold_every_document_once(
     keys, half, paths = np.array(keys, np.uint64), len(keys) // 2, []
     documents = make_documents(num_documents=len(keys), sentences=4)
     documents = dataclasses.replace(documents, tokens=documents.tokens.astype(kind))
-    whole = blocks.Sample(documents, keys, np.arange(len(keys), dtype=np.uint8))
+    whole = rounds.Sample(documents, keys, np.arange(len(keys), dtype=np.uint8))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_CHUNK_BYTES", chunk_bytes)
+        patch.setattr(rounds, "_CHUNK_BYTES", chunk_bytes)
         for part in (range(half), range(half), range(half, len(keys))):
             paths.append(str(folder / f"{len(paths)}"))
             own = np.array(part, int) if len(paths) != 2 else np.array([], int)  # a file without documents
-            blocks.write_block(paths[-1], whole.take(own).sorted())
+            rounds.write_block(paths[-1], whole.take(own).sorted())
     bounds = [number * 2**64 // num_pools for number in range(num_pools + 1)]
-    pools = [blocks.read_range(paths, *bound) for bound in zip(bounds, bounds[1:])]
+    pools = [rounds.read_range(paths, *bound) for bound in zip(bounds, bounds[1:])]
     assert [pool.documents.num_documents for pool in pools] == [
         sum(a <= int(key) < b for key in keys) for a, b in zip(bounds, bounds[1:])
     ]
-    found, expected = blocks.concatenate(pools), whole.sorted()
+    found, expected = rounds.concatenate(pools), whole.sorted()
     assert same(found.documents, expected.documents) and found.documents.tokens.dtype == kind
     assert np.array_equal(found.keys, np.sort(keys)) and np.array_equal(found.sources, expected.sources)
 
@@ -192,23 +196,23 @@ def test_the_pools_of_all_files_hold_every_document_once(
 def test_a_damaged_file_of_documents_is_named(tmp_path):
     path = tmp_path / "0.docs"
     documents = make_documents(num_documents=9, sentences=4)
-    blocks.write_block(
-        str(path), blocks.Sample(documents, np.arange(9, dtype=np.uint64), np.zeros(9, np.uint8))
+    rounds.write_block(
+        str(path), rounds.Sample(documents, np.arange(9, dtype=np.uint64), np.zeros(9, np.uint8))
     )
     whole = path.read_bytes()
     for damaged in (b"", whole[:20], whole[:40], whole[:-100], b"x" + whole[1:]):
         path.write_bytes(damaged)
         with pytest.raises(ConfigError, match="0.docs of an unfinished job is damaged .* --overwrite"):
-            blocks.read_range([str(path)], *blocks.ALL_KEYS)
+            rounds.read_range([str(path)], *rounds.ALL_KEYS)
 
 
 def test_pairs_come_in_the_order_of_their_ranks():
-    documents, rules = make_documents(), pairs.ExampleRules(max_seq_length=64)
+    documents, rules = make_documents(), examples.ExampleRules(max_seq_length=64)
     chosen, ranks = np.array([5, 3, 5, 9]), np.array([1, 0, 2, 1])
-    plan = pairs.plan_pairs(documents, chosen, ranks, rules, np.random.default_rng(1))
-    origin = documents.tokens[plan[:, pairs.A_START]] // 1000
+    plan = examples.plan_pairs(documents, chosen, ranks, rules, np.random.default_rng(1))
+    origin = documents.tokens[plan[:, examples.A_START]] // 1000
     changes = np.flatnonzero(np.diff(np.isin(origin, [3]).astype(int)))
     assert len(changes) == 1 and origin[0] == 3 and set(origin) == {3, 5, 9}
     last_9 = np.flatnonzero(origin == 9)[-1]
     assert (origin[:last_9] == 5).any() and (origin[last_9 + 1 :] == 5).all()
-    assert not len(pairs.plan_pairs(documents, chosen[:0], ranks[:0], rules, np.random.default_rng(1)))
+    assert not len(examples.plan_pairs(documents, chosen[:0], ranks[:0], rules, np.random.default_rng(1)))

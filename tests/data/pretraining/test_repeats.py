@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official.data.pretraining.repeats import Repeats, mixed
+from official.data.pretraining.summary import Repeats, mixed
 
 
 def hashes(values) -> np.ndarray:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.data import regrouping
 from official.data.pipeline import TrainingOrder
-from official.data.pretraining import blocks, creation, disk_needs, layout, pairs, remaining, text_round
+from official.data.pretraining import creation, disk_needs, examples, layout, rounds
 from official.data.records import record_batches, record_files, schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
@@ -34,7 +34,7 @@ def write_documents(path, numbers, words: int = 9) -> str:
 
 
 def make_job(text, vocab_file, folder, dupe_factor=1, **changes) -> creation.Job:
-    rules = pairs.ExampleRules(LONG, MOST, dupe_factor, masked_lm_prob=0.0)
+    rules = examples.ExampleRules(LONG, MOST, dupe_factor, masked_lm_prob=0.0)
     named = {"num_workers": 1, "sentence_splitting": "never", "num_shards": 3, **changes}
     return creation.Job(str(text), str(folder), vocab_file, rules, **named)
 
@@ -83,8 +83,8 @@ def test_equal_documents_are_kept_once_wherever_they_meet(vocab_file, tmp_path, 
 
 def test_documents_of_one_key_and_other_content_are_kept():
     ids, lengths, owners = np.arange(12, dtype=np.uint16) // 6, np.array([3, 3, 2, 4]), np.array([0, 0, 1, 1])
-    texts = creation.text_round.corpus.from_sentences(np.append(ids[:6], ids[:6]), lengths, owners)
-    sample = blocks.Sample(texts, np.zeros(2, np.uint64), np.zeros(2, np.uint8))
+    texts = examples.from_sentences(np.append(ids[:6], ids[:6]), lengths, owners)
+    sample = rounds.Sample(texts, np.zeros(2, np.uint64), np.zeros(2, np.uint8))
     assert len(sample.without_duplicates()[0].keys) == 2  # other sentences
     twice = sample.take(np.array([0, 1, 0, 1, 1]))
     kept, others = twice.without_duplicates()
@@ -92,7 +92,7 @@ def test_documents_of_one_key_and_other_content_are_kept():
 
 
 def test_too_few_documents_that_differ_are_an_error(vocab_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_round, "BLOCK_TOKENS", 1)
+    monkeypatch.setattr(rounds, "BLOCK_TOKENS", 1)
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 30)
     text = write_documents(tmp_path / "text", [3, 3, 3, 3])
     with pytest.raises(ConfigError, match="holds 1 document, expected at least 2.*--drop_duplicates"):
@@ -148,24 +148,24 @@ def test_a_sample_of_the_keys_tells_what_is_left(monkeypatch):
     """Of 20,000 documents of one source half are in the other one, too, in tasks of any size."""
     rng = np.random.default_rng(0)
     keys = rng.integers(2**64, size=20_000, dtype=np.uint64)
-    monkeypatch.setattr(remaining, "_LISTED", 10_000)
+    monkeypatch.setattr(rounds, "_LISTED", 10_000)
 
     def listed(own: np.ndarray) -> dict:
         tokens = np.full(len(own), 7)
-        documents = text_round.corpus.from_sentences(np.zeros(7 * len(own)), tokens, np.arange(len(own)))
-        key_list = remaining.KeyList(8)
-        key_list.add(blocks.Sample(documents, own, np.zeros(len(own))))
+        documents = examples.from_sentences(np.zeros(7 * len(own)), tokens, np.arange(len(own)))
+        key_list = rounds.KeyList(8)
+        key_list.add(rounds.Sample(documents, own, np.zeros(len(own))))
         return json.loads(json.dumps(key_list.to_json()))
 
     tasks = [(0, listed(part)) for part in np.split(keys, [100, 9000])]
     tasks += [(1, listed(part)) for part in np.split(rng.permutation(keys)[:10_000], 4)]
     tasks += [(1, listed(rng.integers(2**64, size=10_000, dtype=np.uint64)))]
     assert sum(len(own["keys"]) for _, own in tasks) < 10_000
-    left = remaining.tokens_left([140_000, 140_000], tasks)
+    left = rounds.tokens_left([140_000, 140_000], tasks)
     assert left[0] == 140_000 and left[1] == pytest.approx(70_000, rel=0.1)
-    monkeypatch.setattr(remaining, "_LISTED", 10**6)
+    monkeypatch.setattr(rounds, "_LISTED", 10**6)
     tasks = [(0, listed(keys[:100])), (1, listed(np.append(keys[50:150], keys[:1]))), (2, listed(keys[:0]))]
-    assert remaining.tokens_left([700, 707, 0], tasks) == [700, 350, 0]
+    assert rounds.tokens_left([700, 707, 0], tasks) == [700, 350, 0]
 
 
 @pytest.mark.parametrize(
@@ -241,13 +241,13 @@ def test_the_disk_that_is_needed_is_known_within_a_quarter(
     job = make_job(path, vocab_file, tmp_path / "out", dupe_factor=2, record_format=record_format)
     words = vocabulary.load_vocabulary(vocab_file)
     needs = disk_needs.estimate(job, {str(path): path.stat().st_size}, 1, words)
-    kept, write_shard = [], creation.shard_round.write_shard
+    kept, write_shard = [], rounds.write_shard
 
     def watched(job, grouping, *rest):
-        kept.extend(os.path.getsize(file) for file in grouping.paths(*blocks.ALL_KEYS) if not kept)
+        kept.extend(os.path.getsize(file) for file in grouping.paths(*rounds.ALL_KEYS) if not kept)
         write_shard(job, grouping, *rest)
 
-    monkeypatch.setattr(creation.shard_round, "write_shard", watched)
+    monkeypatch.setattr(rounds, "write_shard", watched)
     manifest = creation.create_pretraining_data(job)
     assert needs.text == pytest.approx(len(data), rel=0.05)
     assert needs.records == pytest.approx(sum(manifest["file_bytes"].values()), rel=0.25)

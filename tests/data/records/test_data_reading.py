@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
-from official.data.records import interleaving, record_batches, record_counts, record_formats, row_counts
+from official.data.records import record_batches, record_counts, record_formats, row_counts
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.encoding import compact as encoding
@@ -161,7 +161,7 @@ def test_a_place_found_by_arithmetic_is_that_of_the_reading(records_of, cycle, p
 
     whole = read(range(len(records_of)), [0] * len(records_of))
     for passed in range(sum(records_of)):
-        place = interleaving.find_place(records_of, cycle, part, passed)
+        place = streams_lib.interleaved_position(records_of, cycle, part, passed)
         if passed % 5 == 0:
             assert read(*zip(*place.files), place.group)[place.cut :] == whole[passed:]
         assert (

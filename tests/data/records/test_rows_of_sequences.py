@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from official.data import synthetic
-from official.data.packing.algorithms import make_plan
+from official.data.packing.algorithms import plan_by_algorithm
 from official.data.packing.plan import Histogram
 from official.data.pipeline import MOST_STREAMS, TrainingOrder
 from official.data.pretraining.examples import Examples
@@ -218,10 +218,10 @@ def test_small_buffers_lose_little(monkeypatch):
     """A thousand sequences of Wikipedia's lengths, at a time: within 1 % of one plan of all."""
     lengths = np.random.default_rng(0).integers(20, 513, 4096)
     lengths[:1024] = 512
-    whole = make_plan(Histogram.of_lengths(lengths, 512), "lpfhp", 12).plan
+    whole = plan_by_algorithm(Histogram.of_lengths(lengths, 512), "lpfhp", 12).plan
     order = np.random.default_rng(1).permutation(lengths)
     packs = sum(
-        make_plan(Histogram.of_lengths(order[first : first + 1024], 512), "lpfhp", 12).plan.rows
+        plan_by_algorithm(Histogram.of_lengths(order[first : first + 1024], 512), "lpfhp", 12).plan.rows
         for first in range(0, 4096, 1024)
     )
     assert whole.rows / packs > 0.99

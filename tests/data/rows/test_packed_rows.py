@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official.data.pipeline import TrainingOrder
-from official.data.rows import packed_order, token_rows
+from official.data.rows import token_rows
 from official.io.errors import ConfigError
 
 SEQUENCES, ROW, PLACES, BATCH = 203, 64, 4, 8
@@ -26,7 +26,7 @@ def _rows():
 
 @pytest.fixture(scope="module", name="plan")
 def _plan(rows):
-    return packed_order.make_plan(rows.lengths, ROW, PLACES)
+    return token_rows.make_plan(rows.lengths, ROW, PLACES)
 
 
 @pytest.fixture(scope="module", name="steps")
@@ -166,8 +166,8 @@ def test_a_set_without_sequences_is_empty_and_a_long_sequence_is_refused():
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=60), st.integers(1, 6))
 def test_planned_rows_hold_each_sequence_and_no_more_than_fits(lengths, places):
     lengths = np.array(lengths)
-    plan = packed_order.make_plan(lengths, 16, places)
-    rows = packed_order.fixed(lengths, packed_order.ranks(plan, places))
+    plan = token_rows.make_plan(lengths, 16, places)
+    rows = token_rows.fixed(lengths, token_rows.ranks(plan, places))
     assert rows.shape == (plan.rows, places) and sorted(rows[rows >= 0]) == list(range(len(lengths)))
     assert (np.where(rows >= 0, lengths[rows], 0).sum(axis=1) <= 16).all()
     assert (rows[:, 0] >= 0).all()  # places are taken from the first one on

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from official.data.squad import answers, evaluation, features, max_context, squad_files
+from official.data.squad import answers, evaluation, features, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.io.errors import ConfigError
 from tests import reference_squad
 
@@ -135,7 +135,7 @@ def assert_as_plain(data, made, logits, rules):
     found = answers.answer_questions(*logits, made, data, rules)
     context_of, may_start, may_end = (
         made.first_pieces - made.first_lengths,
-        max_context.is_max_context(made),
+        answers.is_max_context(made),
         made.is_context(),
     )
     start_logits, end_logits = (values.astype(float).tolist() for values in logits)
@@ -213,7 +213,7 @@ def test_a_piece_starts_an_answer_in_the_window_that_shows_it_best():
     data, made = make((LONG_CONTEXT, "who?"))
     assert len(made) > 5
     row = 2
-    worst = np.flatnonzero(made.is_context()[row] & ~max_context.is_max_context(made)[row])
+    worst = np.flatnonzero(made.is_context()[row] & ~answers.is_max_context(made)[row])
     start, end = np.zeros((2, *made.input_ids.shape), np.float32)
     start[row, worst] = end[row, worst] = 9
     begins = made.piece_begins[made.first_pieces[row] - made.first_lengths[row] + worst]

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from official.data.squad import cache, context_words, features, max_context, squad_files
+from official.data.squad import answers, cache, features, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
-from official.data.word_pieces.tokenization import Tokenizer
+from official.data.word_pieces.wordpiece import Tokenizer
 from official.io.errors import ConfigError
 from tests import reference_squad, reference_wordpiece
 from tests.conftest import ROOT, TEST_DATA
@@ -345,7 +345,7 @@ def spans(word, vocabulary=VOCABULARY):
     pieces = [
         vocabulary.words[number] for number in reference_wordpiece.tokenize(word, vocabulary.ids, lower)
     ]
-    begins, ends = context_words.align(word, pieces, lower)
+    begins, ends = features.align(word, pieces, lower)
     return [(piece, word[begin:end]) for piece, begin, end in zip(pieces, begins, ends)]
 
 
@@ -402,14 +402,14 @@ def test_pieces_of_cased_words_know_their_characters(word, expected):
 def test_two_pieces_may_share_a_character():
     hangul = vocabulary_lib.Vocabulary((*vocabulary_lib.SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab"), "")
     assert [text for _, text in spans("한", hangul)] == ["한"] * 3
-    found, _ = context_words.tokenize(
+    found, _ = features.tokenize(
         ["\u200b\u200b한"], [], Tokenizer(hangul), hangul
     )  # three characters, and three in normal form
     assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == ([2] * 3, [3] * 3)
 
 
 def test_pieces_that_do_not_follow_from_the_word_get_all_of_it():
-    assert context_words.align("abc", ["x", "##y", "z"]) == ([0, 0, 0], [3, 3, 3])
+    assert features.align("abc", ["x", "##y", "z"]) == ([0, 0, 0], [3, 3, 3])
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=200)
@@ -423,7 +423,7 @@ def test_the_characters_of_a_piece_are_tokenized_to_it(word):
             everything.ids.setdefault(piece, len(everything.ids))
     everything.words = list(everything.ids)
     found = spans(word, everything)
-    begins, ends = context_words.align(word, [piece for piece, _ in found])
+    begins, ends = features.align(word, [piece for piece, _ in found])
     assert (
         begins == sorted(begins)
         and ends == sorted(ends)
@@ -483,7 +483,7 @@ def assert_as_published(data, vocabulary, rules):
     assert len(made) == len(expected)
     batch = made.batch(slice(None)) | {
         "question": made.question_numbers,
-        "is_max_context": max_context.is_max_context(made),
+        "is_max_context": answers.is_max_context(made),
         "is_context": made.is_context(),
     }
     for name in expected[0] if expected else ():
@@ -709,7 +709,7 @@ def test_a_context_of_100_kilobytes_is_cut_into_windows_that_hold_all_of_it(squa
         ),
     )
     made = features.make_features(data, VOCABULARY, features.WindowRules())
-    assert max_context.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
+    assert answers.is_max_context(made)[made.question_numbers == 0].sum() == 7200 * 5
     np.testing.assert_array_equal(made.first_pieces[:-1], 128 * np.arange(len(made) - 1))
     assert {tuple(answer_in(made, row)) for row in np.flatnonzero(made.start_positions[:-1])} == {("sat",)}
     assert answer_in(made, len(made) - 1) == ["[UNK]"]
@@ -782,7 +782,7 @@ def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, mess
 
 def test_a_context_is_tokenized_word_by_word():
     tokenizer = Tokenizer(VOCABULARY)
-    found, others = context_words.tokenize(
+    found, others = features.tokenize(
         ["the cat\tzoo-the", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY
     )
     assert [VOCABULARY.words[number] for number in found.pieces] == [

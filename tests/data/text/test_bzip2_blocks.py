@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.text import bzip2_blocks, text_kinds
+from official.data.text import text_files
 from official.data.text.documents import ReadCounts, read_splits
 from official.data.text.text_files import Split, plan_tasks
 from official.io import files
@@ -82,7 +82,7 @@ def whole_of(path):
 def test_each_block_can_be_a_split(packed_files):
     path = packed_files[0][0]
     with open(path, "rb") as file:
-        places = [place for place, _ in bzip2_blocks.Blocks(file, 0)]
+        places = [place for place, _ in text_files.Blocks(file, 0)]
     assert len(places) > 5 and places[0] == 4
     found, counts = read_parts(path, [0, *places[1:]])
     assert (found, counts) == whole_of(path)
@@ -100,7 +100,7 @@ def test_a_line_that_starts_with_a_block_and_a_document_of_many_blocks(tmp_path)
     whole = read(path, splitting="never")
     assert len(whole[0]) == 3
     with open(path, "rb") as file:
-        places = [place for place, _ in bzip2_blocks.Blocks(file, 0)]
+        places = [place for place, _ in text_files.Blocks(file, 0)]
     for place in places[1:]:
         assert read_parts(path, [0, place]) == whole
     assert read_parts(path, list(range(0, len(packed), 997))) == whole
@@ -123,9 +123,9 @@ def test_marks_are_found_at_every_bit(bits):
     noise = random.Random(bits).randbytes(5000)
     data = noise + shift(_BLOCK_MAGIC, bits) + noise + shift(bytes.fromhex("177245385090"), bits) + b"\1"
     expected = [(8 * 5000 + bits, False), (8 * 10007 + bits, True)]
-    assert [tuple(mark) for mark in bzip2_blocks.find_marks(data)] == expected
-    assert bzip2_blocks.find_marks(_BLOCK_MAGIC) == [(0, False)] and not bzip2_blocks.find_marks(b"")
-    assert not bzip2_blocks.find_marks(data[:5005])
+    assert [tuple(mark) for mark in text_files.find_marks(data)] == expected
+    assert text_files.find_marks(_BLOCK_MAGIC) == [(0, False)] and not text_files.find_marks(b"")
+    assert not text_files.find_marks(data[:5005])
 
 
 @pytest.mark.parametrize("kind", ["block", "end"])
@@ -133,16 +133,16 @@ def test_marks_inside_of_blocks_are_none(packed_files, kind, monkeypatch):
     """False marks are told by decompressing: here every block has three."""
     path = packed_files[0][0]
     with open(path, "rb") as file:
-        places = [8 * place for place, _ in bzip2_blocks.Blocks(file, 0)]
-    find, false = bzip2_blocks.find_marks, [places[2] + 40_001, places[2] + 40_100, places[4] + 80_000]
+        places = [8 * place for place, _ in text_files.Blocks(file, 0)]
+    find, false = text_files.find_marks, [places[2] + 40_001, places[2] + 40_100, places[4] + 80_000]
     originals = open(path, "rb").read()
 
     def with_false_ones(data):
         start = originals.find(bytes(data)) * 8 if data else 0
-        more = [bzip2_blocks._Mark(bit - start, kind == "end") for bit in false]
+        more = [text_files._Mark(bit - start, kind == "end") for bit in false]
         return sorted(find(data) + [mark for mark in more if 0 <= mark.bit <= 8 * len(data) - 48])
 
-    monkeypatch.setattr(bzip2_blocks, "find_marks", with_false_ones)
+    monkeypatch.setattr(text_files, "find_marks", with_false_ones)
     whole = whole_of(path)
     assert read_parts(path, [0]) == whole
     for bit in false:
@@ -154,7 +154,7 @@ def test_damage_is_found_whatever_the_splits(packed_files, tmp_path):
     original = open(packed_files[0][0], "rb").read()
     draw = random.Random(5)
     with open(packed_files[0][0], "rb") as file:
-        places = [place for place, _ in bzip2_blocks.Blocks(file, 0)]
+        places = [place for place, _ in text_files.Blocks(file, 0)]
     spots = [*(draw.randrange(4, len(original) - 10) for _ in range(6)), places[2] + 2, places[3] + 8]
     for spot in spots:
         damaged = bytearray(original)
@@ -178,14 +178,14 @@ def test_truncation_is_found_whatever_the_splits(packed_files, tmp_path, cut):
 
 
 def test_zeros_in_place_of_a_rest_are_damage_and_are_not_kept(packed_files, monkeypatch):
-    monkeypatch.setattr(bzip2_blocks, "_MOST_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(text_files, "_MOST_BLOCK_BYTES", 1 << 20)
     original = open(packed_files[0][0], "rb").read()
     file = io.BytesIO(original[: len(original) // 2] + bytes(8_000_000))
-    blocks = bzip2_blocks.Blocks(file, 0)
-    with pytest.raises(bzip2_blocks.DamagedError, match="cannot be decompressed"):
+    blocks = text_files.Blocks(file, 0)
+    with pytest.raises(text_files.DamagedError, match="cannot be decompressed"):
         list(blocks)
     assert blocks._packed.end < 4_000_000
-    behind = bzip2_blocks.Blocks(file, len(original))
+    behind = text_files.Blocks(file, len(original))
     assert list(behind) == [] and len(behind._packed._data) < 1_000_000
 
 
@@ -199,16 +199,16 @@ def test_text_that_is_not_utf8_is_refused_in_its_split(packed_files, tmp_path):
     path = write(tmp_path / "a.bz2", bz2.compress(text_of(1, 20) + b"\n\xff" * 20_000 + text_of(2, 20), 1))
     with pytest.raises(ConfigError, match="a.bz2 is not UTF-8 text"):
         read_parts(path, [0, 100_000])
-    assert text_kinds.MOST_UNDECODABLE == 0.01
+    assert text_files.MOST_UNDECODABLE == 0.01
 
 
 def test_blocks_are_read_once_each(packed_files, monkeypatch):
     """A split costs the blocks that are its own, the one behind, and the beginning of the file."""
-    path, count, decompress = packed_files[0][0], [], bzip2_blocks._decompress
-    monkeypatch.setattr(bzip2_blocks, "_decompress", lambda *given: count.append(1) or decompress(*given))
+    path, count, decompress = packed_files[0][0], [], text_files._decompress
+    monkeypatch.setattr(text_files, "_decompress", lambda *given: count.append(1) or decompress(*given))
     size = os.path.getsize(path)
     with open(path, "rb") as file:
-        blocks = len(list(bzip2_blocks.Blocks(file, 0)))
+        blocks = len(list(text_files.Blocks(file, 0)))
     count.clear()
     read_parts(path, [0, size // 2])
     assert blocks <= len(count) <= blocks + 2
@@ -217,4 +217,4 @@ def test_blocks_are_read_once_each(packed_files, monkeypatch):
 def test_a_split_without_a_block(tmp_path):
     path = write(tmp_path / "a", bz2.compress(b"One line.\n"))
     assert read_parts(path, [0, 10, 20])[0] == [["One line."]]
-    assert list(bzip2_blocks.Blocks(io.BytesIO(bz2.compress(b"")), 0)) == []
+    assert list(text_files.Blocks(io.BytesIO(bz2.compress(b"")), 0)) == []

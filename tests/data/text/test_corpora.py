@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from official.cli import vocab
 from official.cli.data import create, prepare
-from official.data.text import json_text, preparation, text_files
+from official.data.text import documents, preparation, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.io.errors import ConfigError
 from tests.data.text.test_bzip2_blocks import read_parts
@@ -81,7 +81,7 @@ def test_an_array_without_the_field_is_an_error(tmp_path):
 def test_lines_without_the_field_among_others_are_skipped(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"x": 1}\n{"text": "One."}\n{"text": null}\n[1]\n')
     assert read(path, "text")[0] == [["One."]] and read(path, "text")[1].skipped_lines == 3
-    assert json_text.page_of(["text"], "text") is None
+    assert documents.page_of(["text"], "text") is None
 
 
 def test_preparation_and_vocabularies_take_the_field(tmp_path):

@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from official.data.text import documents as documents_lib
-from official.data.text import lines, sentences, text_files, text_kinds
+from official.data.text import sentences, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.data.text.text_files import Split, plan_tasks
 from official.io import files
@@ -498,7 +498,7 @@ def test_splits_of_any_size_hold_the_documents_and_counts_of_the_file(
 ):
     path = write(tmp_path_factory.getbasetemp() / "split.txt", content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_kinds, "MOST_UNDECODABLE", 1.0)
+        patch.setattr(text_files, "MOST_UNDECODABLE", 1.0)
         if tight:
             patch.setattr(documents_lib, "_MOST_LINE_BYTES", 16)
             patch.setattr(documents_lib, "_MOST_CHARACTERS", 20)
@@ -589,12 +589,12 @@ def test_many_small_files_are_split_together_and_opened_once(tmp_path, monkeypat
 
 def test_a_split_reads_no_further_than_it_must():
     file = io.BytesIO(b"One.\n\nTwo.\n" + b"Long. " * 200_000)
-    assert list(lines.read_blocks(file, Split("a", 20, 50), 10)) == [] and file.tell() < 100
+    assert list(text_files.read_blocks(file, Split("a", 20, 50), 10)) == [] and file.tell() < 100
 
 
 def read_lines(text: bytes, most_bytes: int) -> list[tuple[int | None, bytes]]:
-    blocks = lines.read_blocks(io.BytesIO(text), Split("a"), most_bytes)
-    return [line for place, block in blocks for line in lines.each_of(block, place)]
+    blocks = text_files.read_blocks(io.BytesIO(text), Split("a"), most_bytes)
+    return [line for place, block in blocks for line in text_files.each_of(block, place)]
 
 
 def test_pieces_of_lines_are_the_file_and_no_longer_than_allowed():
@@ -608,7 +608,7 @@ def test_pieces_of_lines_are_the_file_and_no_longer_than_allowed():
 def test_lines_are_whole_wherever_a_block_ends(lengths, block_bytes, most_bytes, ends):
     text = b"".join(b"ab " * length + b"\n" for length in lengths) + b"last" * (not ends)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
         found = read_lines(text, most_bytes)
     assert b"".join(line for _, line in found) == text
     assert all(0 < len(line) <= most_bytes for _, line in found)

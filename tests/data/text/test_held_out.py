@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official.data.pretraining import creation, pairs
-from official.data.text import documents, held_out, preparation, read_counts, sentences
+from official.data.pretraining import creation, examples
+from official.data.text import documents, preparation, read_counts, samples, sentences
 from official.io.errors import ConfigError
 
 SHARE = 0.3
@@ -50,7 +50,7 @@ def joined(texts) -> bytes:
 
 
 def test_a_document_stays_on_its_side_whatever_is_done_to_the_files(tmp_path, monkeypatch):
-    expected = {plain([text]) for text in TEXTS if held_out.side_of(text, SHARE) == "eval"}
+    expected = {plain([text]) for text in TEXTS if samples.side_of(text, SHARE) == "eval"}
     assert 8 < len(expected) < 30
     one = write_files(tmp_path / "one", {"a.txt": joined(TEXTS)})
     assert held_out_of(one) == held_out_of(one, "always") == held_out_of(one, "never") == expected
@@ -69,7 +69,7 @@ def test_a_document_stays_on_its_side_whatever_is_done_to_the_files(tmp_path, mo
 
 def test_the_smaller_share_is_part_of_the_larger_one():
     sides = {
-        share: {text for text in TEXTS if held_out.side_of(text, share) == "eval"}
+        share: {text for text in TEXTS if samples.side_of(text, share) == "eval"}
         for share in (0.05, 0.3, 0.6)
     }
     assert sides[0.05] < sides[0.3] < sides[0.6]
@@ -85,17 +85,17 @@ def make_job(tmp_path, words, **changes) -> creation.Job:
     vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
     text = tmp_path / "text.txt"
     text.write_bytes(joined(TEXTS))
-    rules = pairs.ExampleRules(32, 3, 1)
+    rules = examples.ExampleRules(32, 3, 1)
     return creation.Job(str(text), str(folder), str(vocab), rules, num_shards=2, **changes)
 
 
 def test_records_are_made_of_one_side_whatever_the_vocabulary(tmp_path):
-    wanted = sum(held_out.side_of(text, SHARE) == "eval" for text in TEXTS)
+    wanted = sum(samples.side_of(text, SHARE) == "eval" for text in TEXTS)
     digits = [prefix + digit for digit in "0123456789" for prefix in ("", "##")]
     for words in (WORDS, WORDS + digits):
         made = {
             side: creation.create_pretraining_data(make_job(tmp_path, words, eval_share=SHARE, side=side))
-            for side in held_out.SIDES
+            for side in samples.SIDES
         }
         assert made["eval"]["documents"] == wanted == made["train"]["other_side_documents"]
         assert made["train"]["documents"] == 60 - wanted == made["eval"]["other_side_documents"]
@@ -108,12 +108,12 @@ def test_records_are_made_of_one_side_whatever_the_vocabulary(tmp_path):
 def test_blocks_of_lines_are_taken_apart_into_documents(made):
     lines = sentences.Lines(
         "".join(f"{sentence}\n" for document in made for sentence in document).encode(),
-        held_out.np.array([len(document) for document in made], int),
+        samples.np.array([len(document) for document in made], int),
     )
     expected = ["".join(f"{sentence}\n" for sentence in document).encode() for document in made]
-    assert held_out.document_texts(lines) == expected
+    assert samples.document_texts(lines) == expected
     counts: collections.Counter = collections.Counter()
-    parts = [list(held_out.of_side(iter([lines]), side, 0.5, counts)) for side in held_out.SIDES]
+    parts = [list(samples.of_side(iter([lines]), side, 0.5, counts)) for side in samples.SIDES]
     assert sum(len(part.counts) for (part,) in parts) == len(made)
     assert sum(len(part.text) for (part,) in parts) == len(lines.text)
     assert counts["other_side_documents"] == sum(map(bool, made))

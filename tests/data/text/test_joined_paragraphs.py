@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official.data import compiled
-from official.data.text import joined_paragraphs
+from official.data.text import sentences as sentences_lib
 
 END = "\u2029"
 USUAL = st.sampled_from(["One.", "\u201cTwo", "\u2026"])
@@ -20,10 +20,10 @@ def both(split, paragraphs):
     """Returns what the library finds, after a comparison with what is found without."""
     if compiled.library() is None:
         pytest.skip("there is no C++ compiler")
-    found = joined_paragraphs.taken_apart(split, paragraphs)
+    found = sentences_lib.taken_apart(split, paragraphs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "library", lambda: None)
-        other = joined_paragraphs.taken_apart(split, paragraphs)
+        other = sentences_lib.taken_apart(split, paragraphs)
     assert (found is None) == (other is None)
     if found:
         assert found.text == other.text
@@ -41,7 +41,7 @@ def test_with_and_without_the_library(lines, missing):
 @THOROUGH
 @given(sentences=st.lists(st.lists(SENTENCES, min_size=1), max_size=6))
 def test_each_paragraph_gets_its_sentences_back(sentences):
-    split = joined_paragraphs.joined(map("\n".join, sentences)).removesuffix("\n").encode()
+    split = sentences_lib.joined(map("\n".join, sentences)).removesuffix("\n").encode()
     found = both(split, len(sentences))
     assert found.counts.tolist() == list(map(len, sentences))
     begins = [0, *found.ends.tolist()]

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from official.data.text import mediawiki
+from official.data.text import documents as documents_lib
 from official.io.errors import ConfigError
 from tests.data.text.mediawiki_dump import make_dump, page
 from tests.data.text.test_bzip2_blocks import read_parts
@@ -90,7 +90,7 @@ def test_pages_that_cannot_be_read_are_counted(tmp_path, monkeypatch):
     path = write(tmp_path / "dump", "<mediawiki>\n" + good + broken + endless + good + endless)
     documents, counts = read(path)
     assert documents == [["A text.", "Another one."]] * 2 and counts.unreadable_pages == 3
-    monkeypatch.setattr(mediawiki, "_MOST_PAGE_CHARACTERS", 500)
+    monkeypatch.setattr(documents_lib, "_MOST_PAGE_CHARACTERS", 500)
     path = write(tmp_path / "dump", "<mediawiki>\n" + page("Large", "text\n" * 200, 1) + good)
     counts = read(path)[1]
     assert (counts.unreadable_pages, counts.documents) == (1, 1)
@@ -99,7 +99,7 @@ def test_pages_that_cannot_be_read_are_counted(tmp_path, monkeypatch):
     def fail(*given):
         raise IndexError
 
-    monkeypatch.setattr(mediawiki, "_cleaner", lambda: fail)
+    monkeypatch.setattr(documents_lib, "_cleaner", lambda: fail)
     assert read(write(tmp_path / "one", "<mediawiki>\n" + good))[1].unreadable_pages == 1
 
 
@@ -130,7 +130,7 @@ def test_the_index_beside_a_dump_holds_no_text(tmp_path):
 
 
 def test_a_dump_without_the_extractor_says_what_to_install(tmp_path, monkeypatch):
-    mediawiki._cleaner.cache_clear()
+    documents_lib._cleaner.cache_clear()
     monkeypatch.setitem(sys.modules, "wikiextractor", None)
     with pytest.raises(ConfigError, match=r"a MediaWiki dump needs .* pip install '\.\[wikipedia\]'"):
         read(write(tmp_path / "dump", make_dump(1)))

@@ -12,7 +12,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from official.data.text import json_array, text_files
+from official.data.text import documents as documents_lib
+from official.data.text import text_files
 from official.data.text.documents import ReadCounts
 from official.io import files
 from official.io.errors import ConfigError
@@ -153,7 +154,7 @@ READ = [["Mr. Smith came.", "He left."], ["Na\u00efve \U0001f600."], ['Only "tex
 )
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_an_array_of_objects_and_texts_is_read_like_json_lines(tmp_path, dump, chunk, monkeypatch):
-    monkeypatch.setattr(json_array, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(documents_lib, "_CHUNK_BYTES", chunk)
     path = write(tmp_path / "a.json", dump([*PAGES, 3.25, None, {"title": "no text"}]))
     documents, counts = read(path)
     assert (
@@ -197,15 +198,15 @@ def test_memory_is_bounded_for_an_array_of_24_megabytes(tmp_path):
     path = write(tmp_path / "a.json", json.dumps([{"text": "words and " * 1000}] * 2400))
     with open(path, "rb") as file:
         tracemalloc.start()
-        count = sum(1 for _ in json_array.read_elements(file, path, ReadCounts()))
+        count = sum(1 for _ in documents_lib.read_elements(file, path, ReadCounts()))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert count == 2400 and peak < 12e6
 
 
 def test_an_element_that_is_too_long_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_array, "_MOST_ELEMENT_CHARACTERS", 100)
-    monkeypatch.setattr(json_array, "_CHUNK_BYTES", 50)
+    monkeypatch.setattr(documents_lib, "_MOST_ELEMENT_CHARACTERS", 100)
+    monkeypatch.setattr(documents_lib, "_CHUNK_BYTES", 50)
     with pytest.raises(ConfigError, match="element 2: it has more than 100 characters"):
         read(write(tmp_path / "a.json", json.dumps(["a", "x" * 1000])))
 

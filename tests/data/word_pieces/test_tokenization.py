@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.word_pieces import tokenization
+from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
 from tests import reference_wordpiece
 from tests.conftest import ROOT, TEST_DATA
@@ -106,9 +106,7 @@ def expected_ids(vocabulary: Vocabulary, texts: list[str]) -> list[list[int]]:
     ]
 
 
-def assert_equals_the_rules(
-    tokenizer: tokenization.Tokenizer, vocabulary: Vocabulary, texts: list[str]
-) -> None:
+def assert_equals_the_rules(tokenizer: wordpiece.Tokenizer, vocabulary: Vocabulary, texts: list[str]) -> None:
     ids, lengths = tokenizer.tokenize(texts)
     assert len(lengths) == len(texts) and lengths.dtype == np.int64 and lengths.sum() == len(ids)
     received = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] if texts else []
@@ -122,12 +120,12 @@ def assert_equals_the_rules(
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return tokenization.Tokenizer(VOCABULARY)
+    return wordpiece.Tokenizer(VOCABULARY)
 
 
 @pytest.fixture(scope="module")
 def cased_tokenizer():
-    return tokenization.Tokenizer(CASED)
+    return wordpiece.Tokenizer(CASED)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +138,7 @@ def real_vocabulary():
 
 @pytest.fixture(scope="module")
 def real_tokenizer(real_vocabulary):
-    return tokenization.Tokenizer(real_vocabulary)
+    return wordpiece.Tokenizer(real_vocabulary)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -205,7 +203,7 @@ def test_types_and_an_array_that_can_be_written(tokenizer):
 @pytest.mark.parametrize("size, dtype", [(65_536, np.uint16), (65_537, np.int32)])
 def test_vocabularies_that_two_bytes_do_not_hold_have_ids_of_four(size, dtype):
     vocabulary = Vocabulary((*SPECIAL_TOKENS, *map(str, range(size - 8)), "cat", "кот", "."), "")
-    tokenizer = tokenization.Tokenizer(vocabulary)
+    tokenizer = wordpiece.Tokenizer(vocabulary)
     ids, _ = tokenizer.tokenize(["cat.", "кот 65000"])
     assert (
         ids.dtype == dtype
@@ -232,14 +230,14 @@ def test_a_sentence_has_the_same_ids_in_any_company(tokenizer, monkeypatch):
     for name, values in settings_to_try.items():
         for value in values:
             with monkeypatch.context() as patch:
-                patch.setattr(tokenization, name, value)
-                again, its_lengths = tokenization.Tokenizer(VOCABULARY).tokenize(sentences)
+                patch.setattr(wordpiece, name, value)
+                again, its_lengths = wordpiece.Tokenizer(VOCABULARY).tokenize(sentences)
             assert again.tolist() == ids.tolist() and its_lengths.tolist() == lengths.tolist(), (name, value)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(tokenization, "_MOST_REMEMBERED", 10)
-    tokenizer = tokenization.Tokenizer(VOCABULARY)
+    monkeypatch.setattr(wordpiece, "_MOST_REMEMBERED", 10)
+    tokenizer = wordpiece.Tokenizer(VOCABULARY)
     tokenizer.tokenize([f"é{number}" for number in range(95)] + ["é" * 51])
     assert len(tokenizer._remembered) <= 10
     tokenizer.tokenize(["an\u00e9 caf\u00e9", "\u00e9" * 51])
@@ -280,7 +278,7 @@ def test_every_character(tokenizer, cased_tokenizer, first, vocabulary):
 
 
 def test_words_of_the_vocabulary_are_found_in_the_table(real_vocabulary, monkeypatch):
-    tokenizer, words = tokenization.Tokenizer(real_vocabulary), []
+    tokenizer, words = wordpiece.Tokenizer(real_vocabulary), []
     look_up = tokenizer._ids_of_chunks
 
     def noted(text, starts, ends):
@@ -294,9 +292,9 @@ def test_words_of_the_vocabulary_are_found_in_the_table(real_vocabulary, monkeyp
 
 def test_threads_may_share_a_tokenizer(real_vocabulary):
     texts = [[f"{word} 12345 unaffable{word} embeddings"] * 200 for word in ("the", "he", "to")]
-    expected = [tokenization.Tokenizer(real_vocabulary).tokenize(text)[0].tolist() for text in texts]
+    expected = [wordpiece.Tokenizer(real_vocabulary).tokenize(text)[0].tolist() for text in texts]
     for _ in range(3):
-        shared = tokenization.Tokenizer(real_vocabulary)
+        shared = wordpiece.Tokenizer(real_vocabulary)
         with ThreadPoolExecutor(len(texts)) as threads:
             found = list(threads.map(shared.tokenize, texts * 40))
         assert all(ids.tolist() == expected[number % len(texts)] for number, (ids, _) in enumerate(found))
@@ -363,7 +361,7 @@ def test_any_vocabulary(words, texts, lower):
     vocabulary = Vocabulary(
         tuple(dict.fromkeys([*SPECIAL_TOKENS, *words, *(f"##{word}" for word in words[:5])])), "", lower
     )
-    assert_equals_the_rules(tokenization.Tokenizer(vocabulary), vocabulary, texts)
+    assert_equals_the_rules(wordpiece.Tokenizer(vocabulary), vocabulary, texts)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -394,7 +392,7 @@ def test_a_part_of_wikipedia_cased():
         "",
         do_lower_case=False,
     )
-    assert_equals_the_rules(tokenization.Tokenizer(vocabulary), vocabulary, lines)
+    assert_equals_the_rules(wordpiece.Tokenizer(vocabulary), vocabulary, lines)
 
 
 def test_words_of_wikipedia_alone(real_tokenizer, real_vocabulary):

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from official.data.word_pieces import tokenization, vocabulary_building
 from official.data.word_pieces import vocabulary as vocabulary_lib
-from official.data.word_pieces import words as words_lib
+from official.data.word_pieces import vocabulary_building, wordpiece
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -88,9 +87,9 @@ def test_words_are_those_of_the_tokenizer(tmp_path, do_lower_case):
     )
     path = write(tmp_path / "v.txt", "\n".join(built.words) + "\n")
     words = dataclasses.replace(vocabulary_lib.load_vocabulary(path), do_lower_case=do_lower_case)
-    ids, _ = tokenization.Tokenizer(words).tokenize(text)
+    ids, _ = wordpiece.Tokenizer(words).tokenize(text)
     expected = [
-        words.id_of(word) for sentence in text for word in words_lib.find_words(sentence, do_lower_case)
+        words.id_of(word) for sentence in text for word in wordpiece.find_words(sentence, do_lower_case)
     ]
     assert ids.tolist() == expected  # each of these few words is a piece of its own
 

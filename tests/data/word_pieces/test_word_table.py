@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from official.data.word_pieces.word_table import WordTable, keys_of_words
+from official.data.word_pieces.wordpiece import WordTable, keys_of_words
 
 
 def ids_of(number):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from official.distribution.pipelining import costs as formulas
+from official.distribution.pipelining import plan as formulas
 from official.distribution.pipelining.plan import make_plan
 from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS

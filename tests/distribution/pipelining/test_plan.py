@@ -6,10 +6,8 @@ import random
 import pytest
 
 from official.config.stage_notation import read_devices, read_stages, written
-from official.distribution.pipelining import rules
-from official.distribution.pipelining.allocation import allocation
-from official.distribution.pipelining.balance import Cost, balanced
-from official.distribution.pipelining.plan import make_plan
+from official.distribution.pipelining import plan as plan_lib
+from official.distribution.pipelining.plan import Cost, allocation, balanced, make_plan
 from official.io.errors import ConfigError
 
 HEADS = {
@@ -94,7 +92,7 @@ def test_devices_follow_where_none_are_said(planned):
     assert planned("emb / hid*6 / hid*6 / mlm+nsp", micro_batches=8).devices == (0, 1, 2, 0)
     assert planned(FIVE, backend="pipeline").devices == (0, 1, 2, 3, 4)
     assert planned(FIVE, backend="pipeline").schedule == "1f1b"
-    assert [rules.power_of_two(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
+    assert [plan_lib.power_of_two(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
 
 
 REFUSED = {
@@ -142,14 +140,14 @@ def test_a_schedule_that_is_none_is_named_with_those_there_are(make_config):
 
 def test_micro_batches_of_graphcores_schedules():
     five, four = (0, 1, 2, 3, 0), (0, 1, 2, 3)
-    assert rules.micro_batch_divisor(five, "grouped", True) == 10
-    assert rules.micro_batch_divisor(five, "grouped", False) == 5
-    assert rules.micro_batch_divisor(four, "interleaved", True) == 4
-    assert rules.micro_batch_divisor((0, 0, 0), "grouped", False) == 1  # nothing to pipeline
+    assert plan_lib.micro_batch_divisor(five, "grouped", True) == 10
+    assert plan_lib.micro_batch_divisor(five, "grouped", False) == 5
+    assert plan_lib.micro_batch_divisor(four, "interleaved", True) == 4
+    assert plan_lib.micro_batch_divisor((0, 0, 0), "grouped", False) == 1  # nothing to pipeline
     for schedule in ("sequential", "gpipe", "1f1b"):
-        assert rules.micro_batch_divisor(four, schedule, True) == 1
-    assert rules.rotations(range(6)) == list(range(6))  # n for n different IPUs
-    for shift, other in itertools.combinations(rules.rotations(five), 2):
+        assert plan_lib.micro_batch_divisor(four, schedule, True) == 1
+    assert plan_lib.rotations(range(6)) == list(range(6))  # n for n different IPUs
+    for shift, other in itertools.combinations(plan_lib.rotations(five), 2):
         assert all(five[(place + shift) % 5] != five[(place + other) % 5] for place in range(5))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.distribution.pipelining.schedules import Work, in_flight, make_timeline, orders_of
+from official.distribution.pipelining.plan import Work, in_flight, make_timeline, orders_of
 from tests.distribution.pipelining.schedule_checks import check_orders, plan_of
 
 ALL = ("gpipe", "1f1b", "grouped", "interleaved", "sequential")

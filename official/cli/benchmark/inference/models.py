@@ -73,8 +73,8 @@ def write_huggingface(found: Source, is_made_up: bool, folder: str) -> str:
       ConfigError: where the format cannot hold it.
     """
     from official.checkpoint import convert
+    from official.checkpoint.format import Options
     from official.checkpoint.formats import huggingface
-    from official.checkpoint.options import Options
 
     bert = found.bert
     if bert.block_type != BertConfig.block_type:

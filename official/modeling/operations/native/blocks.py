@@ -11,8 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.modeling.dropout import least_kept
-from official.modeling.layers import Norm
+from official.modeling.layers import Norm, least_kept
 from official.modeling.operations import fused
 from official.modeling.operations.fused import gate, norm, residual
 from official.modeling.operations.native.library import loaded

@@ -1,0 +1,323 @@
+"""Files beside a checkpoint: heads, activation, epsilon, vocabulary and labels that no tensor tells."""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+
+from absl import logging
+
+from official.checkpoint import hf_config
+from official.checkpoint.format import Format, Options
+from official.checkpoint.mapping import canonical, table
+from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.registry import Checkpoint
+from official.config import BertConfig, checked_sizes
+from official.config.model import WITHOUT_SHAPE, activation_of
+from official.io import json_files, label_files, vocabulary_files, writing
+from official.io.errors import ConfigError, shortened
+from official.io.writing import naming_output
+
+CONFIG = "bert_config.json"
+_OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
+    "vocab_size": ("bert/embeddings/word_embeddings", 0),
+    "hidden_size": ("bert/embeddings/word_embeddings", 1),
+    "intermediate_size": ("bert/encoder/layer_0/intermediate/dense/bias", 0),
+    "groupbert_conv_kernel_size": ("bert/encoder/layer_0/convolution/dwconv/weight", 0),
+    "groupbert_conv_group_size": ("bert/encoder/layer_0/convolution/dwconv/weight", 1),
+    "max_position_embeddings": ("bert/embeddings/position_embeddings", 0),
+    "type_vocab_size": ("bert/embeddings/token_type_embeddings", 0),
+}
+
+
+def sizes_beside(location: str) -> dict:
+    """Returns the keys of bert_config.json that a configuration beside a checkpoint gives; empty where there
+    is none.
+
+    Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. hidden_act is
+    this project's name. Raises ConfigError for damaged ones.
+    """
+    path = config_beside(location)
+    if path is None:
+        return {}
+    values = json_files.read_json(path, any_number=True)
+    if isinstance(values.get("model"), dict):
+        values = values["model"]
+    elif os.path.basename(path) == hf_config.CONFIG:
+        values = hf_config.sizes(path)
+    if activation_of(values) is not None:
+        values = {**values, "hidden_act": activation_of(values)}
+    # Google's code and transformers have one default where a file does not say it.
+    return checked_sizes({"num_attention_heads": BertConfig.num_attention_heads, **values}, path)
+
+
+def config_beside(location: str) -> str | None:
+    """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
+    is_folder = os.path.isdir(location)
+    names = (
+        (hf_config.CONFIG, CONFIG)
+        if is_folder or location.endswith(".safetensors")
+        else (CONFIG, hf_config.CONFIG)
+    )
+    paths = [os.path.join(location if is_folder else os.path.dirname(location), name) for name in names]
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
+    """Returns the options of `with_settings`, and the vocabulary beside the source, where it is not given.
+
+    Raises:
+      ConfigError: where the vocabulary is given and cannot be read.
+    """
+    if options.vocab_file is not None:
+        words = vocabulary_files.read(options.vocab_file).words
+        vocabulary_files.check_each(words, f"--vocab_file={options.vocab_file}")
+    vocab_file = options.vocab_file or _vocabulary_beside(checkpoint.location)
+    return dataclasses.replace(with_settings(options, checkpoint), vocab_file=vocab_file)
+
+
+def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
+    """Returns the options with heads, activation, epsilon and labels, where they are not given.
+
+    Args:
+      options: of the conversion.
+      checkpoint: the source. What is given counts first, then what its shapes say, then a configuration
+        beside it, then what is usual for its format.
+    """
+    location, usual = checkpoint.location, checkpoint.format.usual_activation
+    beside = sizes_beside(location)
+    heads = checkpoint.heads or beside.get("num_attention_heads")
+    epsilon = beside.get("layer_norm_eps") or epsilon_without(checkpoint) or BertConfig.layer_norm_eps
+    return dataclasses.replace(
+        options,
+        num_attention_heads=options.num_attention_heads or heads,
+        hidden_act=options.hidden_act or beside.get("hidden_act") or usual,
+        layer_norm_eps=options.layer_norm_eps or epsilon,
+        **labels_beside(location),
+    )
+
+
+def _vocabulary_beside(location: str) -> str | None:
+    """Returns the vocabulary beside a checkpoint. One that is not BERT's is left out, and a warning says
+    why: a conversion of weights needs none."""
+    try:
+        return hf_config.vocabulary_beside(location)
+    except ConfigError as error:
+        logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
+        return None
+
+
+def epsilon_without(checkpoint: Checkpoint) -> float | None:
+    """Returns the epsilon of LayerNorm that is usual for a checkpoint's format; None where a configuration is
+    beside it, which says 1e-12 by saying nothing."""
+    return None if config_beside(checkpoint.location) else checkpoint.format.usual_epsilon
+
+
+def labels_beside(location: str) -> dict:
+    """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a
+    checkpoint gives them."""
+    found = label_files.read(location if os.path.isdir(location) else os.path.dirname(location))
+    return found or hf_config.labels_of(location)
+
+
+def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
+    """Returns a line where the activation of a source is neither given nor in a configuration beside it, and
+    one for an epsilon that is not Google's; `given` are the options before `with_companions`."""
+    taken = {}
+    if not (given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location)):
+        taken["hidden_act"] = checkpoint.format.usual_activation
+    epsilon = epsilon_without(checkpoint)
+    if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
+        taken["layer_norm_eps"] = str(epsilon)
+    return [
+        f"{key}={value} is taken for granted, as usual for {checkpoint.title}: no configuration beside the"
+        " source says it"
+        for key, value in taken.items()
+    ]
+
+
+def notes_of_result(options: Options, written: list[str], target: Format) -> list[str]:
+    """Returns a line where a bundle or file computes otherwise than others' code for its format: who
+    understands its configuration, if it has one."""
+    settings = ", ".join(f"{key}={value}" for key, value in unusual(options, target).items())
+    if not settings:
+        return []
+    if any(os.path.basename(path) == CONFIG for path in written):
+        theirs = "Google's BERT" if target.usual_epsilon == BertConfig.layer_norm_eps else target.title
+        return [
+            f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as"
+            f" {theirs} does"
+        ]
+    return [
+        f"nothing beside the result says {settings}: give --num_attention_heads=N, and {CONFIG} is written"
+    ]
+
+
+def sizes_of(tensors: Tensors) -> dict:
+    """Returns the keys of bert_config.json that canonical tensors give."""
+    sizes = {key: tensors[name].shape[axis] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    sizes["num_hidden_layers"] = table.layers_of(tensors)
+    return {**sizes, **_groups_of(tensors), **_absent_parts(tensors)}
+
+
+def _groups_of(tensors: Tensors) -> dict:
+    """Returns the keys that say GroupBERT's blocks; none of BERT's."""
+    inner = tensors.get("bert/encoder/layer_0/feed_forward_1/intermediate/dense/bias")
+    output = tensors.get("bert/encoder/layer_0/feed_forward_1/output/dense/kernel")
+    if inner is None or output is None:
+        return {}
+    return {
+        "block_type": "groupbert",
+        "intermediate_size": inner.shape[0],
+        "groupbert_ffn_output_groups": inner.shape[0] // output.shape[0],
+    }
+
+
+def _absent_parts(tensors: Tensors) -> dict:
+    """Returns the keys that say what a model is without: biases in the attention, the masked-LM head's
+    transform."""
+    absent = {
+        "use_qkv_bias": canonical.QKV_BIAS,
+        "use_attention_projection_bias": canonical.PROJECTION_BIAS,
+    }
+    if canonical.OUTPUT_BIAS in tensors:
+        absent["use_cls_layer"] = "|".join(canonical.TRANSFORM)
+    return {
+        key: False
+        for key, pattern in absent.items()
+        if not any(re.fullmatch(pattern, name) for name in tensors)
+    }
+
+
+def check_source(location: str, tensors: Tensors) -> None:
+    """Raises ConfigError where the configuration, or the labels, beside a checkpoint are of another model
+    than its canonical tensors."""
+    wrong = _contradictions(sizes_beside(location), tensors)
+    if wrong:
+        raise ConfigError(
+            f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or"
+            " correct it."
+        )
+    if "output_weights" in tensors:
+        outputs = tensors["output_weights"].shape[0]
+        hf_config.check_labels(location, outputs)
+        label_files.check_count(labels_beside(location)["labels"], outputs, f"the labels beside {location}")
+
+
+def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
+    """Leaves out the number of words, which conversions change."""
+    return [
+        f"{key}={sizes[key]}, the tensors have {value}"
+        for key, value in sizes_of(tensors).items()
+        if key != "vocab_size" and sizes.get(key, value) != value
+    ]
+
+
+def count_words(path: str) -> int:
+    return len(vocabulary_files.read(path).words)
+
+
+def plan(
+    source: str, target: str, target_format: Format, tensors: Tensors, options: Options, overwrite: bool
+) -> dict[str, bytes | None]:
+    """Returns the files that belong beside a bundle or file: bert_config.json where the heads or a
+    configuration are known, vocabulary, labels.
+
+    Args:
+      source, target: locations.
+      target_format: of the result.
+      tensors: canonical, as written: the vocabulary may have been cut.
+      options: of the conversion, with companions.
+      overwrite: what is there may be replaced.
+
+    Returns:
+      {path: content, or None for a file that is to go: an older configuration of another model}.
+
+    Raises:
+      ConfigError: where a file of other content is there and may not be replaced.
+    """
+    folder = os.path.dirname(target) or "."
+    files: dict[str, bytes | None] = {}
+    path = os.path.join(folder, CONFIG)
+    sizes = sizes_beside(source)
+    if sizes or options.num_attention_heads:
+        known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE}
+        values = {**known, **sizes_of(tensors), **_settings(options, target_format)}
+        files[path] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+    elif os.path.exists(path) and not _fits(sizes_beside(path), tensors, options):
+        files[path] = None
+    if options.vocab_file:
+        positions = sizes_of(tensors)["max_position_embeddings"]
+        of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+        files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
+    if "output_weights" in tensors and (options.labels or options.problem_type):
+        files[os.path.join(folder, label_files.LABELS)] = label_files.content(
+            options.labels, options.problem_type
+        ).encode()
+    check_free(files, overwrite)
+    return files
+
+
+def _fits(sizes: dict, tensors: Tensors, options: Options) -> bool:
+    same = (
+        sizes.get(key, getattr(BertConfig, key)) == getattr(options, key)
+        for key in ("hidden_act", "layer_norm_eps")
+    )
+    return not _contradictions(sizes, tensors) and all(same)
+
+
+def _settings(options: Options, target: Format) -> dict:
+    """Returns the settings of bert_config.json that no shape tells, by Google's names where it has them."""
+    heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
+    return {**heads, "hidden_act": "gelu", **unusual(options), **unusual(options, target)}
+
+
+def unusual(options: Options, target: Format | None = None) -> dict:
+    """Returns the settings of a model that are other than those of Google's code, or of others' code for a
+    format, as {key of BertConfig: value}."""
+    usual = {
+        "hidden_act": BertConfig.hidden_act,
+        "layer_norm_eps": target.usual_epsilon if target else BertConfig.layer_norm_eps,
+    }
+    settings = {key: getattr(options, key) for key in usual}
+    return {key: value for key, value in settings.items() if value not in (None, usual[key])}
+
+
+def check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
+    """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
+    other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
+    if other and not overwrite:
+        raise ConfigError(
+            f"{other[0]} is there and not what belongs to this result. Give another --output_dir, or replace"
+            " it with --overwrite."
+        )
+
+
+def _same(path: str, content: bytes | None) -> bool:
+    there = _read(path, "")
+    if content is None or not path.endswith(".json"):
+        return there == content
+    try:
+        return json_files.parse_json(there, path) == json_files.parse_json(content, path)
+    except ConfigError:
+        return False
+
+
+def hand_on(files: Mapping[str, bytes | None], work: str) -> list[str]:
+    """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises
+    ConfigError where one cannot be written."""
+    for path, content in files.items():
+        made = os.path.join(work, os.path.basename(path))
+        if content is not None:
+            with naming_output(made):
+                writing.replace_file(made, content)
+    return [path for path, content in files.items() if content is None]
+
+
+def _read(path: str, flag: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{flag}{path}: {error.strerror or error}.") from None

@@ -1,0 +1,277 @@
+"""Generated data, in the files that real ones come in."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import tempfile
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from official.config import replaced
+from official.config.table import Config
+from official.data.frequencies import draw_ids
+from official.data.glue.tasks import MAX_SCORE, GlueTask, find_task
+from official.data.pretraining import examples
+from official.data.pretraining.examples import ExampleRules, Examples
+from official.data.records.encoding import plain
+from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Words
+
+
+def make_vocabulary(size: int, vocab_file: str | None) -> Vocabulary:
+    """Returns a vocabulary: the one of a file, or made-up words.
+
+    Args:
+      size: words of the model.
+      vocab_file: its path; None: [PAD], [UNK], [CLS], [SEP], [MASK] and word5, word6, ...
+
+    Raises:
+      ConfigError: for a file that cannot be read, and a size that holds no word.
+    """
+    if vocab_file:
+        return load_vocabulary(vocab_file)
+    if size <= len(SPECIAL_TOKENS):
+        raise ConfigError(
+            f"generated_data: vocab_size={size} has no room for a word beside {', '.join(SPECIAL_TOKENS)}."
+            " Change --bert_config_file."
+        )
+    numbers = range(len(SPECIAL_TOKENS), size)
+    return Vocabulary((*SPECIAL_TOKENS, *(f"word{number}" for number in numbers)), sha256="")
+
+
+class Text:
+    """Draws text of the whole words of a vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary, generator: np.random.Generator):
+        """Args: vocabulary: of the words; generator: all draws come from it."""
+        whole = [
+            word for word in vocabulary.words if word.isalnum() and word.isascii() and word == word.lower()
+        ]
+        self._words = np.array(whole or ["word"])
+        self._generator = generator
+
+    def words(self, least: int, most: int) -> list[str]:
+        """Returns `least` to `most` words."""
+        count = int(self._generator.integers(least, most + 1))
+        return self._words[draw_ids(self._generator, np.arange(len(self._words)), count)].tolist()
+
+    def sentence(self, least: int, most: int) -> str:
+        """Returns `least` to `most` words, with blanks between them."""
+        return " ".join(self.words(least, most))
+
+    def below(self, limit: int) -> int:
+        """Returns a number from 0 to below `limit`."""
+        return int(self._generator.integers(limit))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# GLUE
+
+
+_ROWS = {"train": 1000, "dev": 100, "test": 100}
+_SENTENCE = (5, 30)  # words
+
+
+def write_glue(folder: str, task: GlueTask, text: Text) -> str:
+    """Writes train, dev and test set in the layouts of the published files; returns the folder.
+
+    Args:
+      folder: as --data_dir, of this machine.
+      task: says columns and labels.
+      text: draws sentences and labels.
+    """
+    for split, count in _ROWS.items():
+        path = os.path.join(folder, task.splits[split].files[0])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        columns = task.splits[split].columns
+        lines = [] if columns else ["\t".join(_columns(task, split))]
+        lines += ["\t".join(_row(task, split, number, text)) for number in range(count)]
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    return folder
+
+
+def _columns(task: GlueTask, split: str) -> tuple[str, ...]:
+    label = () if split == "test" else (task.label_column,)
+    return task.splits[split].columns or ("index", *task.text_columns, *label)
+
+
+def _row(task: GlueTask, split: str, number: int, text: Text) -> list[str]:
+    """Returns the fields of a row; a column that nobody reads holds its name."""
+    values = {name: text.sentence(*_SENTENCE) for name in task.text_columns}
+    values["index"] = str(number)
+    values[task.label_column] = _label(task, text)
+    return [values.get(name, name) for name in _columns(task, split)]
+
+
+def _label(task: GlueTask, text: Text) -> str:
+    if task.labels is None:
+        return str(text.below(int(10 * MAX_SCORE) + 1) / 10)
+    return task.labels[text.below(len(task.labels))]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# SQuAD
+
+
+_CONTEXTS, _QUESTIONS = {"train": 200, "dev": 20}, 5  # of a file; of a context
+_CONTEXT, _QUESTION, _ANSWER = (30, 300), (5, 12), (1, 4)  # words
+
+
+def write_squad(path: str, split: str, text: Text, with_negative: bool) -> str:
+    """Writes a file and returns its path.
+
+    Args:
+      path: to write to, of this machine.
+      split: train or dev, which is smaller.
+      text: draws the words.
+      with_negative: as version 2.0: a third of the questions has no answer.
+    """
+    paragraphs = [_paragraph(f"{split}{number}", text, with_negative) for number in range(_CONTEXTS[split])]
+    values = {
+        "version": "v2.0" if with_negative else "1.1",
+        "data": [{"title": "made up", "paragraphs": paragraphs}],
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(values, file)
+    return path
+
+
+def _paragraph(name: str, text: Text, with_negative: bool) -> dict:
+    words = text.words(*_CONTEXT)
+    questions = [
+        _question(f"{name}-{number}", words, text, with_negative and number % 3 == 0)
+        for number in range(_QUESTIONS)
+    ]
+    return {"context": " ".join(words), "qas": questions}
+
+
+def _question(identity: str, words: list[str], text: Text, impossible: bool) -> dict:
+    first = text.below(len(words) - _ANSWER[1])
+    end = first + _ANSWER[0] + text.below(_ANSWER[1])
+    start = len(" ".join(words[:first])) + (first > 0)
+    answer = {"text": " ".join(words[first:end]), "answer_start": start}
+    return {
+        "id": identity,
+        "question": text.sentence(*_QUESTION),
+        "answers": [] if impossible else [answer],
+        "is_impossible": impossible,
+    }
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pre-training
+
+
+RECORDS = 1024  # are made, and repeated; the published programs make 1,000
+_FILES = 32  # as many streams as there may be, for any number of hosts that divides it
+_SHORTEST_SENTENCE, _LONGEST_SENTENCE = 2, 40  # tokens
+_SENTENCES = 12  # of a document, on average
+
+
+def write_pretraining(folder: str, vocabulary: Vocabulary, rules: examples.ExampleRules, seed: int) -> str:
+    """Writes the records and returns the glob of their files.
+
+    Args:
+      folder: to write to; of any store that TensorFlow reaches.
+      vocabulary: of the tokens, with the special ones.
+      rules: lengths and masks.
+      seed: the records are a function of it.
+    """
+    records = plain.encode(make_examples(vocabulary, rules, seed))
+    tf.io.gfile.makedirs(folder)
+    for number in range(_FILES):
+        path = f"{folder}/part-{number:05d}-of-{_FILES:05d}.tfrecord"
+        if tf.io.gfile.exists(path):  # a file in memory would be written on
+            tf.io.gfile.remove(path)
+        with tf.io.TFRecordWriter(path) as writer:
+            for record in records[number::_FILES]:
+                writer.write(record)
+    return f"{folder}/part-*.tfrecord"
+
+
+def make_examples(vocabulary: Vocabulary, rules: examples.ExampleRules, seed: int) -> Examples:
+    """Returns `RECORDS` examples of random sentences; see `write`."""
+    generator = np.random.default_rng(seed)
+    documents = _documents(vocabulary, rules.max_seq_length, generator)
+    chosen = np.tile(np.arange(documents.num_documents), rules.dupe_factor)
+    plan = examples.plan_pairs(documents, chosen, np.zeros_like(chosen), rules, generator)[:RECORDS]
+    return examples.build_examples(plan, documents, vocabulary, rules, generator)
+
+
+def _documents(
+    vocabulary: Vocabulary, length: int, generator: np.random.Generator
+) -> examples.TokenizedDocuments:
+    """Returns text for more than `RECORDS` examples of `length` tokens: sentences several of which fit into
+    one, and documents of any number of them, so that some examples are short."""
+    most = min(_LONGEST_SENTENCE, max(_SHORTEST_SENTENCE, length // 3))
+    count = RECORDS * (3 + 2 * length // most)
+    lengths = generator.integers(_SHORTEST_SENTENCE, most + 1, count)
+    numbers = np.cumsum(generator.random(count) < 1 / _SENTENCES)
+    ids = np.setdiff1d(np.arange(vocabulary.size), [vocabulary.id_of(word) for word in SPECIAL_TOKENS])
+    tokens = draw_ids(generator, ids, int(lengths.sum()))
+    kind = np.uint16 if vocabulary.size <= 1 << 16 else np.int32
+    return examples.from_sentences(tokens.astype(kind), lengths, numbers)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files
+
+
+def with_files(config: Config) -> Config:
+    """Returns the configuration with --generated_data written to files, and their names in place of those of
+    real data; without the flag as it is.
+
+    Files of pre-training are in the memory of this process, those of fine-tuning in a folder that lasts as
+    long as it. The data are a function of the seed and of the sizes.
+    """
+    if not config.generated_data:
+        return config
+    vocabulary = make_vocabulary(config.model.vocab_size, config.vocab_file)
+    config = (_pretraining if config.task == "pretrain" else _fine_tuning)(config, vocabulary)
+    logging.info("Generated data from seed %d in place of files", config.seed)
+    return config
+
+
+def _pretraining(config: Config, vocabulary: Vocabulary) -> Config:
+    rules = ExampleRules(config.max_seq_length, config.max_predictions_per_seq, dupe_factor=1)
+    sizes = (rules.max_seq_length, rules.max_predictions_per_seq, vocabulary.size, config.seed)
+    folder = "ram://generated/" + "-".join(map(str, sizes))
+    return replaced(config, input_files=write_pretraining(folder, vocabulary, rules, config.seed))
+
+
+def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
+    folder, text = _folder(), Text(vocabulary, np.random.default_rng(config.seed))
+    if not config.vocab_file:
+        path = os.path.join(folder, "vocab.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(vocabulary.words) + "\n")
+        config = replaced(config, vocab_file=path)
+    if config.task == "glue":
+        task = find_task(config.glue_task or "")
+        return replaced(config, data_dir=write_glue(folder, task, text))
+    made = {
+        flag: write_squad(os.path.join(folder, f"{split}.json"), split, text, config.version_2_with_negative)
+        for flag, split in (("train_file", "train"), ("predict_file", "dev"))
+    }
+    return replaced(config, **made)
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
+def _cleaned_up() -> tempfile.TemporaryDirectory:
+    folder = tempfile.TemporaryDirectory(prefix="generated-")
+    atexit.register(folder.cleanup)
+    return folder
+
+
+def _folder() -> str:
+    """Returns a new folder, removed when the process ends."""
+    return tempfile.mkdtemp(dir=_cleaned_up().name)

@@ -1,0 +1,591 @@
+"""Rounds of making pre-training data: text -> files of documents -> shards of records."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from official.data import regrouping
+from official.data.pretraining import document_lengths, example_sample, examples, layout
+from official.data.pretraining import examples as examples_lib
+from official.data.pretraining.examples import Examples, TokenizedDocuments
+from official.data.pretraining.job import Job, vocabulary_of
+from official.data.pretraining.layout import Layout, Stretch
+from official.data.records.encoding import example_file
+from official.data.regrouping import KEY_BITS, Grouping, damaged
+from official.data.rows import ragged
+from official.data.text import documents, read_counts, samples, sentences, text_files
+from official.data.word_pieces import wordpiece
+from official.data.word_pieces.wordpiece import Tokenizer
+from official.io import files, finished_jobs, unfinished, workers, writing
+from official.io.errors import ConfigError
+from official.io.stores import store_of
+
+# -----------------------------------------------------------------------------------------------------------
+# Files of documents
+#
+# The documents whose keys lie in one range are a random sample of all documents. In every file they are one
+# run of bytes, and small enough to be held in memory however large the whole is.
+#
+# A file is a header, the places of its chunks, and the chunks: the range of keys that a file covers is cut
+# into 2^N equal parts, and a chunk is the documents of one part. All numbers are little-endian.
+
+
+ALL_KEYS = (0, 1 << KEY_BITS)
+_HEADER = struct.Struct(
+    "<8sBBBBQ"
+)  # magic, bits of the chunks' numbers, of the range, bytes of a token, 0, first key
+_MAGIC = b"BERTDOCS"
+_CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
+_PLACE = np.dtype("<u8")
+_ALIGNED_BYTES = 8
+_CHUNK_BYTES = 1 << 14  # on average: what is read in vain at either end of a range
+_MOST_CHUNK_BITS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """D documents with their keys."""
+
+    documents: TokenizedDocuments
+    keys: np.ndarray  # [D] uint64, ascending
+    sources: np.ndarray  # [D] uint8, the number of the source that each comes from
+
+    def sorted(self, first_key: int = 0, end_key: int = ALL_KEYS[1]) -> Sample:
+        """Returns the documents of a range of keys in the order of their keys, those of one key in the order
+        in which they are here."""
+        order = np.argsort(self.keys, kind="stable")
+        ascending = self.keys[order]
+        order = order[slice(*(_find(ascending, key) for key in (first_key, end_key)))]
+        return self.take(order)
+
+    def take(self, order: np.ndarray) -> Sample:
+        """Returns some documents, by their numbers, in the order given."""
+        return Sample(self.documents.take(order), self.keys[order], self.sources[order])
+
+    def counts(self, unknown: int) -> dict[str, int]:
+        """Returns the counts of the documents for a manifest; `unknown` is the id of [UNK]."""
+        return {
+            "kept_documents": self.documents.num_documents,
+            "kept_sentences": self.documents.num_sentences,
+            "tokens": len(self.documents.tokens),
+            "unknown_tokens": int(np.count_nonzero(self.documents.tokens == unknown)),
+            **document_lengths.counted(self.documents),
+        }
+
+    def without_duplicates(self) -> tuple[Sample, Sample]:
+        """Returns the first of each set of equal documents, and the others. Equal documents have equal keys,
+        and the documents are in the order of their keys."""
+        is_other = np.zeros(len(self.keys), bool)
+        different: list[int] = []  # documents of the key that is looked at
+        for number in np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1:
+            if not different or self.keys[different[0]] != self.keys[number]:
+                different = [int(number) - 1]
+            is_other[number] = any(self._are_equal(number, earlier) for earlier in different)
+            if not is_other[number]:
+                different.append(int(number))
+        if not is_other.any():
+            return self, self.take(np.flatnonzero(is_other))
+        return self.take(np.flatnonzero(~is_other)), self.take(np.flatnonzero(is_other))
+
+    def _are_equal(self, one: int, other: int) -> bool:
+        return all(map(np.array_equal, self.documents.content(one), self.documents.content(other)))
+
+
+def _find(keys: np.ndarray, key: int) -> int:
+    """Returns the number of ascending keys that are lower than `key`, 2**64 at most."""
+    return len(keys) if key == ALL_KEYS[1] else int(np.searchsorted(keys, np.uint64(key)))
+
+
+def concatenate(samples: Iterable[Sample]) -> Sample:
+    """Joins documents, in the order given; at least one sample."""
+    samples = list(samples)
+    return Sample(
+        examples.concatenate(sample.documents for sample in samples),
+        np.concatenate([sample.keys for sample in samples]),
+        np.concatenate([sample.sources for sample in samples]),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Writing
+
+
+def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int = KEY_BITS) -> None:
+    """Writes a file of documents.
+
+    Args:
+      sample: documents in the order of their keys.
+      first_key, range_bits: the file covers the 2**range_bits keys from first_key on.
+
+    Raises:
+      OSError: and there is no file of that name, or the one that was there.
+    """
+    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, _MOST_CHUNK_BITS, range_bits)
+    step = 1 << (range_bits - bits)
+    bounds = [_find(sample.keys, first_key + number * step) for number in range((1 << bits) + 1)]
+    chunks = [_chunk(sample, *bound) for bound in zip(bounds, bounds[1:])]
+    places = _HEADER.size + _PLACE.itemsize * len(bounds) + ragged.offsets(np.array([*map(len, chunks)]))
+    header = _HEADER.pack(_MAGIC, bits, range_bits, sample.documents.tokens.itemsize, 0, first_key)
+    with writing.replacing(path) as temporary, open(temporary, "wb") as file:
+        file.writelines([header, places.astype(_PLACE).tobytes(), *chunks])
+
+
+def size(sample: Sample) -> int:
+    """Returns the bytes of documents in a file, about."""
+    return sample.documents.tokens.nbytes + 4 * sample.documents.num_sentences + 13 * len(sample.keys)
+
+
+def _chunk(sample: Sample, first: int, end: int) -> bytes:
+    texts = sample.documents
+    sentences = texts.document_starts[first : end + 1]
+    tokens = texts.tokens[slice(*texts.sentence_starts[sentences[[0, -1]]])]
+    lengths = np.diff(texts.sentence_starts[sentences[0] : sentences[-1] + 1])
+    data = b"".join(
+        [
+            _CHUNK.pack(end - first, len(lengths), len(tokens)),
+            sample.keys[first:end].tobytes(),
+            np.diff(sentences).astype(np.uint32).tobytes(),
+            lengths.astype(np.uint32).tobytes(),
+            tokens.tobytes(),
+            sample.sources[first:end].tobytes(),
+        ]
+    )
+    return data + bytes(-len(data) % _ALIGNED_BYTES)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Sample:
+    """Returns the documents of all files with first_key <= key < end_key in the order of their keys, those of
+    one key in the order of the files.
+
+    Args:
+      paths: one at least.
+      end_key: 2**64 takes in the last key.
+
+    Raises:
+      ConfigError: for a file that is not there, or damaged.
+    """
+    return concatenate(chunk for path in paths for chunk in _read_chunks(path, first_key, end_key)).sorted(
+        first_key, end_key
+    )
+
+
+def _read_chunks(path: str, first_key: int, end_key: int) -> Iterator[Sample]:
+    """Yields the chunks of a file in which keys of a range may lie, one at least."""
+    try:
+        with files.reading_parts(path) as read:
+            magic, bits, range_bits, itemsize, _, begin = _HEADER.unpack(read(0, _HEADER.size))
+            if magic != _MAGIC:
+                raise ValueError("it does not begin as such a file does")
+            first, end = ((key - begin) >> (range_bits - bits) for key in (first_key, end_key - 1))
+            first, end = min(max(first, 0), (1 << bits) - 1), min(max(end, 0), (1 << bits) - 1) + 1
+            listed = read(_HEADER.size + first * _PLACE.itemsize, (end - first + 1) * _PLACE.itemsize)
+            places = np.frombuffer(listed, _PLACE).tolist()
+            data = read(places[0], places[-1] - places[0])
+            for place in places[: end - first]:
+                yield _parse(data, place - places[0], np.dtype(f"<{'u' if itemsize == 2 else 'i'}{itemsize}"))
+    except (OSError, ValueError, struct.error, IndexError, TypeError, OverflowError) as error:
+        raise damaged(path, error) from None
+
+
+def _parse(data: bytes, place: int, token_type: np.dtype) -> Sample:
+    documents, sentences, tokens = _CHUNK.unpack_from(data, place)
+    place += _CHUNK.size
+    arrays = []
+    for kind, count in (
+        (np.dtype("<u8"), documents),
+        (np.dtype("<u4"), documents),
+        (np.dtype("<u4"), sentences),
+        (token_type, tokens),
+        (np.dtype("u1"), documents),
+    ):
+        arrays.append(np.frombuffer(data, kind, count, place))
+        place += kind.itemsize * count
+    keys, sentences_of, lengths, ids, sources = arrays
+    texts = TokenizedDocuments(ids, ragged.offsets(lengths), ragged.offsets(sentences_of))
+    return Sample(texts, keys, sources)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Compaction
+
+
+def regroup(
+    job: Job, grouping: Grouping, text: collections.Counter, num_pools: int, sha256: str, run: Callable
+) -> tuple[Grouping, collections.Counter]:
+    """Regroups documents as often as it takes, in tasks that `run` runs.
+
+    Args:
+      grouping: of level 0.
+      text: counts of it, `bytes` and `block_bytes`, of all files.
+      num_pools: that will be read from them.
+      run: (tasks, number of them, doing, items) -> None.
+
+    Returns:
+      The grouping that the pools are to be read from, and the counts of the documents that were dropped.
+    """
+
+    def task(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
+        share = text["bytes"] / above.ranges / above.files
+        return merge, job, above, files_below, place, share, sha256
+
+    return regrouping.regroup(
+        grouping,
+        text["block_bytes"],
+        num_pools,
+        task,
+        lambda tasks, number: run(tasks, number, "Regrouping", "documents"),
+    )
+
+
+def merge(
+    job: Job, target: Grouping, files_below: int, place: tuple[int, int], share: float, sha256: str
+) -> None:
+    """Writes a file of a level: the documents of a range of keys from up to 256 files of the level below.
+
+    Args:
+      place: number of the range, and of the file among those of the range.
+      share: of the text, in bytes.
+    """
+    counted = target.counts_path(*place)
+    if not unfinished.read_done(counted):
+        first_key, end_key = target.keys(place[0])
+        sample = read_range(target.paths_below(files_below, *place), first_key, end_key)
+        counts: dict[str, int] = {"duplicate_documents": 0}
+        if job.drop_duplicates:
+            sample, others = sample.without_duplicates()
+            counts = dropped_counts(others, vocabulary_of(job.vocab_file, sha256).id_of("[UNK]"))
+        store_of(target.folder).make_folder(target.level_folder)
+        write_block(target.path(*place), sample, first_key, target.range_bits)
+        unfinished.write_done(counted, counts)
+    workers.report(share, 0)
+
+
+def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
+    """Returns the changes that duplicates make to the counts of the text; `unknown` is the id of [UNK]."""
+    counts = {name: -value for name, value in others.counts(unknown).items()}
+    return {**counts, "duplicate_documents": len(others.keys)}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Estimate of repeated documents
+#
+# Equal documents have equal keys. Each task that reads text lists the keys and tokens of its documents;
+# where it has too many, of those with the lowest keys only. The keys that all tasks have listed in full are
+# those of a random sample of all different documents, whatever their order: of each source, the part of the
+# sample that no earlier text holds is the part that will be left. It is exact where every document is
+# listed.
+
+
+_LISTED = 1 << 21  # documents of all tasks, about
+_FEWEST_LISTED = 1 << 5  # of a task
+
+
+def is_needed(job: Job) -> bool:
+    """Tells whether a job needs to know the remaining parts."""
+    return job.mixture is not None and job.drop_duplicates
+
+
+class KeyList:
+    """The documents of a task."""
+
+    def __init__(self, num_tasks: int):
+        self._most = max(_LISTED // num_tasks, _FEWEST_LISTED)
+        self._keys: list[np.ndarray] = []
+        self._tokens: list[np.ndarray] = []
+
+    def add(self, sample: Sample) -> None:
+        self._keys.append(sample.keys)
+        self._tokens.append(np.diff(sample.documents.token_starts()))
+
+    def to_json(self) -> dict:
+        """Returns {halvings, keys, tokens}: keys below 2**(64 - halvings) are listed, as int64."""
+        keys = np.concatenate([np.zeros(0, np.uint64), *self._keys])
+        tokens = np.concatenate([np.zeros(0, np.int64), *self._tokens])
+        halvings = 0
+        while len(keys) > self._most:
+            halvings += 1
+            is_low = _is_below(keys, halvings)
+            keys, tokens = keys[is_low], tokens[is_low]
+        return {"halvings": halvings, "keys": keys.view(np.int64).tolist(), "tokens": tokens.tolist()}
+
+
+def tokens_left(tokens: Sequence[int], listed: Iterable[tuple[int, dict]]) -> list[float]:
+    """Returns the tokens of each source that will be left.
+
+    Args:
+      tokens: of each source, as they were read.
+      listed: of each task, in their order: the number of its source, and what `KeyList.to_json` returned.
+    """
+    keys, counts, sources, halvings = [], [], [], 0
+    for source, own in listed:
+        halvings = max(halvings, own["halvings"])
+        keys.append(np.array(own["keys"], np.int64).view(np.uint64))
+        counts.append(np.array(own["tokens"], np.int64))
+        sources.append(np.full(len(own["keys"]), source))
+    sample = np.concatenate(keys)
+    is_in_all = _is_below(sample, halvings)
+    sample, count, source_of = (
+        values[is_in_all] for values in (sample, np.concatenate(counts), np.concatenate(sources))
+    )
+    _, first = np.unique(sample, return_index=True)
+    before = np.bincount(source_of, count, len(tokens))
+    after = np.bincount(source_of[first], count[first], len(tokens))
+    return (np.array(tokens) * np.where(before > 0, after / np.maximum(before, 1), 1.0)).tolist()
+
+
+def _is_below(keys: np.ndarray, halvings: int) -> np.ndarray:
+    """Tells which keys are below 2**(64 - halvings), bool [D]."""
+    return keys <= np.uint64((1 << (KEY_BITS - halvings)) - 1)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# First round
+
+
+KEYS = 2  # the kind of random stream from which documents get their keys
+BLOCK_TOKENS = 1 << 24  # of a file, about: more than a task has of plain text
+
+
+def counts_path(folder: str, number: int) -> str:
+    """Returns the path of a task's counts. Written last, they mark the task as finished."""
+    return os.path.join(folder, f"text-{number:05d}.json")
+
+
+def tokenize_text(
+    job: Job,
+    grouping: Grouping,
+    number: int,
+    num_tasks: int,
+    source: int,
+    splits: list[text_files.Split],
+    sha256: str,
+) -> None:
+    """Writes the documents of a task's splits of the text, all of one source, a sample of them and, last,
+    their counts."""
+    if unfinished.read_done(counts_path(grouping.folder, number)):
+        return
+    counts = documents.ReadCounts()
+    kept: collections.Counter[str] = collections.Counter()
+    rng = np.random.default_rng([job.random_seed, KEYS, number])
+    tokenizer = tokenizer_of(job.vocab_file, sha256, job.do_lower_case)
+    unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
+    read = _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts)
+    if job.side and job.eval_share:
+        read = samples.of_side(read, job.side, job.eval_share, kept)
+    shown = samples.DocumentSample(number, num_tasks)
+    keys = KeyList(num_tasks)
+    parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
+    store_of(grouping.folder).make_folder(grouping.level_folder)
+    for texts in _blocks(parts):
+        sample = Sample(
+            texts, _keys(job, texts, rng), np.full(texts.num_documents, source, np.uint8)
+        ).sorted()
+        if job.drop_duplicates:
+            sample, others = sample.without_duplicates()
+            kept["duplicate_documents"] += len(others.keys)
+        write_block(grouping.path_of_task(number, kept["blocks"]), sample)
+        kept.update(sample.counts(unknown), blocks=1, block_bytes=size(sample))
+        if is_needed(job):
+            keys.add(sample)
+    in_part = text_files.read_in_part(splits)
+    done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
+    done |= {"sample": shown.documents(), "keys": keys.to_json()}
+    unfinished.write_done(counts_path(grouping.folder, number), done)
+
+
+def _keys(job: Job, texts: examples.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
+    """Returns a random key for each document, uint64 [D]: drawn from `rng`, or a digest of its content, so
+    that equal documents meet."""
+    if not job.drop_duplicates:
+        return rng.integers(2**64, size=texts.num_documents, dtype=np.uint64)
+    seed = str(job.random_seed).encode()
+    digests = []
+    for number in range(texts.num_documents):
+        tokens, lengths = texts.content(number)
+        digest = hashlib.blake2b(tokens.tobytes(), digest_size=8, key=seed[:64])
+        digest.update(lengths.astype("<u4").tobytes())
+        digests.append(digest.digest())
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:
+    done = 0
+    for lines in parts:
+        workers.report(counts.bytes - done, len(lines.counts))
+        done = counts.bytes
+        yield lines
+
+
+def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples.TokenizedDocuments:
+    """Returns the tokens of documents; those without one are left out."""
+    tokens, lengths = tokenizer.tokenize_lines(lines.text)
+    return examples.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
+
+
+def _blocks(parts: Iterator[examples.TokenizedDocuments]) -> Iterator[examples.TokenizedDocuments]:
+    """Joins documents to blocks of at least BLOCK_TOKENS tokens, the last one with what is left."""
+    block, tokens = [], 0
+    for part in parts:
+        block.append(part)
+        tokens += len(part.tokens)
+        if tokens >= BLOCK_TOKENS:
+            yield examples.concatenate(block)
+            block, tokens = [], 0
+    if tokens:
+        yield examples.concatenate(block)
+
+
+@functools.lru_cache(maxsize=1)
+def tokenizer_of(vocab_file: str, sha256: str, do_lower_case: bool | None) -> Tokenizer:
+    """Makes the tokenizer of a job, once as long as the vocabulary does not change."""
+    words = vocabulary_of(vocab_file, sha256)
+    return wordpiece.tokenizer_of(dataclasses.replace(words, do_lower_case=bool(do_lower_case)))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Last round
+
+
+PLAN, MASKS = 0, 1  # kinds of random streams; see `text_round.KEYS`
+_MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
+_POOLS_KEPT = 10  # by a process: shards that follow each other read the same ones, a pass apart
+
+
+def shard_counts_path(folder: str, number: int) -> str:
+    """Returns the path of a task's counts. Written last, they mark the task as finished."""
+    return os.path.join(folder, f"shard-{number:05d}.json")
+
+
+@functools.lru_cache(maxsize=_POOLS_KEPT)
+def _pool(
+    grouping: Grouping, first_key: int, end_key: int, drop_duplicates: bool, unknown: int
+) -> tuple[Sample, dict[str, int]]:
+    """Returns the documents of a pool, and the counts of those that were dropped."""
+    sample = read_range(grouping.paths(first_key, end_key), first_key, end_key)
+    if not drop_duplicates:
+        return sample, {}
+    sample, others = sample.without_duplicates()
+    return sample, dropped_counts(others, unknown)
+
+
+def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: float, sha256: str) -> None:
+    """Writes a shard under a temporary name, renames it, and writes its counts; `share` is its part of the
+    text in bytes."""
+    path, counted = (
+        os.path.join(job.output_dir, plan.file(number)),
+        shard_counts_path(grouping.folder, number),
+    )
+    done = unfinished.read_done(counted)
+    if done and finished_jobs.are_there(job.output_dir, {plan.file(number): done["bytes"]}):
+        workers.report(share, done["instances"])
+        return
+    with contextlib.ExitStack() as stack:
+        temporary = stack.enter_context(writing.replacing(path, sync_folder=False))
+        counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
+        workers.finish(_publish, stack.pop_all(), path, counted, counts)
+
+
+def _publish(unpublished: contextlib.ExitStack, path: str, counted: str, counts: dict) -> None:
+    unpublished.close()
+    unfinished.write_done(counted, {**counts, "bytes": files.version(path)[0]})
+
+
+def _write_shard_records(
+    path: str, job: Job, grouping: Grouping, plan: Layout, number: int, share: float, sha256: str
+) -> dict:
+    """Writes the records and returns the shard's counts."""
+    totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
+    lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
+    contents = _Contents(collections.Counter(), np.zeros(len(plan.copies), np.int64))
+    with example_file.writing(path, job.record_format, job.pad_position_value) as write:
+        for examples, part in _shard_examples(job, grouping, plan, number, sha256, contents):
+            if not totals["instances"]:
+                example_sample.note(grouping.folder, number, plan.num_shards, examples)
+            write(examples)
+            lengths += np.bincount(examples.lengths, minlength=len(lengths))
+            totals.update(
+                instances=len(examples),
+                random_next=int(examples.is_random.sum()),
+                masked_tokens=int(examples.predictions.sum()),
+            )
+            workers.report(share * part, len(examples))
+    if not totals["instances"]:
+        raise ConfigError(
+            f"--num_shards={plan.num_shards} is so many that {plan.file(number)} would hold no example. Lower"
+            " --num_shards."
+        )
+    return {
+        **totals,
+        "lengths": lengths.tolist(),
+        "dropped": contents.dropped,
+        "source_tokens": contents.source_tokens.tolist(),
+    }
+
+
+class _Contents(NamedTuple):
+    """Counts of the documents that a shard is made of, added up while it is made."""
+
+    dropped: collections.Counter[str]  # of the pools that no other shard counts, see `dropped_counts`
+    source_tokens: np.ndarray  # of the documents that were cut, by source, each copy for itself
+
+
+def _shard_examples(
+    job: Job, grouping: Grouping, plan: Layout, shard: int, sha256: str, contents: _Contents
+) -> Iterator[tuple[Examples, float]]:
+    """Yields (examples, their part of the shard) in batches."""
+    words = vocabulary_of(job.vocab_file, sha256)
+    stretches = plan.stretches(shard)
+    portions = sum(len(stretch.passes) for stretch in stretches)
+    for number, stretch in enumerate(stretches):
+        rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (PLAN, MASKS)]
+        sample, dropped = _pool(grouping, *plan.keys(stretch.pool), job.drop_duplicates, words.id_of("[UNK]"))
+        if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
+            contents.dropped.update(dropped)
+        chosen, ranks = _choose(sample, plan, stretch)
+        _check_pool(sample, stretch)
+        tokens = np.diff(sample.documents.token_starts())[chosen]
+        np.add.at(contents.source_tokens, sample.sources[chosen], tokens)
+        rows = examples_lib.plan_pairs(sample.documents, chosen, ranks, job.rules, rngs[0])
+        part = len(stretch.passes) / portions / max(len(rows), 1)
+        bounds = np.linspace(0, len(rows), -(-len(rows) // _MOST_EXAMPLES) + 1).astype(int)
+        for first, end in zip(bounds, bounds[1:]):
+            examples = examples_lib.build_examples(
+                rows[first:end], sample.documents, words, job.rules, rngs[1]
+            )
+            yield examples, part * len(examples)
+
+
+def _check_pool(sample: Sample, stretch: Stretch) -> None:
+    if len(sample.keys) == 1:
+        raise ConfigError(
+            f"--input_files: pool {stretch.pool} holds 1 document, expected at least 2: a random next segment"
+            " comes from another document. With --drop_duplicates too little of the text is left."
+        )
+
+
+def _choose(sample: Sample, plan: Layout, stretch: Stretch) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the documents that some passes of a shard cut, and their ranks, as `pairs.plan_pairs` takes
+    them."""
+    tokens_D = np.diff(sample.documents.token_starts())
+    part_D = layout.parts_of(tokens_D, plan.parts_per_pool)
+    piece_D = layout.pieces_of(tokens_D, part_D, plan.pieces_per_part)
+    chosen = [
+        np.flatnonzero((part_D == part) & plan.is_in_pass(number, sample.sources, sample.keys))
+        for part, number in zip(stretch.parts, stretch.passes)
+    ]
+    ranks = [piece_D[own] + number * plan.pieces_per_part for number, own in enumerate(chosen)]
+    return np.concatenate(chosen), np.concatenate(ranks)

@@ -1,0 +1,204 @@
+"""Samples of documents: held out for evaluation, and shown to people."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import heapq
+import importlib.metadata
+import importlib.util
+import os
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from official.data.text.sentences import Lines
+from official.io import finished_jobs, json_files, unfinished
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Splits
+#
+# Text that is added, files that are renamed, cut, compressed or read in another order, other tokens, other
+# workers: a document stays on its side. So do its copies. Of two shares, the smaller one's documents are
+# among the larger one's.
+
+
+SIDES = ("train", "eval")
+
+
+def check(side: str | None, eval_share: float | None) -> None:
+    """Raises ConfigError for a side or a share that is not allowed, and for one without the other."""
+    if (side is None) != (eval_share is None):
+        given, absent = ("eval_share", "side") if side is None else ("side", "eval_share")
+        raise ConfigError(
+            f"--{given} needs --{absent}: --side=train --eval_share=0.005 reads all documents but those held"
+            " out, --side=eval --eval_share=0.005 these alone."
+        )
+    if side is not None and side not in SIDES:
+        raise ConfigError(f"--side={side} is unknown. Allowed: {', '.join(SIDES)}.")
+    if eval_share is not None and not 0 < eval_share < 1:
+        raise ConfigError(f"--eval_share={eval_share} is out of range. Allowed: above 0, below 1.")
+
+
+def side_of(text: str, eval_share: float) -> str:
+    """Returns "train" or "eval" for a document, as it was read.
+
+    White space makes no difference: neither where the text is split into sentences, nor how lines end.
+    """
+    return SIDES[digest_of(text) < eval_share * 2**64]
+
+
+def digest_of(text: str, purpose: bytes = b"") -> int:
+    """Returns 64 bits of a document's text without its white space; others for another purpose, of up to 16
+    bytes."""
+    plain = "".join(text.split()).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8, person=purpose).digest(), "little")
+
+
+def of_side(
+    parts: Iterator[Lines], side: str, eval_share: float, counts: collections.Counter
+) -> Iterator[Lines]:
+    """Yields the documents of one side.
+
+    Args:
+      parts: documents, some at a time.
+      side, eval_share: which ones are wanted.
+      counts: `other_side_documents` and `other_side_sentences` are brought up to date: what is left out.
+    """
+    for lines in parts:
+        texts = document_texts(lines)
+        wanted = np.array([side_of(text.decode(), eval_share) == side for text in texts], bool)
+        others = lines.counts[~wanted]
+        counts.update(
+            other_side_documents=int(np.count_nonzero(others)), other_side_sentences=int(others.sum())
+        )
+        kept = b"".join(text for text, is_wanted in zip(texts, wanted) if is_wanted)
+        yield Lines(kept, lines.counts[wanted])
+
+
+def document_texts(lines: Lines) -> list[bytes]:
+    """Returns the lines of each document."""
+    ends = np.flatnonzero(np.frombuffer(lines.text, np.uint8) == ord("\n")) + 1
+    bounds = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(lines.counts)]).astype(int)].tolist()
+    return [lines.text[first:end] for first, end in zip(bounds, bounds[1:])]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Languages
+
+
+_IDENTIFIER = "py3langid"  # carries its model with it
+_FEWEST_LETTERS = 20  # of a text whose language is guessed
+
+
+def scripts_of(texts: Iterable[str]) -> collections.Counter[str]:
+    """Returns {script: letters} of texts; a script is the first word of the name that Unicode gives a letter,
+    as LATIN, CYRILLIC or CJK."""
+    characters: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        characters.update(text)
+    scripts: collections.Counter[str] = collections.Counter()
+    for character, count in characters.items():
+        if character.isalpha():
+            scripts[_script(character)] += count
+    return scripts
+
+
+@functools.cache
+def _script(character: str) -> str:
+    return unicodedata.name(character, "unnamed").partition(" ")[0].capitalize()
+
+
+def identifier() -> str | None:
+    """Returns name and version of the package that guesses languages; None where it is not installed."""
+    if importlib.util.find_spec(_IDENTIFIER) is None:
+        return None
+    return f"{_IDENTIFIER} {importlib.metadata.version(_IDENTIFIER)}"
+
+
+def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
+    """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text with hardly a letter.
+    Call it where `identifier` returns one."""
+    import py3langid  # late: an extra
+
+    return collections.Counter(
+        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= _FEWEST_LETTERS else "too short"
+        for text in texts
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Sample
+#
+# Every task gives some of its documents, those whose beginnings have the lowest hashes: which ones these
+# are depends neither on the workers nor on the order in which anything is done. The hashes are others than
+# those by which documents are held out: of these a sample would else consist.
+
+
+FILE_NAME = finished_jobs.SAMPLES
+_DOCUMENTS = 256  # of a job
+_CHARACTERS = 1000  # of a document
+_PURPOSE = b"sample"
+
+
+class DocumentSample:
+    """The sample of a task."""
+
+    def __init__(self, task: int, num_tasks: int):
+        """Prepares for task number `task` of a job of `num_tasks`: those of a large job give a document now
+        and then, so that all of them give 256 together."""
+        self._wanted = _documents_of(task, num_tasks)
+        self._found: list[tuple[int, str]] = []  # (minus the hash, text): the highest hash is the first
+
+    def noted(self, parts: Iterator[Lines]) -> Iterator[Lines]:
+        """Yields what it is given, and looks at it."""
+        for lines in parts:
+            if self._wanted:
+                for text in document_texts(lines):
+                    # Of a character up to four bytes; the last one of the part may be cut.
+                    self.look_at(text[: 4 * _CHARACTERS].decode("utf-8", "ignore"))
+            yield lines
+
+    def look_at(self, text: str) -> None:
+        """Takes in a document where it belongs to the sample; a copy of one does not. Its beginning is
+        enough."""
+        if not self._wanted or not text.strip():
+            return
+        text = text[:_CHARACTERS]
+        digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8, person=_PURPOSE).digest()
+        item = (-int.from_bytes(digest, "little"), text)
+        if len(self._found) == self._wanted and item <= self._found[0] or item in self._found:
+            return
+        if len(self._found) == self._wanted:
+            heapq.heapreplace(self._found, item)
+        else:
+            heapq.heappush(self._found, item)
+
+    def documents(self) -> list[str]:
+        """Returns the beginnings of the documents, in the order of their hashes."""
+        return [text for _, text in sorted(self._found, reverse=True)]
+
+
+def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Writes OUTPUT_DIR/samples.json of the samples of all tasks, and what else there is to show, before the
+    manifest, which waits until the names of both are on the disk."""
+    samples = {"documents": texts, **others}
+    unfinished.write_json(os.path.join(output_dir, FILE_NAME), samples, sync_folder=False)
+
+
+def read(folder: str) -> dict:
+    """Returns the contents of FOLDER/samples.json, "documents" always: the beginnings of the documents; none
+    where there is no such file."""
+    samples = json_files.read_json_or_empty(os.path.join(folder, FILE_NAME))
+    found = samples.get("documents")
+    texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    return {**samples, "documents": texts}
+
+
+def _documents_of(task: int, num_tasks: int) -> int:
+    return (task + 1) * _DOCUMENTS // num_tasks - task * _DOCUMENTS // num_tasks

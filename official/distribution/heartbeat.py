@@ -1,0 +1,471 @@
+"""Heartbeat: processes of a run join, and notice in bounded time that one is gone or does not go on."""
+
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import tensorflow as tf
+from absl import logging
+
+from official.config.cluster import Cluster
+from official.distribution import rendezvous
+from official.distribution.rendezvous import Met
+from official.io import signals
+from official.io.errors import ConfigError, PeerError, report_error
+
+# -----------------------------------------------------------------------------------------------------------
+# Deadline
+#
+# No code of Python's can run then, and a signal's number, not an exit code, would say how the process has
+# ended. So the C library's timers call its own functions: one that prints a line, one that ends the
+# process.
+
+
+_CLOCK_MONOTONIC = 1
+_SIGEV_THREAD = 2
+_SECS_TO_PRINT = 0.2
+
+
+class _Event(ctypes.Structure):
+    """Action at a timer's end: struct sigevent of Linux, 64 bytes. See timer_create(2) and sigevent(7)."""
+
+    _fields_ = [
+        ("value", ctypes.c_void_p),  # what the function is called with
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("rest", ctypes.c_byte * 32),
+    ]
+
+
+class _Times(ctypes.Structure):
+    """Time at which a timer ends: struct itimerspec."""
+
+    _fields_ = [
+        ("interval_secs", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("secs", ctypes.c_long),
+        ("ns", ctypes.c_long),
+    ]
+
+
+@contextlib.contextmanager
+def ending(secs: float, code: int, message: str) -> Iterator[None]:
+    """Ends the process where the block takes too long, whatever it does.
+
+    Where the C library has no such timers (not Linux), the block may take as long as it likes.
+
+    Args:
+      secs: seconds that the block may take, above 0.
+      code: the exit code, from 1 to 255.
+      message: one line, printed on stderr before.
+    """
+    line = ctypes.create_string_buffer(message.replace("%", "%%").encode())
+    with contextlib.ExitStack() as timers:
+        try:
+            libc = _libc()
+            _start(timers, libc, secs, libc.warnx, ctypes.addressof(line))
+            _start(timers, libc, secs + _SECS_TO_PRINT, libc._exit, code)  # pylint: disable=protected-access
+        except (AttributeError, OSError) as error:
+            logging.debug("No limit of time: %s", error)
+        yield
+
+
+def _libc() -> ctypes.CDLL:
+    if sys.platform != "linux" or sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        raise OSError("timers that call functions are known for Linux of 64 bits only")
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _start(timers: contextlib.ExitStack, libc: ctypes.CDLL, secs: float, function, value: int) -> None:
+    """Starts a timer that calls function(value), and stops with `timers`."""
+    timer = ctypes.c_void_p()
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    event = _Event(value=value, notify=_SIGEV_THREAD, function=address)
+    if libc.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "timer_create")
+    timers.callback(libc.timer_delete, timer)
+    times = _Times(secs=int(secs), ns=int(secs % 1 * 1e9))
+    if libc.timer_settime(timer, 0, ctypes.byref(times), None):
+        raise OSError(ctypes.get_errno(), "timer_settime")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Heartbeat
+#
+# A thread in each process holds the connections over which they have met: process 0 to all others, these to
+# process 0. It says a few times a minute that the process is there, and how many times it has come to a
+# point that all processes pass together. Process 0 tells all who is lost.
+#
+# - A process that ends without a word is noticed at once: its connection ends. - One whose machine is down,
+# cut off or stopped is silent. - One that hangs is there, but the others have passed more points than it
+# has.
+
+
+_BEATS = 6  # within the time of silence, and within that of a stall
+_LONGEST_LINE_BYTES = 4096
+
+
+class _Peer:
+    """Another process, as this one knows it."""
+
+    def __init__(self, link: socket.socket, deadline: float):
+        link.setblocking(False)
+        self.link = link
+        self.text = b""  # of a line that is not whole
+        self.deadline = deadline  # to be heard of again
+        self.passed, self.passed_at = 0, time.monotonic()  # points
+
+    def note_passed(self, count: int) -> None:
+        if count != self.passed:
+            self.passed, self.passed_at = count, time.monotonic()
+
+
+class Watch:
+    """A thread that watches the other processes.
+
+    Args:
+      met: the processes, and the connections to them.
+      silence_secs: how long a process may be silent.
+      stall_secs: how long processes may wait for one that does not go on.
+      first_secs: how long a process may take until it is heard of first.
+      on_loss: called, once, in the thread, with words about who is lost, 'host:port (rank 1)', and an event
+        that is set once this process has done its part all the same.
+    """
+
+    def __init__(
+        self,
+        met: Met,
+        silence_secs: float,
+        stall_secs: float,
+        first_secs: float,
+        on_loss: Callable[[str, threading.Event], object],
+    ):
+        self.lost: str | None = None
+        self.found = threading.Event()  # set once `lost` is
+        self._met, self._on_loss = met, on_loss
+        self._silence_secs, self._stall_secs = silence_secs, stall_secs
+        self._passed, self._passed_at = 0, time.monotonic()
+        deadline = time.monotonic() + max(first_secs, silence_secs)
+        self._peers = {rank: _Peer(link, deadline) for rank, link in met.links.items()}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def note_passed(self) -> None:
+        """Notes that this process has come to the next point that all pass together."""
+        self._passed, self._passed_at = self._passed + 1, time.monotonic()
+
+    def end(self, in_order: bool = True) -> None:
+        """Ends the watch, and tells the others that this process has done its part, where it has."""
+        self._ending.set()
+        self._thread.join()
+        if in_order:
+            self._tell("bye")
+        for peer in self._peers.values():
+            peer.link.close()
+
+    def lose(self, who: str) -> None:
+        """Notes that a process is lost, and tells the others; only the first one counts."""
+        if self.lost is not None:
+            return
+        self.lost = who
+        self.found.set()
+        logging.warning("A process is lost: %s", who)
+        self._tell(f"lost {who}")
+
+    # --------------------------------------------------------------------------------------------------------
+    # In the thread
+
+    def _run(self) -> None:
+        pause = min(self._silence_secs, self._stall_secs) / _BEATS
+        last = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            for rank, peer in self._peers.items():
+                selector.register(peer.link, selectors.EVENT_READ, rank)
+            next_beat = last
+            while self._peers and not self._ending.is_set() and self.lost is None:
+                now = time.monotonic()
+                self._forgive(now - last - pause)
+                last = now
+                if now >= next_beat:
+                    self._tell(f"at {self._passed}")
+                    next_beat = now + pause
+                for key, _ in selector.select(min(pause, 0.25)):
+                    if not self._hear(key.data):
+                        selector.unregister(cast(socket.socket, key.fileobj))
+                self._check_silence()
+                self._check_stall()
+        if self.lost is not None:
+            self._on_loss(self.lost, self._ending)
+
+    def _forgive(self, secs: float) -> None:
+        """Gives the others the time in which this process itself stood still."""
+        if secs > 1:
+            for peer in self._peers.values():
+                peer.deadline += secs
+
+    def _tell(self, line: str) -> None:
+        for peer in list(self._peers.values()):
+            with contextlib.suppress(
+                OSError
+            ):  # who has gone is found out by `_hear`, who is cut off is silent
+                peer.link.send(f"{line}\n".encode())
+
+    def _hear(self, rank: int) -> bool:
+        """Takes what a process has sent. Returns whether more may come."""
+        peer = self._peers[rank]
+        try:
+            data = peer.link.recv(_LONGEST_LINE_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        *lines, peer.text = (peer.text + data).split(b"\n")
+        words = [line.decode(errors="replace").partition(" ") for line in lines]
+        said_bye = any(kind == "bye" for kind, _, _ in words)
+        for kind, _, rest in words:
+            if kind == "at" and rest.isdecimal() and len(rest) < 20:
+                peer.note_passed(int(rest))
+            elif kind == "lost":
+                self.lose(rest)
+        peer.deadline = time.monotonic() + self._silence_secs
+        if not data and not said_bye:
+            self.lose(self._met.cluster.name(rank))
+        if said_bye or not data:
+            del self._peers[rank]
+        return bool(data) and not said_bye
+
+    def _check_silence(self) -> None:
+        for rank, peer in self._peers.items():
+            if time.monotonic() > peer.deadline:
+                self.lose(f"{self._met.cluster.name(rank)} has been silent for {self._silence_secs:g} s")
+
+    def _check_stall(self) -> None:
+        """Finds, as process 0, those that others wait for."""
+        if self._met.cluster.rank != 0 or not self._peers:
+            return
+        passed = {rank: (peer.passed, peer.passed_at) for rank, peer in self._peers.items()}
+        passed[0] = (self._passed, self._passed_at)
+        fewest = min(count for count, _ in passed.values())
+        behind = {rank: since for rank, (count, since) in passed.items() if count == fewest}
+        if time.monotonic() - max(behind.values()) < self._stall_secs:
+            return
+        if len(behind) < len(passed):
+            who = (
+                ", ".join(map(self._met.cluster.name, list(behind)[:3])) + " does not go on, the others wait"
+            )
+        else:
+            who = "one of the processes, which are all in the same step: its data or its device hang,"
+        self.lose(f"{who} for {self._stall_secs:g} s")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Peers
+
+
+# What TensorFlow raises in an operation of all processes once one of them is gone.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
+_OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNORECASE)
+
+
+_GRACE_SECS = 1.0  # for what this process is about to find out by itself, such as bad input that all read
+_NAMING_SECS = 3.0  # to learn from the watch who it is that TensorFlow misses
+_ALARM_SECS = 5.0  # for the line and the exit code, before a mere signal
+_LAST_SECS = 30.0  # from a loss to the end of this process, at most
+_LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """Time limits of the waits for other processes, in seconds; see the settings --peer_*_secs.
+
+    Attributes:
+      start: until all are there.
+      silence: for a word of one.
+      stall: for one that does not go on.
+    """
+
+    start: int
+    silence: float
+    stall: float
+
+
+@dataclasses.dataclass
+class _Watched:
+    """The watch of a strategy's processes, and how many contexts rely on it."""
+
+    watch: Watch
+    depth: int = 0
+
+
+_WATCHED: weakref.WeakKeyDictionary[tf.distribute.Strategy, _Watched] = weakref.WeakKeyDictionary()
+
+
+def join(
+    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, patience: Patience
+) -> tf.distribute.Strategy:
+    """Waits for the other processes and returns the strategy of them all.
+
+    Raises:
+      ConfigError: where the processes contradict each other, or TensorFlow refuses them.
+      PeerError: where one does not come in time.
+    """
+    logging.info("%s", cluster.describe())
+    met = rendezvous.meet(cluster, patience.start)
+    strategy = _connected(met.cluster, options, patience.start)
+    last_secs = _LAST_SECS if cluster.rank else _LAST_SECS_OF_FIRST
+    on_loss = functools.partial(_end_soon, last_secs)
+    watch = Watch(met, patience.silence, patience.stall, patience.start, on_loss)
+    _WATCHED[strategy] = _Watched(watch)
+    watch.start()
+    return strategy
+
+
+def _connected(
+    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, timeout_secs: int
+) -> tf.distribute.Strategy:
+    # A chief is the first worker here, so whoever reads a rank need not know of jobs.
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
+    )
+    try:
+        with (
+            _killable(timeout_secs),
+            ending(timeout_secs, 4, f"{_line(_unconnected(timeout_secs))}."),
+        ):
+            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
+        if _is_of_a_lost_peer(error):
+            raise PeerError(_describe(error, cluster)) from None
+        raise ConfigError(
+            f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0][:200]}. Check"
+            " --worker_hosts and TF_CONFIG."
+        ) from None
+
+
+def _end_soon(last_secs: float, who: str, is_done: threading.Event) -> None:
+    """Ends this process, which may wait in an operation of all: by an error there, or else at once, later."""
+    if is_done.wait(_GRACE_SECS):
+        return
+    with contextlib.suppress(Exception):  # of TensorFlow's own, where it has ended all operations before
+        _abort_operations(who)
+    if is_done.wait(last_secs - _GRACE_SECS):
+        return
+    report_error("bert", f"{_line(who)}. This process has not ended by itself in {last_secs:g} s")
+    sys.stderr.flush()
+    os._exit(4)  # pylint: disable=protected-access
+
+
+def _abort_operations(who: str) -> None:
+    """Ends all operations of several processes, those that wait and those that come, with an error."""
+    from tensorflow.python.eager import context  # TensorFlow's own check of health does it the same way
+
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, f"Collective ops end: {who}")
+
+
+def note_passed(strategy: tf.distribute.Strategy) -> None:
+    """Notes that this process has come to the next point that all pass together."""
+    if strategy in _WATCHED:
+        _WATCHED[strategy].watch.note_passed()
+
+
+@contextlib.contextmanager
+def _killable(timeout_secs: int) -> Iterator[None]:
+    """Lets signals, and an alarm after some seconds, end the process while TensorFlow connects.
+
+    It holds Python's lock meanwhile, so no code of ours can run, and takes SIGTERM for itself. All processes
+    were there a moment ago: the alarm is for one that has died since, for which TensorFlow would wait an
+    hour, where there is no `deadline`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (*signals.handled(), signal.SIGALRM)}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    signal.alarm(int(timeout_secs + _ALARM_SECS))
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Turns what TensorFlow raises where another process is gone into a PeerError of one line. The outermost
+    such context ends the watch; the others learn that this process has done its part, or, after an exception,
+    only that it has gone.
+
+    Args:
+      strategy: of several processes, which `join` has made.
+    """
+    watched = _WATCHED[strategy]
+    watched.depth += 1
+    in_order = False
+    try:
+        yield
+        in_order = True
+    except tf.errors.OpError as error:
+        if not _is_of_a_lost_peer(error):
+            raise
+        watched.watch.found.wait(_NAMING_SECS)
+        resolver = strategy.cluster_resolver
+        hosts = tuple(resolver.cluster_spec().as_dict()["worker"])
+        who = watched.watch.lost or _who(error, Cluster(hosts, resolver.task_id))
+        watched.watch.lose(who)
+        raise PeerError(_line(who)) from None
+    finally:
+        watched.depth -= 1
+        if watched.depth == 0:
+            watched.watch.end(in_order)
+
+
+def _is_of_a_lost_peer(error: Exception) -> bool:
+    return isinstance(error, _LOST) and bool(_OF_PEERS.search(str(error)))
+
+
+def _describe(error: Exception, cluster: Cluster) -> str:
+    """Returns the line for people, with the process that TensorFlow names, where it names one."""
+    return _line(_who(error, cluster))
+
+
+def _unconnected(secs: float) -> str:
+    return f"one of those that were there has not connected within --peer_timeout_secs={secs:g}"
+
+
+def _line(who: str) -> str:
+    return f"a peer was lost: {who}. Start all processes again: they go on from the newest checkpoint"
+
+
+def _who(error: Exception, cluster: Cluster) -> str:
+    ranks = [int(rank) for rank in re.findall(r"/job:worker(?:/replica:\d+)?/task:(\d+)", str(error))]
+    lost = next((rank for rank in ranks if rank != cluster.rank and rank < len(cluster.hosts)), None)
+    if lost is None and len(cluster.hosts) == 2:
+        lost = 1 - cluster.rank
+    return "another process" if lost is None else cluster.name(lost)

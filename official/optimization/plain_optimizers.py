@@ -1,0 +1,428 @@
+"""Optimizers in plain TensorFlow operations, with their arguments and the names of their slots.
+
+LAMB, AdamW, AdamW with a first moment in float16, SGD and momentum. Compiled and native forms keep the
+same state.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from official.config import initial_loss_scale
+from official.config.table import Config
+from official.optimization import device_placement
+
+# -----------------------------------------------------------------------------------------------------------
+# Slots
+
+
+class Constants(NamedTuple):
+    """Constants of an optimizer: the decay of the weights that do decay, and Adam's numbers."""
+
+    weight_decay: float
+    beta_1: float
+    beta_2: float
+    epsilon: float
+
+
+class Slots:
+    """Step counter, and the slots of every variable.
+
+    Attributes:
+      iterations: int64 variable, counts the updates.
+      SLOTS: {slot: its type, None for that of the variable}.
+    """
+
+    SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": None, "v": None}
+
+    def __init__(self, learning_rate: Callable):
+        """Makes the step counter, in the strategy's scope.
+
+        Args:
+          learning_rate: schedule, float32 of the step.
+        """
+        self.iterations = tf.Variable(
+            0,
+            trainable=False,
+            dtype=tf.int64,
+            name="iterations",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        self._learning_rate = learning_rate
+        self._moments: dict[str, dict[str, tf.Variable]] = {}
+
+    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
+        """Creates the slots of variables, no two of one name, in the strategy's scope."""
+        for variable in variables:
+            zeros = functools.partial(tf.zeros, shape=variable.shape)
+            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+                # For each name of its own TensorFlow would prepare an operation of its own, a millisecond
+                # that BERT-base would take 400 times.
+                self._moments[variable.name] = {
+                    slot: tf.Variable(
+                        functools.partial(zeros, dtype=dtype or variable.dtype), trainable=False, name=slot
+                    )
+                    for slot, dtype in self.SLOTS.items()
+                }
+
+    def get_slot(self, variable: tf.Variable, slot: str) -> tf.Variable:
+        return self._moments[variable.name][slot]
+
+    def scalars(self) -> dict[str, tf.Variable]:
+        """Returns {checkpoint name: variable} of the state beside the step counter and the slots."""
+        return {}
+
+    def global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the norm, float32, of all numbers of tensors that are on one device."""
+        return tf.linalg.global_norm(tensors)
+
+
+class Moments(Slots):
+    """Moments `m` and `v` of every variable, and which variables decay."""
+
+    def __init__(
+        self,
+        learning_rate: Callable,
+        weight_decay: float,
+        beta_1: float,
+        beta_2: float,
+        epsilon: float,
+        excluded: Iterable[str],
+        bias_correction: bool = True,
+        decayed_only: str = "",
+    ):
+        """Makes the optimizer, in the strategy's scope.
+
+        Args:
+          learning_rate: schedule, float32 of the step.
+          weight_decay: of the weights that `excluded` does not name.
+          beta_1, beta_2, epsilon: of Adam.
+          excluded: regular expressions; variables whose name one of them is found in are not decayed.
+          bias_correction: divides the moments by 1 - beta^step, which they are too small by.
+          decayed_only: of LAMB, a regular expression of variables that `excluded` names and that decay all
+            the same; empty: none.
+        """
+        super().__init__(learning_rate)
+        self._constants = Constants(weight_decay, beta_1, beta_2, epsilon)
+        self._excluded = re.compile("|".join(excluded))
+        self._corrects = bias_correction
+        self._decayed_only = re.compile(decayed_only) if decayed_only else None
+
+    def decays(self, variable: tf.Variable) -> bool:
+        """Tells whether a variable is decayed and, by LAMB, adapted."""
+        return self._excluded.search(variable.name) is None
+
+    def decay_apart(self, variables: Sequence[tf.Variable]) -> None:
+        """Decays the variables that are decayed and not adapted, w -= rate * weight decay * w, before their
+        update, which does not look at the weight; in the context of a replica."""
+        apart = [each for each in variables if self._decayed_only and self._decayed_only.search(each.name)]
+        if not apart:
+            return
+        kept = 1.0 - self._learning_rate(self.iterations) * self._constants.weight_decay
+        place = device_placement.beside(variables)
+        for variable in apart:
+            with place(variable):
+                write(variable, tf.convert_to_tensor(variable) * kept)
+
+
+def write(variable: tf.Variable, value: tf.Tensor) -> None:
+    """Writes a replica's own copy of a variable: `assign` would ask how the replicas' values are joined."""
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# LAMB and AdamW
+#
+# --fused_ops=false takes them where tensorflow-addons is not installed. They equal its optimizers to
+# rounding.
+
+
+class PlainOptimizer(Moments):
+    """Base of `AdamW` and `Lamb`: updates moments and weights; a subclass computes the change of a weight."""
+
+    def update(self, gradients, variables, factor) -> None:
+        """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
+        replica, all with the same gradients."""
+        _, beta_1, beta_2, _ = self._constants
+        step = tf.cast(self.iterations + 1, tf.float32)
+        corrections = (1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)) if self._corrects else (1.0, 1.0)
+        rate = self._learning_rate(self.iterations)
+        self.decay_apart(variables)
+        place = device_placement.beside(variables)
+        for gradient, variable in zip(gradients, variables):
+            with place(variable):
+                m, v = self._moments[variable.name].values()
+                gradient = gradient * factor
+                new_m = beta_1 * self._loaded(m) + (1 - beta_1) * gradient
+                new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
+                weight, stored_m = tf.convert_to_tensor(variable), self._stored(new_m)
+                moments = self._loaded(stored_m), new_v
+                change = self._change(weight, moments, corrections, rate, self.decays(variable))
+                write(variable, weight - change)
+                write(m, stored_m)
+                write(v, new_v)
+        self.iterations.assign_add(1)
+
+    def _stored(self, m):
+        """Returns a first moment, float32, as it is kept."""
+        return m
+
+    def _loaded(self, m):
+        """Returns a first moment that is kept as float32."""
+        return m
+
+    def _change(self, weight, moments, corrections, rate, decays: bool):
+        """Returns the tensor that is subtracted from a weight.
+
+        Args:
+          weight: tensor.
+          moments: m and v, updated, of the weight's shape.
+          corrections: 1 - beta_1^step and 1 - beta_2^step, float32 scalars.
+          rate: learning rate, float32 scalar.
+          decays: whether the weight is decayed and, by LAMB, adapted.
+        """
+        raise NotImplementedError
+
+
+class AdamW(PlainOptimizer):
+    """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
+
+    def _change(self, weight, moments, corrections, rate, decays: bool):
+        m, v = moments
+        of_m, of_v = corrections
+        change = rate * tf.sqrt(of_v) / of_m * m / (tf.sqrt(v) + self._constants.epsilon)
+        return change + rate * self._constants.weight_decay * weight if decays else change
+
+
+class Lamb(PlainOptimizer):
+    """u = m / (sqrt(v) + epsilon) + weight decay * w with corrected m and v, w -= rate * |w| / |u| * u.
+
+    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0 their
+    ratio is 1, as in tensorflow-addons.
+    Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
+    """
+
+    def _change(self, weight, moments, corrections, rate, decays: bool):
+        m, v = (moment / correction for moment, correction in zip(moments, corrections))
+        direction = m / (tf.sqrt(v) + self._constants.epsilon)
+        if not decays:
+            return rate * direction
+        direction += self._constants.weight_decay * weight
+        weight_norm, norm = tf.norm(weight), tf.norm(direction)
+        ratio = tf.where((weight_norm > 0) & (norm > 0), tf.math.divide_no_nan(weight_norm, norm), 1.0)
+        return rate * ratio * direction
+
+
+# -----------------------------------------------------------------------------------------------------------
+# SGD and momentum
+#
+# Neither decays weights. Source: TensorFlow's GradientDescentOptimizer and MomentumOptimizer, as
+# Graphcore's TF1 BERT takes them.
+
+
+class PlainSgd(Slots):
+    """w -= rate * g."""
+
+    SLOTS: ClassVar[dict[str, tf.DType | None]] = {}
+
+    def update(self, gradients, variables, factor) -> None:
+        """Updates variables with gradients times `factor`, float32 each; in the context of a replica, all
+        with the same gradients."""
+        rate = self._learning_rate(self.iterations)
+        place = device_placement.beside(variables)
+        for gradient, variable in zip(gradients, variables):
+            with place(variable):
+                self._update_one(variable, gradient * factor, rate)
+        self.iterations.assign_add(1)
+
+    def _update_one(self, variable, gradient, rate) -> None:
+        write(variable, tf.convert_to_tensor(variable) - rate * gradient)
+
+
+class Sgd(PlainSgd):
+    """`PlainSgd`, one operation a variable."""
+
+    def _update_one(self, variable, gradient, rate) -> None:
+        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+
+
+class PlainMomentum(PlainSgd):
+    """m = momentum * m + g, w -= rate * m; the momentum is not Nesterov's."""
+
+    SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": None}
+
+    def __init__(self, learning_rate: Callable, momentum: float):
+        """Makes the optimizer, in the strategy's scope.
+
+        Args:
+          learning_rate: schedule, float32 of the step.
+          momentum: in [0, 1).
+        """
+        super().__init__(learning_rate)
+        self._momentum = momentum
+
+    def _update_one(self, variable, gradient, rate) -> None:
+        m = self.get_slot(variable, "m")
+        new_m = self._momentum * tf.convert_to_tensor(m) + gradient
+        write(variable, tf.convert_to_tensor(variable) - rate * new_m)
+        write(m, new_m)
+
+
+class Momentum(PlainMomentum):
+    """`PlainMomentum`, one operation a variable."""
+
+    def _update_one(self, variable, gradient, rate) -> None:
+        tf.raw_ops.ResourceApplyMomentum(
+            var=variable.handle,
+            accum=self.get_slot(variable, "m").handle,
+            lr=rate,
+            grad=gradient,
+            momentum=tf.constant(self._momentum),
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# AdamW with a first moment in float16
+#
+# The moment is kept times a scale, so that float16 can hold what is small. The scale is the loss scale of
+# the run's first step. A checkpoint holds it (`SCALE`), and it stays when the loss scale changes. A moment
+# that float16 could not hold is cut to its largest number. Source: mpadamw of Graphcore's TF1 BERT, which
+# keeps the moment of the scaled gradients. It scales the second moment and epsilon too, which makes no
+# difference in float32.
+
+
+SCALE = "adam_m_scale"
+
+
+def stored(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    """Returns a first moment, float32, as it is kept: float16, times the scale."""
+    return tf.cast(tf.clip_by_value(m * scale, tf.float16.min, tf.float16.max), tf.float16)
+
+
+def loaded(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    """Returns a first moment that is kept, float16, as float32."""
+    return tf.cast(m, tf.float32) / scale
+
+
+class ScaledMoment(Moments):
+    """Base of the AdamW here and in `compiled_mixed`: the first moment in float16, and its scale."""
+
+    SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
+
+    def __init__(self, learning_rate: Callable, scale: float, **hyper):
+        """Makes the optimizer; `scale` of the first moment, the rest as `Moments`."""
+        super().__init__(learning_rate, **hyper)
+        aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self._scale = tf.Variable(
+            scale, trainable=False, dtype=tf.float32, name=SCALE, aggregation=aggregation
+        )
+
+    def scalars(self) -> dict[str, tf.Variable]:
+        return {SCALE: self._scale}
+
+
+class PlainAdamW(ScaledMoment, AdamW):
+    """`plain.AdamW` with the first moment in float16."""
+
+    def _stored(self, m):
+        return stored(m, self._scale)
+
+    def _loaded(self, m):
+        return loaded(m, self._scale)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Optimizers by name
+
+
+# Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that
+# the gamma of the MLM head is decayed there; one list serves both optimizers here.
+EXCLUDED = ("LayerNorm", "layer_norm", "bias")
+GAMMA = "/gamma"  # of LayerNorm
+
+# Names of the slots in checkpoints, as Google's and Graphcore's TF1 optimizers write them.
+_ADAM_SLOTS = {"m": "adam_m", "v": "adam_v"}
+SLOT_NAMES: dict[str, dict[str, str]] = {
+    "lamb": {"m": "lamb_m", "v": "lamb_v"},
+    "adam": _ADAM_SLOTS,
+    "adamw": _ADAM_SLOTS,
+    "mpadamw": _ADAM_SLOTS,
+    "momentum": {"m": "Momentum"},
+    "sgd": {},
+}
+
+
+class Optimizer(Protocol):
+    """An optimizer of weights: our own, or tensorflow-addons' behind the same methods.
+
+    Attributes:
+      iterations: int64 variable, counts the updates and drives the schedule.
+    """
+
+    iterations: tf.Variable
+
+    def create_slots(self, variables) -> None:
+        """Creates the moments of variables, in the strategy's scope: before the first step, so that a
+        checkpoint can be restored."""
+
+    def get_slot(self, variable, slot: str) -> tf.Variable:
+        """Returns a moment of a variable, "m" or "v"."""
+
+    def scalars(self) -> dict[str, tf.Variable]:
+        """Returns {checkpoint name: variable} of the state beside the step counter and the slots."""
+
+    def global_norm(self, tensors) -> tf.Tensor:
+        """Returns the norm, float32, of all numbers of tensors that are on one device."""
+
+    def update(self, gradients, variables, factor) -> None:
+        """Updates variables with gradients times `factor`, float32, which are the same on every replica; in
+        the context of a replica."""
+
+
+_PLAIN: dict[str, Callable[..., Optimizer]] = {
+    "lamb": Lamb,
+    "adam": AdamW,
+    "adamw": AdamW,
+    "mpadamw": PlainAdamW,
+    "momentum": PlainMomentum,
+    "sgd": PlainSgd,
+}
+
+
+def build_plain(config: Config, schedule: Callable) -> Optimizer:
+    """Returns our own optimizer in plain TensorFlow operations, made in the strategy's scope."""
+    return _PLAIN[config.optimizer_type](learning_rate=schedule, **hyper_parameters(config))
+
+
+def hyper_parameters(config: Config) -> dict[str, Any]:
+    """Returns the arguments of an optimizer beside its schedule."""
+    kind = config.optimizer_type
+    if kind in ("sgd", "momentum"):
+        return {"momentum": config.momentum} if kind == "momentum" else {}
+    hyper: dict[str, Any] = dict(
+        weight_decay=0.0 if kind == "adam" else config.weight_decay_rate,
+        beta_1=config.beta_1,
+        beta_2=config.beta_2,
+        epsilon=config.epsilon,
+        excluded=list(EXCLUDED),
+        bias_correction=config.lamb_bias_correction if kind == "lamb" else config.adam_bias_correction,
+    )
+    if kind == "lamb" and config.lamb_decays_gamma:
+        hyper["decayed_only"] = GAMMA
+    if kind == "mpadamw":
+        hyper["scale"] = initial_loss_scale(config) or 1.0
+    return hyper
+
+
+def slot_variables(optimizer: Optimizer, optimizer_type: str, variables) -> dict[str, tf.Variable]:
+    """Returns {checkpoint name: slot variable}, e.g. bert/embeddings/word_embeddings/lamb_m."""
+    return {
+        f"{variable.name.split(':')[0]}/{saved}": optimizer.get_slot(variable, slot)
+        for slot, saved in SLOT_NAMES[optimizer_type].items()
+        for variable in variables
+    }
