@@ -11,6 +11,7 @@ So the interpreter's C handler writes the signal's number to a pipe as well, and
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import os
@@ -57,6 +58,7 @@ class _State:
 
     section: _Section
     received: int | None = None  # the first signal
+    late: int | None = None  # one that came outside of all sections, and that the thread may be too late for
     raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
     undo: Callable[[], None] | None = None  # None: nobody watches
     stderr: int = 2  # the descriptor on which a line is seen
@@ -65,7 +67,8 @@ class _State:
     )  # wait for what other threads do
 
 
-_state = _State(_Section(secs=0.0))
+_NO_SECTION = _Section(secs=0.0)
+_state = _State(_NO_SECTION)
 
 
 def handled() -> tuple[signal.Signals, ...]:
@@ -171,6 +174,8 @@ def _entered(section: _Section) -> Iterator[_Section]:
 
 def _in_main_thread(number: int, frame: FrameType | None) -> None:
     section = _state.section
+    if section is _NO_SECTION:
+        _state.late = number
     if not section.raises or section.raised is not None:
         return
     section.raised, _state.raised_in = number, section
@@ -234,7 +239,17 @@ def _forget() -> None:
         signal.set_wakeup_fd(-1)
         for number in handled():
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        _state.section, _state.received, _state.raised_in, _state.undo = _Section(secs=0.0), None, None, None
+        _state.section, _state.received, _state.raised_in, _state.undo = _NO_SECTION, None, None, None
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def _end_late() -> None:
+    """Ends the process, as its last deed, by a signal that has come while it was ending: the thread that
+    would have done it stops with the interpreter."""
+    if _state.undo and _state.late is not None:
+        end(_state.late)
+
+
+atexit.register(_end_late)  # this module is imported first, so it is called last

@@ -41,6 +41,19 @@ def test_before_anything_else_a_signal_ends_the_process_with_one_line(number, co
     assert run(f"hit({int(number)})") == (code, "", f"tool.py: {word}.\n")
 
 
+@pytest.mark.parametrize("number,code,word", NUMBERS)
+def test_while_the_interpreter_ends_a_signal_still_counts(number, code, word):
+    """With Python's lock held the thread that listens comes too late."""
+    program = f"""
+import atexit, ctypes
+def late():
+    os.kill(os.getpid(), {int(number)})
+    ctypes.PyDLL(None).usleep(300000)
+atexit.register(late)
+"""
+    assert run(program) == (code, "", f"tool.py: {word}.\n")
+
+
 def test_under_nohup_the_end_of_the_terminal_is_ignored():
     ignored = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     hits = "hit(signal.SIGHUP)\nwith signals.raising():\n    hit(signal.SIGHUP)\nprint('here still')"
