@@ -272,8 +272,8 @@ class Guests:
                 connection.sendall(f"missing {self.wait.describe(missing)}\n".encode())
 
     def _address_of(self, host: str, port: int) -> str:
-        """Returns where others reach a process that has not been told its address: on this host as they reach
-        process 0."""
+        """Returns the address for others of a process that has not been told its address: on this host that
+        by which they reach process 0."""
         if host.startswith("127."):
             host = parts(self.wait.cluster.hosts[0])[0]
         return f"{host}:{port}"

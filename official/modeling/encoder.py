@@ -221,8 +221,8 @@ class BertEncoder(tf.keras.layers.Layer):
         ]
 
     def predicted(self, features: Tensors) -> int | tf.Tensor:
-        """Returns where `sequence` of a pre-training model has the predicted tokens: int32 [B, P], or the
-        number of them where they are the first of each row."""
+        """Returns the positions of a pre-training model's predicted tokens in `sequence`: int32 [B, P], or
+        the number of them where they are the first of each row."""
         if self._narrow:
             return of_pretraining(features).predicted
         return heads.predicted_first(features) or features["masked_lm_positions"]

@@ -62,8 +62,8 @@ def of_sequences(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Ten
 
 
 def in_row(positions: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns where in their rows tokens stand that are counted from the start of their sequences; int32 [B],
-    or [B, S]."""
+    """Returns the positions in their rows of tokens that are counted from the start of their sequences; int32
+    [B], or [B, S]."""
     return positions + features.get("cls_positions", 0)
 
 

@@ -1,1 +1,1 @@
-"""What a run will be: sizes, FLOPs, memory and time, worked out before it."""
+"""Plan of a run: sizes, FLOPs, memory and time, worked out before it."""

@@ -112,7 +112,7 @@ def _memory_lines(plan: dict) -> list[tuple[str, str]]:
 
 
 def _device_lines(plan: dict) -> list[tuple[str, str]]:
-    """Returns what is computed again, and whether the run fits its devices."""
+    """Returns the lines on recomputation, and whether the run fits its devices."""
     again = {"attention": "softmax and dropout of attention", "block": "whole blocks"}.get(plan["recompute"])
     lines = [("computed again", f"{again}, in the backward pass")] if again else []
     if plan["fits"] is None:
@@ -245,7 +245,7 @@ def _step(step: dict) -> str:
 
 
 def device_label(strategy: str) -> str:
-    """Returns what one device of a pipeline is called."""
+    """Returns the word for one device of a pipeline."""
     return "IPU" if BACKENDS[strategy].graphcore_rules else "device"
 
 

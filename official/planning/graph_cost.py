@@ -37,7 +37,7 @@ from official.planning.graph import (
 
 
 class PlannedTask(replica_step.Objective, Protocol):
-    """What a plan asks of a task."""
+    """Part of a task that a plan needs."""
 
     def build_model(self) -> tf.keras.Model:
         """Makes the model."""
@@ -46,7 +46,7 @@ class PlannedTask(replica_step.Objective, Protocol):
         """Returns random records in the shape of those that are trained on, or evaluated on."""
 
     def evaluate(self, model: tf.keras.Model, batch: dict[str, tf.Tensor]) -> tuple:
-        """Returns what an evaluation takes from a batch."""
+        """Returns the terms of an evaluation of a batch."""
 
     @property
     def sequences_per_row(self) -> float | None:
@@ -55,7 +55,7 @@ class PlannedTask(replica_step.Objective, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one optimizer step of one replica costs, or one batch of an evaluation.
+    """Cost of one optimizer step of one replica, or one batch of an evaluation.
 
     Attributes:
       tensors, parameters: number of the model's trainable variables, and of the numbers in them.
@@ -128,8 +128,8 @@ def _symbolic_state(config: Config, task: PlannedTask) -> tuple[TrainState, dict
 def _accumulate_to_send(
     config: Config, task: PlannedTask, state: TrainState, plan: BatchPlan
 ) -> replica_step.Accumulate | None:
-    """Returns what adds up the micro batches of a replica that is one of several, whose gradients are cast to
-    the type in which they are sent and back to float32; None where there is one replica."""
+    """Returns the accumulation of the micro batches of a replica that is one of several, whose gradients are
+    cast to the type in which they are sent and back to float32; None where there is one replica."""
     if plan.num_replicas == 1:
         return None
 
@@ -299,7 +299,7 @@ def _native_update(handles: list, copies: list, gradients: list, step: tf.Tensor
 
 @dataclasses.dataclass(frozen=True)
 class StageCost:
-    """What a stage of a model costs.
+    """Cost of a stage of a model.
 
     Attributes:
       flops, backward_flops: multiplications and additions of all matrix products of a pass of a micro batch.

@@ -1,4 +1,4 @@
-"""What a run would be: sizes, steps, evaluations, memory and time, without devices, data or training."""
+"""Plan of a run: sizes, steps, evaluations, memory and time, without devices, data or training."""
 
 import contextlib
 import json
@@ -132,7 +132,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
 
 
 def _cost(config: Config, task: graph_cost.PlannedTask, batches: BatchPlan) -> graph_cost.Cost:
-    """Returns what a step costs, or a batch of an evaluation where nothing is trained."""
+    """Returns the cost of a step, or that of a batch of an evaluation where nothing is trained."""
     with _precision(config):
         if config.do_train:
             return graph_cost.step_cost(_in_calls(config), task, batches)
@@ -317,7 +317,7 @@ _RECOMPUTE = config_lib.FIELDS["recompute"].choices  # each keeps less than thos
 
 
 def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[[Config], list[int]]) -> dict:
-    """Returns what a plan says of the devices' memory.
+    """Returns the part of a plan on the devices' memory.
 
     Args:
       config: of the run.

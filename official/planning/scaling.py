@@ -24,7 +24,7 @@ class Network(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a step of one replica costs alone.
+    """Cost of a step of one replica alone.
 
     Attributes:
       row_secs: forward and backward pass of a row.
@@ -221,7 +221,7 @@ def _hosts_of(config: Config, plan: dict) -> int:
 
 
 def work_of(config: Config, plan: dict, network: Network) -> Work:
-    """Returns what a step of one replica costs alone: by the step that was measured, else by --plan_tflops.
+    """Returns the cost of a step of one replica alone: by the step that was measured, else by --plan_tflops.
 
     Raises:
       ConfigError: where the all-reduce alone would take longer than the step that was measured.

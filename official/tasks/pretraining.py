@@ -222,7 +222,7 @@ class PretrainingTask:
             counts_path,
             self._train.packer,
         )
-        return self._fitted(batches)
+        return schema_lib.fitted(batches, self._config)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         if self._config.use_synthetic_data:
@@ -232,22 +232,12 @@ class PretrainingTask:
         batches = record_batches.evaluation_dataset(
             split.files, split.schema, batch_size, count, split.packer
         )
-        return self._fitted(batches)
+        return schema_lib.fitted(batches, self._config)
 
     def example_dataset(self, batch_size: int) -> tf.data.Dataset:
         count = self._config.num_eval_samples
         batches = record_batches.evaluation_dataset(self._eval.files, self._schema, batch_size, count)
-        return self._fitted(batches)
-
-    def _fitted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches; with --fit_vocabulary, ids beyond the model's vocabulary are replaced by
-        [UNK]."""
-        config = self._config
-        if not config.fit_vocabulary:
-            return batches
-        vocab_file = config.vocab_file
-        unknown = load_vocabulary(vocab_file).id_of("[UNK]") if vocab_file else config_lib.UNKNOWN_WORD
-        return batches.map(lambda batch: schema_lib.with_known_words(batch, config.model.vocab_size, unknown))
+        return schema_lib.fitted(batches, self._config)
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         config, split = self._config, self._eval if for_evaluation else self._train

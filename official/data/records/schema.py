@@ -12,6 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from official.config import UNKNOWN_WORD, Config
+from official.data.word_pieces.vocabulary import load_vocabulary
+
 INTEGER_LIMIT = 1 << 31  # of integers in memory, which have 32 bits
 
 
@@ -138,6 +141,15 @@ def with_known_words(batch: dict[str, tf.Tensor], vocab_size: int, unknown: int)
     """Returns a batch of pre-training rows with the id `unknown` in place of those from `vocab_size` on."""
     words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
     return {**batch, **{name: tf.where(ids < vocab_size, ids, unknown) for name, ids in words.items()}}
+
+
+def fitted(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
+    """Returns batches of pre-training rows; with --fit_vocabulary, ids beyond the model's vocabulary are
+    replaced by [UNK]."""
+    if not config.fit_vocabulary:
+        return batches
+    unknown = load_vocabulary(config.vocab_file).id_of("[UNK]") if config.vocab_file else UNKNOWN_WORD
+    return batches.map(lambda batch: with_known_words(batch, config.model.vocab_size, unknown))
 
 
 def describe_example(record: bytes, schema: dict[str, Feature]) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from official.data.rows import ragged
 from official.data.squad.squad_files import SPACES, WORD, Question, SquadData
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
-from official.data.word_pieces.wordpiece import Tokenizer
+from official.data.word_pieces.wordpiece import IDEOGRAPH, Tokenizer, is_punctuation
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -208,31 +208,9 @@ def _normalize(character: str, do_lower_case: bool) -> tuple[str, int]:
         )
     if not text:
         return "accent", 0
-    if _is_ideograph(character) or any(map(_is_punctuation, text)):
+    if IDEOGRAPH.match(character) or any(map(is_punctuation, text)):
         return "single", len(text)
     return "letter", len(text)
-
-
-def _is_punctuation(character: str) -> bool:
-    return unicodedata.category(character).startswith("P") or character.isascii() and not character.isalnum()
-
-
-def _is_ideograph(character: str) -> bool:
-    """Returns whether it is one of the Chinese, Japanese or Korean ideographs that stand alone as words."""
-    code = ord(character)
-    return any(
-        first <= code <= last
-        for first, last in (
-            (0x4E00, 0x9FFF),
-            (0x3400, 0x4DBF),
-            (0x20000, 0x2A6DF),
-            (0x2A700, 0x2B73F),
-            (0x2B740, 0x2B81F),
-            (0x2B820, 0x2CEAF),
-            (0xF900, 0xFAFF),
-            (0x2F800, 0x2FA1F),
-        )
-    )
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ _ROWS = 256  # are taken in at once
 
 
 def bounds(file: BinaryIO, path: str, size: int, split_bytes: int) -> list[int]:
-    """Returns where the splits of a file begin and end: at row groups, and each of `split_bytes` or one row
+    """Returns the bounds of the splits of a file: at row groups, and each of `split_bytes` or one row
     group more.
 
     Args:

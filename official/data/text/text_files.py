@@ -711,7 +711,7 @@ def _seek_line(text: BinaryIO, part: Part, most_bytes: int) -> int | None:
 
 
 def _find_cut(piece: bytes) -> int:
-    """Returns where a piece of a line is cut: after white space, or at least not inside a character."""
+    """Returns the place to cut a piece of a line: after white space, or at least not inside a character."""
     space = max(piece.rfind(white, len(piece) - _CUT_WITHIN_BYTES) for white in (b" ", b"\t"))
     if space >= 0:
         return space + 1

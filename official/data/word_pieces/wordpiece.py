@@ -32,7 +32,14 @@ LONGEST = 200  # characters of a word; a longer one is unknown
 CHINESE = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
 )
+IDEOGRAPH = re.compile(f"[{CHINESE}]")  # stands alone as a word
 _CHINESE_OR_OTHERS = re.compile(f"[{CHINESE}]|[^{CHINESE}]+")
+
+
+def is_punctuation(character: str) -> bool:
+    """Tells whether a character is punctuation: by Unicode, or any of ASCII that is no letter, digit or
+    blank."""
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 class _CharacterTable(dict):
@@ -52,11 +59,7 @@ def _drop_invisible(character: str) -> str:
 
 
 def _split(character: str) -> str:
-    return (
-        f" {character} "
-        if character in string.punctuation or unicodedata.category(character).startswith("P")
-        else character
-    )
+    return f" {character} " if is_punctuation(character) else character
 
 
 def _drop_accent_and_split(character: str) -> str:

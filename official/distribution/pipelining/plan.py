@@ -370,7 +370,7 @@ def _largest(values: Sequence[int], ends: Sequence[int], devices: Sequence[int])
 def _cuts(
     flops: Sequence[int], sizes: Sequence[int], devices: Sequence[int], most_flops: int, evenly: bool = False
 ) -> tuple[int, ...]:
-    """Returns where stages end, so that the busiest device has fewest FLOPs; `evenly`: so that stages have
+    """Returns the ends of stages, so that the busiest device has fewest FLOPs; `evenly`: so that stages have
     most even FLOPs, then fewest bytes on the fullest device. No device has more than `most_flops`.
 
     Dynamic programming, exact: two ways to place the first parts are the same where the devices that come

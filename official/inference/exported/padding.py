@@ -99,7 +99,6 @@ def _places(rows: Rows, order: np.ndarray, head: str) -> np.ndarray:
     if head == "classify":
         return order
     kept = np.arange(len(rows.ids_T)) if rows.masked_M is None else rows.masked_M
-    kept = np.arange(len(rows.ids_T)) if rows.masked_M is None else rows.masked_M
     of = networks.sequences_of(rows, kept)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))

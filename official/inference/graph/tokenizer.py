@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
-import string
 import unicodedata
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -29,7 +27,6 @@ FINAL_SIGMA = 0x3C2  # how the small letter is written at the end of a word
 CAPITAL_SIGMA = "\u03a3"
 _CODE_POINTS = 0x110000
 _PAGE = 256
-_IDEOGRAPH = re.compile(f"[{wordpiece.CHINESE}]")
 _ALIKE = ("Cn", "Co", "Cs")  # unassigned, of private use, half a character: letters that stay as they are
 
 
@@ -105,7 +102,7 @@ def _not_alike() -> list[int]:
     return [
         code
         for code, character in enumerate(characters)
-        if unicodedata.category(character) not in _ALIKE or _IDEOGRAPH.match(character)
+        if unicodedata.category(character) not in _ALIKE or wordpiece.IDEOGRAPH.match(character)
     ]
 
 
@@ -129,15 +126,13 @@ def _made_of(character: str, do_lower_case: bool) -> tuple[int, str]:
         text = "".join(part for part in _decomposed(character) if unicodedata.category(part) != "Mn")
     if not text:
         return ACCENT, ""
-    return (SINGLE if _IDEOGRAPH.match(character) or any(map(_is_punctuation, text)) else LETTER), text
+    return (
+        SINGLE if wordpiece.IDEOGRAPH.match(character) or any(map(wordpiece.is_punctuation, text)) else LETTER
+    ), text
 
 
 def _decomposed(character: str) -> str:
     return unicodedata.normalize("NFD", character.lower())
-
-
-def _is_punctuation(character: str) -> bool:
-    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 def _case_flags() -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,6 @@ import os
 import tensorflow as tf
 
 from official.config import (
-    UNKNOWN_WORD,
     Config,
     ConfigError,
     encoder_options,
@@ -21,7 +20,6 @@ from official.data.records import plain_batches
 from official.data.records import schema as schema_lib
 from official.data.records.streams import num_streams
 from official.io import files as io_files
-from official.io import vocabulary_files
 from official.modeling import objectives
 from official.modeling.models import BertPretrainer
 
@@ -108,17 +106,17 @@ class RecordsTask:
             return self.synthetic_dataset(replica_batch)
         streams = num_streams(len(files), global_batch)
         counts_path = os.path.join(self._config.model_dir, "record_counts.json")
-        return self._fitted(
-            plain_batches.training_dataset(
-                files, self._schemas["train"], replica_batch, order, streams, counts_path
-            )
+        batches = plain_batches.training_dataset(
+            files, self._schemas["train"], replica_batch, order, streams, counts_path
         )
+        return schema_lib.fitted(batches, self._config)
 
     def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
         files, count = self._files["eval"], self._config.num_eval_samples
         if not files:
             return self.synthetic_dataset(batch_size, for_evaluation=True).take(-(-count // batch_size))
-        return self._fitted(plain_batches.evaluation_dataset(files, self._schemas["eval"], batch_size, count))
+        batches = plain_batches.evaluation_dataset(files, self._schemas["eval"], batch_size, count)
+        return schema_lib.fitted(batches, self._config)
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
         schema = self._schemas["eval" if for_evaluation else "train"]
@@ -127,18 +125,6 @@ class RecordsTask:
             return synthetic.synthetic_dataset(schema, words, batch_size, seed)
         average = synthetic_sequences_per_pack(self._config)
         return synthetic.endless(synthetic.packed_rows(schema, words, average, seed), batch_size)
-
-    def _fitted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches; with --fit_vocabulary, ids beyond the model's vocabulary are replaced by
-        [UNK]."""
-        config, unknown = self._config, UNKNOWN_WORD
-        if not config.fit_vocabulary:
-            return batches
-        if config.vocab_file:
-            words = vocabulary_files.read(config.vocab_file).words
-            vocabulary_files.check_words(words, f"--vocab_file={config.vocab_file}")
-            unknown = words.index("[UNK]")
-        return batches.map(lambda batch: schema_lib.with_known_words(batch, config.model.vocab_size, unknown))
 
     def explain_read_error(self) -> str | None:
         return None
