@@ -28,6 +28,7 @@ from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
 TASKS = ("squad", "glue")
+CODES = {"SIGKILL": 137, "SIGTERM": 143, "SIGINT": 130}
 
 
 def parse_flags() -> argparse.Namespace:
@@ -69,6 +70,8 @@ def disturb(task: str, data: str, folder: str, numbers: list[int], whole: str, r
                 print(
                     f"{task:5} {seen['signal']:7} {moment:10} exit {code:4} after {secs:5.2f} s", flush=True
                 )
+                if code != CODES[seen["signal"]]:
+                    print(process.read_log().decode(errors="replace")[-2000:], flush=True)
             else:
                 over = process.popen.wait() != 0 or os.path.exists(f"{model_dir}/result.json")
         runs.append(differences(model_dir, whole, process))
@@ -89,7 +92,6 @@ def undisturbed(task: str, data: str, folder: str) -> str:
 
 def summarize(report: dict) -> dict:
     """Returns the counts that people read, and whether all is as it must be."""
-    codes = {"SIGKILL": 137, "SIGTERM": 143, "SIGINT": 130}
     kinds = ("kills", "signals")
     hits = {kind: [seen for task in TASKS for seen in report[task][kind]["hits"]] for kind in kinds}
     runs = [run for task in TASKS for kind in kinds for run in report[task][kind]["runs"]]
@@ -101,7 +103,7 @@ def summarize(report: dict) -> dict:
             for moment in MOMENTS
         },
         "wrong_exit_codes": sum(
-            seen["exit_code"] != codes[seen["signal"]] for kind in kinds for seen in hits[kind]
+            seen["exit_code"] != CODES[seen["signal"]] for kind in kinds for seen in hits[kind]
         ),
         "longest_secs": max(seen["secs"] for seen in hits["signals"]),
         "late": sum(seen["secs"] > ALLOWED_SECS for seen in hits["signals"]),

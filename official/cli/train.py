@@ -97,6 +97,8 @@ def _run(arguments: list[str]) -> int:
         result = todo.run(config, make_task, command=command, started=official.STARTED)
         _export(result, config)
     _tell(result, config, command)
+    if result.status != "interrupted":  # one that came when all was done, and no step heard of it
+        signals.check()
     return result.exit_code
 
 

@@ -58,6 +58,7 @@ class _State:
 
     section: _Section
     received: int | None = None  # the first signal
+    seen: int | None = None  # the last one that the main thread knows of, perhaps before the thread does
     late: int | None = None  # one that came outside of all sections, and that the thread may be too late for
     raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
     undo: Callable[[], None] | None = None  # None: nobody watches
@@ -92,7 +93,7 @@ def watch() -> None:
             signal.signal(number, handler)
         signal.set_wakeup_fd(previous_fd)
         os.close(writer)  # ends the thread
-        _state.received = _state.raised_in = _state.undo = None
+        _state.received = _state.seen = _state.raised_in = _state.undo = None
 
     _state.undo = undo
     threading.Thread(target=_listen, args=(reader,), daemon=True).start()
@@ -117,17 +118,27 @@ def raising() -> Iterator[None]:
     """In its block a signal raises Interrupted, and whatever that becomes on the way through other people's
     code is Interrupted again after it.
 
-    Where it gets lost, or the main thread is in one call for longer than `GRACE_SECS`, the process ends.
+    Where other people's code drops it, as Python does in a destructor, it is raised at the end of the block.
+    Where that is not reached `GRACE_SECS` after the signal, the process ends.
     """
     with _entered(_Section(raises=True, secs=GRACE_SECS, note=_state.section.note)) as section:
-        if _state.received is not None:
-            raise Interrupted(_state.received)
+        check()
         try:
             yield
         except Exception as error:
             if section.raised is None:
                 raise
             raise Interrupted(section.raised) from error
+        if section.raised is not None:
+            raise Interrupted(section.raised)
+
+
+def check() -> None:
+    """Raises Interrupted where a signal has come: at the end of work in which it was only noted, perhaps too
+    late for anybody to act on it."""
+    number = _state.received if _state.received is not None else _state.seen
+    if number is not None:
+        raise Interrupted(number)
 
 
 def noting(note: Callable[[int], None]) -> contextlib.AbstractContextManager:
@@ -173,7 +184,7 @@ def _entered(section: _Section) -> Iterator[_Section]:
 
 
 def _in_main_thread(number: int, frame: FrameType | None) -> None:
-    section = _state.section
+    section, _state.seen = _state.section, number
     if section is _NO_SECTION:
         _state.late = number
     if not section.raises or section.raised is not None:
@@ -239,7 +250,8 @@ def _forget() -> None:
         signal.set_wakeup_fd(-1)
         for number in handled():
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        _state.section, _state.received, _state.raised_in, _state.undo = _NO_SECTION, None, None, None
+        _state.section = _NO_SECTION
+        _state.received = _state.seen = _state.raised_in = _state.undo = None
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -247,8 +259,12 @@ os.register_at_fork(after_in_child=_forget)
 
 def _end_late() -> None:
     """Ends the process, as its last deed, by a signal that has come while it was ending: the thread that
-    would have done it stops with the interpreter."""
-    if _state.undo and _state.late is not None:
+    would have done it stops with the interpreter. From here on a signal kills the process by itself."""
+    if _state.undo is None:
+        return
+    for number in handled():
+        signal.signal(number, signal.SIG_DFL)
+    if _state.late is not None:
         end(_state.late)
 
 

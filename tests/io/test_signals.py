@@ -54,6 +54,18 @@ atexit.register(late)
     assert run(program) == (code, "", f"tool.py: {word}.\n")
 
 
+@pytest.mark.parametrize("number,code,word", NUMBERS)
+def test_after_the_last_deed_of_the_interpreter_a_signal_kills_by_itself(number, code, word):
+    """`atexit` calls first what was registered last, and this before anything else of the program."""
+    program = f"""
+import atexit
+atexit.unregister(signals._end_late)
+atexit.register(lambda: os.kill(os.getpid(), {int(number)}))
+atexit.register(signals._end_late)
+"""
+    assert run(program) == (-int(number), "", "")
+
+
 def test_under_nohup_the_end_of_the_terminal_is_ignored():
     ignored = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     hits = "hit(signal.SIGHUP)\nwith signals.raising():\n    hit(signal.SIGHUP)\nprint('here still')"
@@ -99,6 +111,30 @@ except signals.Interrupted:
     print("still asked to end")
 """
     assert run(program)[1] == f"{int(signal.SIGTERM)}\nstill asked to end\n"
+
+
+def test_a_signal_that_a_destructor_drops_is_raised_at_the_end_of_the_block():
+    program = """
+class Dropping:
+    def __del__(self):
+        hit()
+try:
+    with signals.raising():
+        Dropping()
+        print("goes on")
+except signals.Interrupted as error:
+    print(error.signal)
+"""
+    assert run(program)[1] == f"goes on\n{int(signal.SIGTERM)}\n"
+
+
+def test_a_signal_noted_after_the_last_look_is_not_forgotten():
+    program = """
+with signals.noting(lambda number: None):
+    hit()
+signals.check()
+"""
+    assert "Interrupted: SIGTERM" in run(program)[2]
 
 
 def test_an_error_of_its_own_stays_what_it_is():
