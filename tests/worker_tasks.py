@@ -26,11 +26,11 @@ def kill_itself(folder: str, number: int) -> None:  # pylint: disable=unused-arg
 
 def write_whole(folder: str, number: int) -> None:
     """Writes, after a while, a file whose content depends on the number alone."""
-    from official.io import workers, writing
+    from official.io import engines, writing
 
     for _ in range(4):
         time.sleep(0.05)
-        workers.report(25, 1)
+        engines.report(25, 1)
     writing.replace_file(os.path.join(folder, f"made-{number:03d}"), str(number) * 1000)
 
 

@@ -8,10 +8,10 @@ from absl import flags
 
 from official import config as config_lib
 from official.cli import aliases, command_line, configs, foreign, python_config
-from official.config import ConfigError, own_place
+from official.config import ConfigError, process_rank
 from official.io import files
 from official.io.errors import check_arguments
-from official.io.store_paths import expanded
+from official.io.stores import expanded
 
 _FIELD, _SIZE = "config.", "model."  # of --config.NAME, and of the sizes among these names
 _PROGRAM = "train.py"  # absl wants a name; no message has it
@@ -100,9 +100,9 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     layers = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
     given, told = layers.layers, layers.told
     if environment is not None:
-        own_folder, told_of_folder = own_place.with_folder_of_rank(given, environment)
-        told = [*told, *own_place.keeps_to_itself(given, environment), *told_of_folder]
-        given = [*own_place.chosen_by_place(given, environment), *given, *own_folder]
+        own_folder, told_of_folder = process_rank.with_folder_of_rank(given, environment)
+        told = [*told, *process_rank.keeps_to_itself(given, environment), *told_of_folder]
+        given = [*process_rank.chosen_by_place(given, environment), *given, *own_folder]
     foreign.check_variables(given)
     return Reading(config_lib.build_config(given), told)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from official.cli import outputs
-from official.config.settings.pipeline import SCHEDULES
+from official.config.settings.devices import SCHEDULES
 from official.distribution.pipelining.plan import PipelinePlan, Work, in_flight, make_timeline, usual_secs
 from official.planning.description import device_label
 from official.reporting import plots

@@ -22,9 +22,9 @@ from absl import logging
 import official
 from official import config as config_lib
 from official.cli import command_line, flags
-from official.config import Config, ConfigError, follows_graphcore_log, own_place
+from official.config import Config, ConfigError, follows_graphcore_log, process_rank
 from official.config.backends import BACKENDS
-from official.config.settings.plan import SECTION as PLAN
+from official.config.settings.run import PLAN
 from official.io import first_import, signals
 from official.io.errors import PeerError, report_error
 from official.io.json_files import read_json_or_empty
@@ -196,7 +196,7 @@ def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
 
 def _is_first(config: Config) -> bool:
     """Tells whether this process is the first of its run, which prints messages for people."""
-    return own_place.rank(config) == 0
+    return process_rank.rank(config) == 0
 
 
 def _say_what_starts(config: Config) -> None:

@@ -11,8 +11,7 @@ import dataclasses
 import json
 from typing import Any
 
-from official.config.checks import validate
-from official.config.checks.steps import check_schedule
+from official.config.checks import check_schedule, validate
 from official.config.derived import (
     UNKNOWN_WORD,
     checkpoint_every_steps,
@@ -27,12 +26,12 @@ from official.config.derived import (
     steps_per_loop,
     synthetic_sequences_per_pack,
     train_steps,
+    with_eval_rule,
     with_gradient_scopes,
     with_steps,
     words_of_records,
 )
-from official.config.eval_rules import with_eval_rule
-from official.config.made_up import with_made_up_data
+from official.config.generated_data import with_made_up_data
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
 from official.config.setting import Field, Section
 from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced

@@ -1,12 +1,180 @@
-"""Values that follow from the settings. They are never settings themselves."""
+"""Values that follow from the settings, and forms of settings that hold several. They are never settings."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from official.config import by_step
 from official.config.backends import BACKENDS
-from official.config.table import Config, replaced
+from official.config.table import FIELDS, Config, replaced
+from official.config.values import at_step, read_by_step
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Streams of files
+#
+# A step takes the same number of rows from every stream, and a host reads whole streams. What a step trains
+# on is thus the same however many hosts there are.
+
+
+MOST_STREAMS = 32  # where --data_streams does not ask for more
+
+
+def num_streams(num_files: int, train_batch_size: int, asked: int | None = None) -> int:
+    """Returns the number of streams that the training files are dealt out to: the most, up to 32, that
+    divides both numbers; or that of --data_streams, which must.
+
+    Raises:
+      ConfigError: where what is asked for divides one of them not.
+    """
+    if asked is None:
+        return max(
+            count
+            for count in range(1, MOST_STREAMS + 1)
+            if train_batch_size % count == 0 and num_files % count == 0
+        )
+    for value, what in ((num_files, "files of --input_files"), (train_batch_size, "rows of a step")):
+        if value % asked:
+            raise ConfigError(
+                f"data_streams={asked} does not divide the {value} {what}, expected a number that does."
+                " Change --data_streams."
+            )
+    return asked
+
+
+def check_hosts(num_files: int, streams: int, hosts: int, train_batch_size: int) -> None:
+    """Raises ConfigError where the streams cannot be shared out evenly among hosts, each with files of its
+    own."""
+    if num_files < hosts:
+        raise ConfigError(
+            f"input_files: {num_files} files for {hosts} hosts: host {num_files} and those behind it would"
+            f" have none. Write a number of shards that is a multiple of {hosts}, or start {num_files} hosts"
+            " at most."
+        )
+    if streams % hosts == 0:
+        return
+    fits = num_files % hosts == 0 and train_batch_size % hosts == 0
+    advice = (
+        f"Give --data_streams={hosts}, from the beginning of the run: it is part of the order of the data."
+        if fits
+        else f"Write a number of shards that is a multiple of {hosts}, with a --train_batch_size that is one"
+        " too."
+    )
+    raise ConfigError(
+        f"input_files: {num_files} files make {streams} streams, which {hosts} hosts cannot share evenly."
+        f" {advice}"
+    )
+
+
+def check_streams(config: Config) -> None:
+    """Refuses more streams than the places of packed rows are counted for."""
+    if config.pack_on_the_fly and (config.data_streams or 0) > MOST_STREAMS:
+        raise ConfigError(
+            f"data_streams={config.data_streams} does not go with --pack_on_the_fly, which counts the"
+            f" sequences of {MOST_STREAMS} streams at most. Pack the records beforehand: bert pack."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Evaluation rules of MLPerf
+
+
+def with_eval_rule(config: Config) -> Config:
+    """Returns the configuration with what --eval_rule decides filled in.
+
+    A setting at its default counts as not given: a saved config.json holds all of them.
+
+    Raises:
+      ConfigError: naming every setting that contradicts the rule, and the values that do not.
+    """
+    if config.eval_rule is None:
+        return config
+    values = _RULES[config.eval_rule](_sequences_per_step(config))
+    values["steps_per_loop"] = _steps_per_loop(config.steps_per_loop, values["steps_between_eval"])
+    wrong = [name for name, value in values.items() if config[name] not in (value, FIELDS[name].default)]
+    if wrong:
+        loops = (
+            f" (steps_per_loop may be any divisor of {values['steps_between_eval']})"
+            if "steps_per_loop" in wrong
+            else ""
+        )
+        raise ConfigError(
+            f"eval_rule={config.eval_rule} with {_sequences_per_step(config)} sequences a step means"
+            f" {', '.join(f'{name}={_text(values[name])}' for name in wrong)}; received"
+            f" {', '.join(_text(config[name]) for name in wrong)}. Give these values{loops}, or drop"
+            " --eval_rule."
+        )
+    return replaced(config, **values)
+
+
+def _sequences_per_step(config: Config) -> int:
+    """Returns the sequences of a step. Raises ConfigError where rows are packed and nothing says how many
+    they hold."""
+    average = config.average_sequences_per_pack
+    if config.pack_on_the_fly and not average:
+        raise ConfigError(
+            f"eval_rule={config.eval_rule} counts sequences, and with --pack_on_the_fly a row holds several."
+            " Give --average_sequences_per_pack, such as 2 for Wikipedia in rows of 512 tokens."
+        )
+    return round(config.train_batch_size * (average or 1.0))
+
+
+def _steps_per_loop(given: int | None, every: int) -> int:
+    """Returns the steps of a loop that fit between two evaluations: the given ones, or the most that are no
+    more than 200.
+
+    A loop of all steps between two evaluations would answer no signal for as long, hours on a small machine.
+    """
+    if given and every % given == 0:
+        return given
+    return max(steps for steps in range(1, MAX_STEPS_PER_LOOP + 1) if every % steps == 0)
+
+
+def _text(value) -> str:
+    """Returns a value as a command line takes it."""
+    return '""' if value is None else str(value)
+
+
+def _mlperf_0_7(batch_size: int) -> dict:
+    """From 3,000,000 sequences on, every 500,000, on the first 10,000 records of the training set.
+
+    Source: MLPerf Training v0.7 rules; its submissions round both up to whole steps.
+    """
+    return {
+        "do_eval": True,
+        "steps_between_eval": _ceil(500_000, batch_size),
+        "steps_before_eval_start": _ceil(3_000_000, batch_size),
+        "eval_files": None,
+        "num_eval_samples": 10_000,
+        "stop_threshold": 0.712 if batch_size < 8192 else 0.706,
+    }
+
+
+def _mlperf_1_0(batch_size: int) -> dict:
+    """Every floor(0.05 * (230.23 * batch + 3,000,000) / 25,000) * 25,000 sequences, on 10,000 held-out
+    records.
+
+    Source: MLPerf Training v1.0 rules.
+    """
+    interval = int(0.05 * (230.23 * batch_size + 3_000_000) / 25_000) * 25_000
+    return {
+        "do_eval": True,
+        "steps_between_eval": _ceil(interval, batch_size),
+        "steps_before_eval_start": 0,
+        "num_eval_samples": 10_000,
+        "stop_threshold": 0.720,
+    }
+
+
+def _ceil(samples: int, batch_size: int) -> int:
+    return -(-samples // batch_size)
+
+
+_RULES = {"mlperf_0.7": _mlperf_0_7, "mlperf_1.0": _mlperf_1_0}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Batches, steps and rates
+
 
 VOCABULARY_ROUNDING = 128  # a vocabulary is filled up, or cut, to a multiple of at most so many
 UNKNOWN_WORD = 100  # [UNK] in Google's vocabularies
@@ -134,7 +302,7 @@ def follows_graphcore_log(config: Config) -> bool:
 def initial_loss_scale(config: Config) -> float | None:
     """Returns the fixed or the first dynamic loss scale, or None where losses are not scaled."""
     if config.loss_scale_by_step is not None:
-        return by_step.at(loss_scale_steps(config), 0)
+        return at_step(loss_scale_steps(config), 0)
     if config.loss_scale in (None, "dynamic"):
         return 2.0**15 if config.dtype == "fp16" or config.loss_scale else None
     return float(config.loss_scale)
@@ -150,7 +318,7 @@ def dynamic_loss_scale(config: Config) -> bool:
 def loss_scale_steps(config: Config) -> dict[int, float]:
     """Returns {step: loss scale from that step on}; empty where --loss_scale_by_step is unset."""
     text = config.loss_scale_by_step
-    return {} if text is None else by_step.read(text, "loss_scale_by_step")
+    return {} if text is None else read_by_step(text, "loss_scale_by_step")
 
 
 def encoder_options(config: Config) -> dict[str, Any]:

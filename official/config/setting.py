@@ -9,7 +9,7 @@ from typing import Any
 
 from official.io.errors import ConfigError, check_arguments, suggest
 from official.io.files import is_remote
-from official.io.store_paths import expanded
+from official.io.stores import expanded
 
 PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
 # Parts that settings have in a training, see `Field.training`.

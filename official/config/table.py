@@ -6,41 +6,25 @@ import dataclasses
 from typing import Any, cast
 
 from official.config.model import BertConfig
-from official.config.settings import (
-    batch,
-    data,
-    devices,
-    fine_tuning,
-    ipu,
-    job,
-    messages,
-    mlperf,
-    model,
-    optimization,
-    packing,
-    pipeline,
-    plan,
-    profiling,
-)
+from official.config.settings import data, devices, ipu, optimization, run
 
 # In the order of --help and config.json.
-_FILES = (
-    job,
-    model,
-    data,
-    packing,
-    fine_tuning,
-    batch,
-    optimization,
-    devices,
-    pipeline,
-    ipu,
-    mlperf,
-    plan,
-    profiling,
-    messages,
+SECTIONS = (
+    run.JOB,
+    devices.MODEL,
+    data.DATA,
+    data.PACKING,
+    data.FINE_TUNING_SECTION,
+    optimization.BATCH,
+    optimization.OPTIMIZATION,
+    devices.DEVICES,
+    devices.PIPELINE,
+    ipu.SECTION,
+    run.MLPERF,
+    run.PLAN,
+    run.PROFILING,
+    run.MESSAGES,
 )
-SECTIONS = tuple(file.SECTION for file in _FILES)
 FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 # Settings of earlier versions, whose defaults saved files hold: {name: (default, what there is now)}.
 REMOVED: dict[str, tuple[Any, str]] = {
@@ -51,20 +35,20 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Config(
-    job.Job,
-    model.Model,
+    run.Job,
+    devices.Model,
     data.Data,
-    packing.Packing,
-    fine_tuning.FineTuning,
-    batch.Batch,
+    data.Packing,
+    data.FineTuning,
+    optimization.Batch,
     optimization.Optimization,
     devices.Devices,
-    pipeline.Pipeline,
+    devices.Pipeline,
     ipu.Ipu,
-    mlperf.MLPerf,
-    plan.Plan,
-    profiling.Profiling,
-    messages.Messages,
+    run.MLPerf,
+    run.Plan,
+    run.Profiling,
+    run.Messages,
 ):
     """The settings of a run. Made by `official.config.build_config`, which checks them; then nothing changes.
 

@@ -7,7 +7,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from official.config.data_streams import MOST_STREAMS
+from official.config.derived import MOST_STREAMS
 
 __all__ = [
     "CALLS",

@@ -16,7 +16,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 
-from official.io import unfinished
+from official.io import jobs
 from official.io.errors import ConfigError
 from official.io.stores import store_of
 
@@ -145,14 +145,14 @@ def regroup(
     counted: collections.Counter[str] = collections.Counter()
     for below, above in levels(grouping, total_bytes, readers):
         complete = f"{above.level_folder}.json"
-        if unfinished.read_done(complete) is None:
+        if jobs.read_done(complete) is None:
             places = [(number, file) for file in range(above.files) for number in range(above.ranges)]
             run((merge(above, below.files, place) for place in places), len(places))
             counts: collections.Counter[str] = collections.Counter()
-            for done in unfinished.each_done(above.counts_path(*place) for place in places):
+            for done in jobs.each_done(above.counts_path(*place) for place in places):
                 counts.update(done)
-            unfinished.write_done(complete, counts, durable=True)
-        counted.update(unfinished.read_what_is_done(complete))
+            jobs.write_done(complete, counts, durable=True)
+        counted.update(jobs.read_what_is_done(complete))
         with contextlib.suppress(OSError):  # or it is gone already
             store_of(below.folder).remove_folder(below.level_folder)
         grouping = above

@@ -12,7 +12,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import op_def_library, op_def_registry
 
 from official.config import BertConfig
-from official.io.processor import processor, saturates_int8
+from official.io.native_library import processor, saturates_int8
 from official.modeling.attention import MASKED_SCORE
 from official.modeling.layers import ACTIVATIONS, Affine, Norm, layer_norm
 

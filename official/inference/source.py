@@ -20,7 +20,7 @@ from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.inference import networks
 from official.io import json_files, model_folder, vocabulary_files
-from official.io.store_paths import expanded
+from official.io.stores import expanded
 
 # The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
 _ROUNDING = 128

@@ -1,21 +1,242 @@
-"""Engines run the rounds of a job: in processes of this machine, or on the nodes of a Ray cluster.
-
-A task is a function of a module and plain arguments. It may run in any process, on any machine that sees the
-same files, and more than once: it reads files, writes its own whole (`official.io.writing`), and what it
-writes depends on its arguments alone. So a lost task is simply run again, and the files of a job do not
-depend on the engine.
-"""
+"""Engines run the rounds of a job: in processes of this machine, or on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, util
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Protocol
 
-from official.io import processes
+from official.io import jobs, signals, streams
 from official.io.errors import ConfigError
+
+if TYPE_CHECKING:
+    from official.io.bars import ProgressBar
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Progress of a task
+
+
+_sink: Callable[[float, int], None] | None = None  # of this process: where `report` goes
+_behind: _Behind | None = None  # where this process runs all tasks of a round
+
+
+def report(num_bytes: float, items: int) -> None:
+    """Reports progress, called by a task now and then: so many more bytes of text, and items of the kind that
+    the bar counts."""
+    if _sink is not None:
+        _sink(num_bytes, items)
+
+
+def report_to(sink: Callable[[float, int], None] | None) -> None:
+    """Sends the reports of this process to `sink`, for good."""
+    global _sink
+    _sink = sink
+
+
+@contextlib.contextmanager
+def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
+    """Lets the reports of this process go to `sink` in its block."""
+    before = _sink
+    report_to(sink)
+    try:
+        yield
+    finally:
+        report_to(before)
+
+
+class _Behind:
+    """Runs functions one after the other in a thread."""
+
+    def __init__(self, thread: ThreadPoolExecutor):
+        self._thread = thread
+        self._last: Future[None] | None = None
+
+    def begin(self, function: Callable[..., None], arguments: tuple) -> None:
+        """Has a function run, and waits for the one before it. Raises what that one raised; this one runs all
+        the same."""
+        last, self._last = self._last, self._thread.submit(function, *arguments)
+        if last is not None:
+            last.result()
+
+    def end(self) -> None:
+        """Waits for the last one. Raises what it raised."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+
+def finish(function: Callable[..., None], *arguments) -> None:
+    """Called by a task last of all: runs a function that mostly waits for the disk. Where this process runs
+    all tasks of a round itself, it goes on with the next one meanwhile; the round ends after it."""
+    if _behind is None:
+        function(*arguments)
+    else:
+        _behind.begin(function, arguments)
+
+
+@contextlib.contextmanager
+def finishing_behind() -> Iterator[None]:
+    """Lets the next task of this process begin in its block while `finish` is at work for the one before."""
+    global _behind
+    with ThreadPoolExecutor(1, "finish") as thread:
+        _behind = _Behind(thread)
+        try:
+            yield
+            _behind.end()
+        finally:
+            _behind = None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Processes of this machine
+
+
+_REFRESH_SECS = 0.5
+_WAITING_PER_PROCESS = 4  # tasks that are submitted at once: none has to wait for the next one
+
+
+def run(tasks: Round, number: int) -> None:
+    """Runs the tasks of a round, as `engines.Engine.run` does.
+
+    Args:
+      tasks: of the round.
+      number: processes; with 1, or 0, it is this one.
+    """
+    from official.io import bars  # late: the processes that are started here have none
+
+    timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "local", max(number, 1)))
+    with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+        if number <= 1:
+            with reporting_to(bar.add), finishing_behind():
+                for function, *arguments in tasks.tasks:
+                    function(*arguments)
+        else:
+            _run_in_processes(tasks, number, bar)
+        found.bytes, found.items = bar.n, bar.items
+
+
+def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
+    """Returns the context of processes that have loaded a module: of all rounds the one of the first."""
+    # Forked from a process that loads modules and runs nothing: a fork of one that has run an operation of
+    # TensorFlow hangs in the next.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload])
+    before, tempfile.tempdir = tempfile.tempdir, folder_for_sockets(70)  # their paths are 33 bytes longer
+    try:
+        util.get_temp_dir()  # made once, for all sockets of this process
+    finally:
+        tempfile.tempdir = before
+    return context
+
+
+def folder_for_sockets(longest: int) -> str:
+    """Returns the folder of temporary files, or another one where its path has more than `longest` bytes: a
+    socket below it has a path of 107 at most."""
+    asked = tempfile.gettempdir()
+    if len(os.fsencode(asked)) <= longest:
+        return asked
+    usable = (each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.access(each, os.W_OK | os.X_OK))
+    return next(usable, asked)
+
+
+def load_ahead_here(preload: str) -> None:
+    """Starts the process that the processes of all rounds are forked from, which loads a module while this
+    one goes on. It ends when this process does."""
+    _forking(preload)
+    if threading.current_thread() is not threading.main_thread():  # signals are the main one's
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
+    context = _forking(tasks.preload)
+    counters = context.Array("d", 2)
+    # Only this process holds the end that is written to: the others read its end when this process does,
+    # whatever ended it.
+    read_end, write_end = context.Pipe(duplex=False)
+    try:
+        pool = ProcessPoolExecutor(
+            number, mp_context=context, initializer=_begin, initargs=(counters, read_end)
+        )
+        with write_end, read_end, pool:
+            try:
+                _watch(pool, iter(tasks.tasks), number * _WAITING_PER_PROCESS, counters, bar)
+            except BaseException:
+                # Without this, leaving the pool waits for the tasks in work.
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                raise
+    except BrokenProcessPool:
+        raise ConfigError(
+            f"a worker process was killed, perhaps for want of memory. Lower --num_workers={number}; the"
+            " same command goes on with what is not done."
+        ) from None
+
+
+def _watch(
+    pool: ProcessPoolExecutor, tasks: Iterator[tuple], window: int, counters, bar: ProgressBar
+) -> None:
+    """Submits tasks, `window` of them at once, and moves the bar until all are done."""
+    left: set[Future] = set()
+    while True:
+        left |= {pool.submit(*task) for task in itertools.islice(tasks, window - len(left))}
+        if not left:
+            return
+        done, left = wait(left, timeout=_REFRESH_SECS, return_when=FIRST_COMPLETED)
+        bar.move_to(*counters)
+        for future in done:
+            future.result()
+
+
+def _begin(counters, read_end: Connection) -> None:
+    """Sets up a process of the pool: it counts, dies on signals without a word, and does not outlive the one
+    that began the job."""
+
+    def count(num_bytes: float, items: int) -> None:
+        with counters.get_lock():
+            counters[0] += num_bytes
+            counters[1] += items
+
+    streams.settle()
+    report_to(count)
+    for number in signals.handled():
+        signal.signal(number, signal.SIG_DFL)
+    threading.Thread(target=_die_with, args=(read_end,), daemon=True).start()
+
+
+def _die_with(read_end: Connection) -> None:
+    """Ends this process when the pipe's other end is closed. The parent tells nothing: it is a fork server,
+    and lives on as long as its children.
+    """
+    with contextlib.suppress(EOFError, OSError):
+        read_end.recv_bytes()
+    os._exit(1)  # pylint: disable=protected-access
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Engines
+#
+# A task is a function of a module and plain arguments. It may run in any process, on any machine that sees
+# the same files, and more than once: it reads files, writes its own whole (`official.io.writing`), and what
+# it writes depends on its arguments alone. So a lost task is simply run again, and the files of a job do
+# not depend on the engine.
+
 
 NAMES = ("local", "ray")
 # Fields of a job, and flags, that choose its engine. The files of a job do not depend on them.
@@ -84,7 +305,7 @@ class Local:
 
     def run(self, tasks: Round) -> None:
         wanted = self.processes_for(tasks.total_bytes, tasks.bytes_per_worker)
-        processes.run(tasks, min(wanted, tasks.number))
+        run(tasks, min(wanted, tasks.number))
 
     def processes_for(self, total_bytes: float | None, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
         """Returns the number of processes for so much work, the most where None is known, if it comes in as
@@ -128,7 +349,7 @@ def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -
     """
     check(choice)
     if choice.engine == "local" and has_others(choice, total_bytes):
-        processes.load_ahead(preload)
+        load_ahead_here(preload)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO
 
-from official.io import readable, store_paths, stores
+from official.io import stores
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
 
@@ -40,7 +40,7 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
             if not is_remote(pattern):
                 for path in matched:
                     with contextlib.suppress(FileNotFoundError):  # NAME@3 stands for names
-                        readable.check_kind(path)
+                        stores.check_kind(path)
         except OSError as error:
             raise ConfigError(
                 f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}."
@@ -64,7 +64,7 @@ def _match(pattern: str, in_folders: str) -> list[str]:
 
 def _look_up(store: stores.Store, pattern: str, in_folders: str) -> list[str]:
     if store.is_folder(pattern):
-        found = store_paths.files_below(store.walk, pattern)
+        found = stores.files_below(store.walk, pattern)
         if in_folders == "*":
             return list(found)
         return [path for path in found if fnmatch.fnmatchcase(os.path.basename(path), in_folders)]
@@ -179,7 +179,7 @@ def check_readable(path: str) -> None:
     """Raises OSError for a file of this machine that another library is not to be given: a pipe, a device, a
     folder, or a pointer of Git LFS."""
     if not is_remote(path):
-        readable.check(path)
+        stores.check(path)
 
 
 @contextlib.contextmanager
@@ -191,7 +191,7 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
         if is_remote(path):
             read_some = functools.partial(store_of(path).read_range, path)
         else:
-            readable.check(path)
+            stores.check(path)
             file = stack.enter_context(open(path, "rb", buffering=0))
             read_some = lambda start, size: os.pread(file.fileno(), size, start)
 

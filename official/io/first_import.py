@@ -24,7 +24,7 @@ class _Finder:
             load = spec.loader.exec_module
 
             def load_well(module) -> None:
-                from official.io import errors, quiet  # late: who only asks for help does not wait for them
+                from official.io import errors  # late: who only asks for help does not wait for them
 
                 if sys.flags.optimize > 1:
                     sys.meta_path.insert(0, self)  # for whoever tries again
@@ -32,7 +32,7 @@ class _Finder:
                         f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {self._package}"
                         " reads when it is imported. Unset PYTHONOPTIMIZE, or set it to 1."
                     )
-                with quiet.without_noise(), uncollected():
+                with errors.without_noise(), uncollected():
                     load(module)
                     gc.freeze()  # modules stay, whatever is looked for among the rest
 

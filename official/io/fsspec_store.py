@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from official.io import store_paths
+from official.io import stores
 
 if TYPE_CHECKING:
     from official.io.stores import Walk
@@ -150,11 +150,11 @@ class FsspecStore:
         return [folder.rstrip("/") + path[start:] for path in found]
 
     def glob(self, pattern: str) -> list[str]:
-        base = store_paths.fixed_part(pattern)
+        base = stores.fixed_part(pattern)
         if glob.has_magic(os.path.dirname(pattern)[len(base) :]) or "**" in pattern:
-            return store_paths.matching(self._find(base), pattern)
+            return stores.matching(self._find(base), pattern)
         try:
-            return store_paths.matching([path for path, _ in self._listed(base)], pattern)
+            return stores.matching([path for path, _ in self._listed(base)], pattern)
         except FileNotFoundError:
             return []
 
@@ -199,7 +199,7 @@ class FsspecStore:
         if not self._has_rename:
             yield system, inner
             return
-        temporary = store_paths.temporary(inner)
+        temporary = stores.temporary(inner)
         try:
             yield system, temporary
             system.mv(temporary, inner)

@@ -1,11 +1,4 @@
-"""Shared libraries that are compiled when they are first used, with the compiler of the machine, and kept in
-the user's cache folder.
-
-The name of a library says what it was made of and for: sources, flags, compiler, what it is linked to, and
-the CPU. So none is ever out of date, and machines that share a home folder do not take each other's. Its code
-runs in the process: it is taken only from this user or root, and only as it was compiled, which the sha256
-beside it says. One that is damaged is compiled anew.
-"""
+"""Shared libraries in C++ that are compiled when they are first used, for the processor of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from official.io import user_cache, work_folders, writing
+from official.io import writing
+
+# -----------------------------------------------------------------------------------------------------------
+# Libraries
+#
+# The name of a library says what it was made of and for: sources, flags, compiler, what it is linked to,
+# and the CPU. So none is ever out of date, and machines that share a home folder do not take each other's.
+# Its code runs in the process: it is taken only from this user or root, and only as it was compiled, which
+# the sha256 beside it says. One that is damaged is compiled anew.
+
 
 _COMPILERS = ("c++", "g++", "clang++")
 _POLL_SECS = 0.1
@@ -69,7 +71,7 @@ def built(recipe: Recipe, timeout_secs: float, before: Callable[[], object] = la
     compiler = find_compiler()
     name = f"{recipe.name}-{_digest(recipe, compiler)}.so"
     try:
-        path = os.path.join(user_cache.private("native"), name)
+        path = os.path.join(writing.private("native"), name)
         if _is_whole(path):
             return path
         with _locked(path + ".lock", timeout_secs):
@@ -94,7 +96,7 @@ def _read_own(path: str) -> bytes:
     """Returns the content of a file of this user or root, which is no link. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        user_cache.check_owner(path, os.fstat(descriptor))
+        writing.check_owner(path, os.fstat(descriptor))
         return file.read()
 
 
@@ -143,7 +145,7 @@ def _cpu(cpu_info: str = "/proc/cpuinfo") -> str:
 def _locked(path: str, timeout_secs: float) -> Iterator[None]:
     """Holds a lock file; it is let go when the process ends, however that is. Raises NotBuilt."""
     until = time.monotonic() + timeout_secs
-    with work_folders.open_lock(path, 0o600) as lock:
+    with writing.open_lock(path, 0o600) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,3 +198,70 @@ def _run(command: list[str], timeout_secs: float) -> str:
         wrong = [line for line in lines if "error" in line.lower()] or lines or ["it says nothing"]
         raise NotBuilt(f"{name} ended with code {done.returncode}: {wrong[0][:_LONGEST_REASON]}")
     return done.stdout
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Processor
+
+
+# Those that the speed of matrix products depends on, as the kernel names them.
+INSTRUCTIONS = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx_vnni",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_int8",
+    "amx_fp16",
+    "asimd",
+    "sve",
+    "bf16",
+    "i8mm",
+)
+
+_ADD_IN_32_BITS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # products of bytes, on x86
+
+
+class Processor(NamedTuple):
+    """A processor.
+
+    Attributes:
+      name: as the processor says it.
+      cores: that this process may use.
+      instructions: those of `INSTRUCTIONS` that it has.
+    """
+
+    name: str
+    cores: int
+    instructions: tuple[str, ...]
+
+
+def saturates_int8(cpu: Processor) -> bool:
+    """Tells whether a processor adds two products of unsigned and signed bytes in 16 bits: x86 without VNNI.
+    These saturate; with signed numbers of 7 bits, up to 63, they do not.
+
+    Source: oneDNN's documentation, "Nuances of int8 computations".
+    """
+    return "avx2" in cpu.instructions and not _ADD_IN_32_BITS.intersection(cpu.instructions)
+
+
+def processor(cpu_info: str = "/proc/cpuinfo") -> Processor:
+    """Returns the processor of this machine.
+
+    Args:
+      cpu_info: the file in which the kernel describes it. Where there is none, its name is what Python knows
+        and its instructions are unknown.
+    """
+    lines: dict[str, str] = {}
+    if os.path.exists(cpu_info):
+        with open(cpu_info, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                lines.setdefault(key.strip(), value.strip())
+    name = lines.get("model name") or platform.processor() or platform.machine()
+    flags = (lines.get("flags") or lines.get("Features", "")).split()
+    found = tuple(each for each in INSTRUCTIONS if each in flags)
+    return Processor(name, len(os.sched_getaffinity(0)), found)

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from official.io import processes
+from official.io import engines
 from official.io.errors import ConfigError
 
 _OBJECT_STORE_BYTES = 100 << 20  # what tasks are sent is small: the data are in files
@@ -82,7 +82,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)  # children of children that end become ours
     # A short path: that of a socket below it is 80 bytes longer.
-    folder = tempfile.mkdtemp(prefix="bert-ray-", dir=processes.folder_for_sockets(24))
+    folder = tempfile.mkdtemp(prefix="bert-ray-", dir=engines.folder_for_sockets(24))
     try:
         import ray
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from official.io import bars, ray_cluster, signals, speeds, workers
+from official.io import bars, engines, jobs, ray_cluster, signals
 from official.io.errors import ConfigError, check_installed, counted
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Ray:
             self._meter = self._stack.enter_context(_connection(address, is_own=not self.address))
         # A cluster of one's own has as many CPUs as there are to be workers.
         most = self.num_workers if self.address else None
-        timed = speeds.timed(speeds.TimedRound(tasks.doing, tasks.items, "ray", 0))
+        timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "ray", 0))
         with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
             found.workers = _Running(zip(self._numbers, tasks.tasks), most, self._meter, bar).run()
             found.bytes, found.items = bar.n, bar.items
@@ -275,7 +275,7 @@ def _run(number: int, task: tuple, meter, versions: dict[str, str]) -> _Done:
 
     function, *arguments = task
     try:
-        with workers.reporting_to(count):
+        with engines.reporting_to(count):
             function(*arguments)
     except OSError as error:
         # The folder may be one that this node does not see.

@@ -1,6 +1,4 @@
-"""Finds files of records, by names, globs, folders, or a manifest that names them; and the vocabulary that
-lies beside them.
-"""
+"""Paths of record files, by names, globs, folders or a manifest, and of the vocabulary beside them."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Iterable
 from official.io import files as io_files
 from official.io import json_files, vocabulary_files, writing
 from official.io.errors import ConfigError
-from official.io.finished_jobs import MANIFEST
+from official.io.jobs import MANIFEST
 from official.io.stores import is_remote
 
 _NO_RECORDS = (MANIFEST, vocabulary_files.VOCABULARY)  # of what a job writes beside them

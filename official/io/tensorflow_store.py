@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
-from official.io import store_paths
+from official.io import stores
 
 if TYPE_CHECKING:
     from official.io.stores import Walk
@@ -72,8 +72,8 @@ class TensorFlowStore:
         if "**" not in pattern:
             with _gfile(pattern) as gfile:
                 return [path for path in gfile.glob(pattern) if not gfile.isdir(path)]
-        base = store_paths.fixed_part(pattern)
-        return store_paths.matching(store_paths.files_below(self.walk, base), pattern)
+        base = stores.fixed_part(pattern)
+        return stores.matching(stores.files_below(self.walk, base), pattern)
 
     def names_in(self, folder: str) -> list[str]:
         with _gfile(folder) as gfile:
@@ -88,13 +88,13 @@ class TensorFlowStore:
             return file.read(size)
 
     def put(self, local: str, path: str) -> None:
-        temporary = store_paths.temporary(path)
+        temporary = stores.temporary(path)
         with _gfile(path) as gfile:
             gfile.copy(local, temporary, overwrite=True)
             gfile.rename(temporary, path, overwrite=True)
 
     def write(self, path: str, data: bytes) -> None:
-        temporary = store_paths.temporary(path)
+        temporary = stores.temporary(path)
         with _gfile(path) as gfile:
             with gfile.GFile(temporary, "wb") as file:
                 file.write(data)

@@ -1,21 +1,151 @@
-"""The one way files are written: whole under a temporary name and renamed, or grown by a line at a time.
-
-Nothing that was there before is lost: what a name stands for is replaced in one step, by something that is
-complete and on the disk.
-"""
+"""Writing of files: whole under a temporary name and renamed, or grown by a line."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import functools
 import os
 import shutil
 import signal
+import stat
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
+from typing import IO
 
-from official.io import signals, store_paths, work_folders
+from official.io import signals, stores
 from official.io.errors import ConfigError
 from official.io.stores import is_remote, store_of
+
+# -----------------------------------------------------------------------------------------------------------
+# Folders for a while
+
+
+_PREFIX = "bert-work-"  # and the machine's name
+
+
+@contextlib.contextmanager
+def new_folder(parent: str | None = None) -> Iterator[str]:
+    """Yields a new folder, which is removed after the block.
+
+    As long as the process lives, it holds a lock on the folder; the system takes it away when the process
+    ends, however it ends. What is not locked is nobody's: it is removed by the first call of a process of the
+    same machine. Where a file system has no locks, everything stays.
+
+    Args:
+      parent: None: the folder of temporary files.
+
+    Raises:
+      OSError: where it cannot be made.
+    """
+    parent = parent or tempfile.gettempdir()
+    _remove_left(parent)
+    folder, lock = _made(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def open_lock(path: str, mode: int = 0o666) -> IO[bytes]:
+    """Opens a lock file, which is made where it is not there: never through a link, and without a change to
+    what is in it. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode))
+
+
+def _made(parent: str) -> tuple[str, int]:
+    """Makes a folder and returns it with its lock; once more where another process has taken it for left
+    before it was locked."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_own_prefix(), dir=parent)
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # the file system has no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.isdir(folder):
+                return folder, lock
+            os.close(lock)
+
+
+@functools.lru_cache(maxsize=16)  # once a process
+def _remove_left(parent: str) -> None:
+    for name in os.listdir(parent):
+        if name.startswith(_own_prefix()):
+            with contextlib.suppress(OSError):  # it is locked, somebody else's, or gone
+                _remove_unlocked(os.path.join(parent, name))
+
+
+def _remove_unlocked(folder: str) -> None:
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    finally:
+        os.close(lock)
+
+
+def _own_prefix() -> str:
+    return f"{_PREFIX}{stores.host()}-"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Cache of the user
+
+
+def folder() -> str:
+    """Returns the folder: $BERT_CACHE_DIR, else bert-tf2 in $XDG_CACHE_HOME, else in ~/.cache; without a home
+    folder, a private one among the temporary files."""
+    if asked := os.environ.get("BERT_CACHE_DIR"):
+        return stores.expanded(asked)
+    caches, home = os.environ.get("XDG_CACHE_HOME", ""), stores.home()
+    if not os.path.isabs(caches):
+        if home is None:
+            return _temporary(tempfile.gettempdir())
+        caches = os.path.join(home, ".cache")
+    return os.path.join(caches, "bert-tf2")
+
+
+def private(name: str) -> str:
+    """Makes a folder of the cache that nobody else reads. Raises OSError where it is another user's."""
+    path = os.path.join(folder(), name)
+    for each in (folder(), path):
+        os.makedirs(each, mode=0o700, exist_ok=True)
+    if os.stat(path).st_uid == os.geteuid():
+        os.chmod(path, 0o700)
+    for found in (os.lstat(path), os.stat(path)):  # a link to it is this user's, too
+        check_owner(path, found)
+    return path
+
+
+def check_owner(path: str, found: os.stat_result) -> None:
+    """Raises OSError for what is neither this user's nor root's, and for what others may write to."""
+    if found.st_uid not in (os.geteuid(), 0):
+        raise OSError(errno.EPERM, f"belongs to another user (number {found.st_uid})", path)
+    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
+        raise OSError(errno.EPERM, f"others may write to it (mode {stat.S_IMODE(found.st_mode):o})", path)
+
+
+@functools.lru_cache(maxsize=4)  # the same for the whole process
+def _temporary(parent: str) -> str:
+    """Returns the user's folder in that of temporary files, or a new one where that one is not private."""
+    path = os.path.join(parent, f"bert-tf2-{os.geteuid()}")
+    with contextlib.suppress(OSError):
+        os.makedirs(path, 0o700, exist_ok=True)
+        found = os.lstat(path)
+        if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077:
+            return path
+    return tempfile.mkdtemp(prefix="bert-tf2-", dir=parent)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files
+#
+# Nothing that was there before is lost: what a name stands for is replaced in one step, by something that
+# is complete and on the disk.
 
 
 @contextlib.contextmanager
@@ -28,12 +158,12 @@ def replacing(path: str, durable: bool = True, sync_folder: bool = True) -> Iter
     what it was. `durable` and `sync_folder`: as of `publish`. Raises OSError.
     """
     if is_remote(path):
-        with work_folders.new_folder() as folder:
+        with new_folder() as folder:
             temporary = os.path.join(folder, os.path.basename(path))
             yield temporary
             store_of(path).put(temporary, path)
         return
-    temporary = store_paths.temporary(path)
+    temporary = stores.temporary(path)
     try:
         yield temporary
         publish(temporary, path, durable, sync_folder)
@@ -103,7 +233,7 @@ def unpublished(folder: str) -> Iterator[str]:
     store.make_folder(folder)
     if not is_remote(folder):
         _clean_up_after_killed_ones(folder)
-    work = os.path.join(folder, f"{_WORK}{store_paths.new_tag()}")
+    work = os.path.join(folder, f"{_WORK}{stores.new_tag()}")
     store.make_folder(work)
     try:
         yield work
@@ -189,7 +319,7 @@ def _clean_up_after_killed_ones(folder: str) -> None:
     left = {
         name: os.path.join(folder, name) for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))
     }
-    dead = [name for name in left if store_paths.is_dead(name.partition("-")[2])]
+    dead = [name for name in left if stores.is_dead(name.partition("-")[2])]
     for name in dead:
         work = left.get(name.replace(_REPLACED, _WORK))
         if name.startswith(_REPLACED) and work and _files_in(work):
@@ -228,7 +358,7 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         raise ConfigError(f"--{flag}={path} exists. Give another --{flag}, or replace it with --overwrite.")
     with naming_output(path, flag):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        trial = store_paths.temporary(path)
+        trial = stores.temporary(path)
         with open(trial, "wb"):  # the permissions alone do not tell: not for root, not on /proc
             pass
         os.remove(trial)

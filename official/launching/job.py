@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Literal
 
-from official.config.cluster.slurm import host_names
+from official.config.cluster import host_names
 from official.io import signals, streams
 from official.io.errors import ConfigError
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from official.config import by_step as by_step_lib
 from official.config import schedule_steps
+from official.config import values as by_step_lib
 from official.config.table import Config
 
 # -----------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def decay_of(config: Config) -> tf.keras.optimizers.schedules.LearningRateSchedu
     """Returns the schedule that --lr_schedule names, without its warm-up; for all but the polynomial."""
     if config.lr_schedule == "custom":
         assert config.lr_schedule_by_step is not None  # validation demands it
-        return ByStep(by_step_lib.read(config.lr_schedule_by_step, "lr_schedule_by_step"))
+        return ByStep(by_step_lib.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step"))
     warmup_steps = whole_warmup_steps(config)
     begin = config.start_warmup_step + warmup_steps if warmup_steps else 0
     shape = Shape(config.learning_rate, config.end_learning_rate, begin, schedule_steps(config))
@@ -260,7 +260,7 @@ def corners(config: Config) -> dict[int, float]:
 
 def _corner_steps(config: Config, last: int) -> set[int]:
     if config.lr_schedule_by_step:
-        changes = by_step_lib.read(config.lr_schedule_by_step, "lr_schedule_by_step")
+        changes = by_step_lib.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step")
         return {0, last, *changes, *(step - 1 for step in changes)}
     decay = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     steps = {0, config.start_warmup_step, decay - 1, decay, last}

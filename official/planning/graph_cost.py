@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official.config import Config
 from official.config.backends import BACKENDS
-from official.config.device_memory import DEVICE_BYTES
+from official.config.values import DEVICE_BYTES
 from official.distribution.batch_plan import BatchPlan
 from official.io import native_library
 from official.modeling import low_precision_weights as copies_lib

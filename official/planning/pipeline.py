@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from official.config import Config, ConfigError
 from official.config.backends import BACKENDS
-from official.config.settings.pipeline import PIPELINED, SCHEDULES
+from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.distribution.batch_plan import BatchPlan
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining.plan import (

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import Config, ConfigError, by_step, data_streams
+from official.config import Config, ConfigError, derived, values
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
-from official.config.device_memory import device_bytes
+from official.config.values import device_bytes
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import (
     BatchPlan,
@@ -290,7 +290,7 @@ def learning_rates(config: Config) -> dict[str, float]:
     warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     corners = {0, config.start_warmup_step, warmup_end - 1, warmup_end, steps // 2, steps - 1}
     if config.lr_schedule_by_step:
-        corners |= set(by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step"))
+        corners |= set(values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step"))
     return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}
 
 
@@ -383,8 +383,8 @@ def planned_files(config: Config, layout: Layout | None) -> dict | None:
         return None
     hosts = _num_hosts(config)
     workers = layout.workers if layout else hosts
-    streams = data_streams.num_streams(count, config.train_batch_size, config.data_streams)
-    data_streams.check_hosts(count, streams, workers, config.train_batch_size)
+    streams = derived.num_streams(count, config.train_batch_size, config.data_streams)
+    derived.check_hosts(count, streams, workers, config.train_batch_size)
     return {
         "files": count,
         "streams": streams,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from official.config import Config, ConfigError, host_counts
+from official.config import Config, ConfigError, values
 from official.config.backends import BACKENDS
 from official.distribution import strategy
 
@@ -188,7 +188,7 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
         "overlap": config.plan_overlap or 0.0,
         "rows_per_sec": config.plan_rows_per_sec,
         "sharing": sorted({*lower, *(most // hosts for hosts in lower)}),
-        "hosts": [row(hosts, first) for hosts in host_counts.read(config.plan_hosts)],
+        "hosts": [row(hosts, first) for hosts in values.read_host_counts(config.plan_hosts)],
     }
 
 

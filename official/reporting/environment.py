@@ -11,7 +11,7 @@ import subprocess
 
 import tensorflow as tf
 
-from official.io.processor import processor
+from official.io.native_library import processor
 
 _PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "tf-keras", "numpy")
 

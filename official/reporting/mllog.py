@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from official import config as config_lib
-from official.config import by_step
+from official.config import values
 from official.config.table import Config
 from official.io import json_files
 from official.io.errors import ConfigError
@@ -161,7 +161,7 @@ def _learning_rates(config: Config) -> list[tuple[str, object]]:
     and the last."""
     base, end = config.learning_rate, config.end_learning_rate
     if config.lr_schedule_by_step:
-        rates = [*by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step").values()]
+        rates = [*values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step").values()]
         base, end = max(rates), rates[-1]
     return [("opt_base_learning_rate", base), ("opt_end_learning_rate", end)]
 
@@ -191,7 +191,9 @@ def _schedule_settings(config: Config) -> list[tuple[str, object]]:
         return [(f"opt_{name}_learning_rate_decay_poly_power", config.poly_power)] if has_key else []
     settings: list[tuple[str, object]] = [("opt_learning_rate_decay_schedule", config.lr_schedule)]
     if config.lr_schedule_by_step:
-        changes = [step for step in by_step.read(config.lr_schedule_by_step, "lr_schedule_by_step") if step]
+        changes = [
+            step for step in values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step") if step
+        ]
         settings.append(("opt_learning_rate_decay_boundary_steps", changes))
     return settings
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
-from official.config.checks.inputs import check_segment_types
+from official.config.checks import check_segment_types
 from official.data import generated
 from official.data.glue import files as files_lib
 from official.data.glue import tasks

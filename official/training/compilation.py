@@ -11,9 +11,9 @@ from official.config import Config
 from official.distribution import strategy as strategy_lib
 from official.planning import plan
 from official.reporting import environment
-from official.training import listeners, pipelined, starting
-from official.training.interruption import Interruption
+from official.training import callbacks, pipelined, starting
 from official.training.loop import Loop
+from official.training.run_loop import Interruption
 from official.training.starting import MakeTask
 
 
@@ -56,7 +56,7 @@ def _compiled(config: Config, make_task: MakeTask) -> tuple[Loop, float]:
     own, devices, task = ready.config, ready.devices, ready.task
     without_wandb = config_lib.replaced(own, wandb=False)
     with (
-        listeners.listening(without_wandb, devices.is_chief) as observers,
+        callbacks.listening(without_wandb, devices.is_chief) as observers,
         strategy_lib.noticing_lost_peers(devices.strategy),
     ):
         starting.tell(own, devices)

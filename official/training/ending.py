@@ -18,11 +18,9 @@ from official.reporting import environment
 from official.reporting import result as result_lib
 from official.reporting.observer import End
 from official.reporting.result import TrainResult
-from official.training import finish as finish_lib
-from official.training.earlier import Earlier
-from official.training.interval import NonFiniteError
-from official.training.outcome import describe_interruption, judge
-from official.training.run_loop import RunLoop
+from official.training import evaluate as finish_lib
+from official.training.resume import Earlier
+from official.training.run_loop import NonFiniteError, RunLoop, describe_interruption, judge
 from official.training.task import reading
 
 

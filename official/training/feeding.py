@@ -1,6 +1,7 @@
-"""Input batches of the devices, from files or random records; each host reads its own share."""
+"""Batches for the devices: of files and of random records, each host its own share."""
 
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,8 +12,43 @@ from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
-from official.training import relaying
+from official.io.files import is_remote
+from official.training import resume
 from official.training.task import Dataset, Task
+
+# -----------------------------------------------------------------------------------------------------------
+# Page cache
+
+
+def drop(paths: list[str]) -> int:
+    """Drops local files from the page cache. Needs no privileges; other files stay.
+
+    Returns:
+      Number of files that the system was told to drop; 0 for remote ones and where it has no such call.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return 0
+    dropped = 0
+    for path in paths:
+        if is_remote(path):
+            continue
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.fsync(file)  # pages that are not written yet would stay
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            dropped += 1
+        except OSError:
+            pass  # a file system without a cache of its own
+        finally:
+            os.close(file)
+    return dropped
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Batches
 
 
 def training_batches(
@@ -23,7 +59,7 @@ def training_batches(
 
     def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
         if plan.layout:
-            return relaying.host_dataset(task, plan, plan.layout, order, context)
+            return resume.host_dataset(task, plan, plan.layout, order, context)
         own = dataclasses.replace(
             order, host=context.input_pipeline_id, num_hosts=context.num_input_pipelines
         )

@@ -10,13 +10,10 @@ import tensorflow as tf
 from official import config as config_lib
 from official.distribution import strategy as strategy_lib
 from official.optimization.optimizers import restored
-from official.training import evaluation, feeding
+from official.training import evaluate, feeding
 from official.training import step as step_lib
-from official.training.interval import NonFiniteError
-from official.training.run_loop import RunLoop
+from official.training.run_loop import HostWait, NonFiniteError, RunLoop, Together
 from official.training.task import Dataset, ExampleTask, Outputs, reading
-from official.training.together import Together
-from official.training.waiting import HostWait
 
 __all__ = ["Loop", "NonFiniteError"]
 
@@ -60,7 +57,7 @@ class Loop(RunLoop):
             lambda: reading(self.task, lambda: feeding.whole_set(dataset, self.plan, self.strategy))
         )
         batches = strategy_lib.batches(distributed, self.strategy)
-        return reading(self.task, lambda: evaluation.run(self.eval_step, batches, self.together.poll, secs))
+        return reading(self.task, lambda: evaluate.run(self.eval_step, batches, self.together.poll, secs))
 
     def few_outputs(self, task: ExampleTask) -> Outputs:
         """Returns the task's example outputs of the first rows of the evaluation set: one small batch per
@@ -70,7 +67,7 @@ class Loop(RunLoop):
             look = step_lib.make_example_step(task, self.state, self.strategy)
             rows = min(_EXAMPLES, self.plan.replica_eval_batch_size)
             batches = feeding.first_rows(task.example_dataset, rows, self.strategy)
-            return evaluation.run(look, batches, before_each=lambda: None)[1]
+            return evaluate.run(look, batches, before_each=lambda: None)[1]
 
         return reading(task, work)
 

@@ -1,27 +1,78 @@
-"""The profile of some steps of a run: TensorFlow's profiler looks, and what it saw is written as a trace and
-as tables."""
+"""Profile of some steps of a run, by TensorFlow's profiler."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import glob
 import os
 import socket
 import tempfile
 import time
+from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.eager import context
 
-from official.config import Config
+from official.config.table import Config
 from official.io.stores import store_of
 from official.io.writing import replace_file
 from official.optimization.optimizers import TrainState
 from official.reporting import tensorboard
 from official.reporting.observer import End, Observer
 from official.reporting.profiles import tables
-from official.reporting.profiles.trace import Places, Trace, read_space, read_trace
-from official.training import backward_calls
+from official.reporting.profiles.trace import Places, Trace, read_space, read_trace, split
+
+# -----------------------------------------------------------------------------------------------------------
+# Layers of backward passes
+#
+# The forward pass of a layer is a call with the layer's name. TensorFlow gives the call of its gradient no
+# such name, but that call reads the tensors that the forward pass kept.
+
+
+def stages_of(functions: set[str], stages: Sequence[str]) -> dict[str, str]:
+    """Returns {name of a call without a stage in it: stage of which it reads the most tensors}.
+
+    Args:
+      functions: names of functions that Python has called; they and the functions that they call are
+        searched. Functions that no longer exist are skipped.
+      stages: names of stages.
+    """
+    known, found = frozenset(stages), {}
+    for node in _nodes(functions):
+        if node.op.endswith("PartitionedCall") and not split(node.name, known)[0]:
+            read = collections.Counter(split(name.split(":")[0], known)[0] for name in node.input)
+            del read[""]
+            if read:
+                found[node.name] = read.most_common(1)[0][0]
+    return found
+
+
+def _nodes(functions: set[str]):
+    """Yields the nodes of functions, and of all functions that they call."""
+    left, seen = list(functions), set()
+    while left:
+        name = left.pop()
+        definition = _definition(name) if name not in seen else None
+        seen.add(name)
+        for node in definition.node_def if definition is not None else ():
+            yield node
+            for attribute in node.attr.values():
+                left += [attribute.func.name] if attribute.func.name else []
+                left += [each.name for each in attribute.list.func]
+
+
+def _definition(name: str):
+    try:
+        return context.context().get_function_def(name)
+    except tf.errors.OpError:  # an operation by itself
+        return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Profile
+
 
 # What TensorFlow raises where its profiler does not work, or somebody else uses it.
 _ERRORS = (tf.errors.OpError, AttributeError, ImportError, OSError, RuntimeError)
@@ -111,7 +162,7 @@ class Profile(Observer):
     def _write_tables(self, trace: Trace, name: str) -> None:
         config, (first, last) = self._config, self._window
         stages = [stage.name for stage in self._state.model.stages()]
-        places = Places(trace, stages, backward_calls.stages_of(set(trace.functions.values()), stages))
+        places = Places(trace, stages, stages_of(set(trace.functions.values()), stages))
         head = {"steps": [first, last], "devices": self._devices}
         if config.profile_steps:
             table = tables.add_up(trace, places, last - first)

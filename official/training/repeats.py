@@ -13,7 +13,7 @@ from official.config import Config, ConfigError
 from official.config.setting import LENGTH
 from official.reporting import report
 from official.reporting.result import TrainResult, write_result
-from official.training import own_folder, runner
+from official.training import run_lock, runner
 from official.training.starting import MakeTask
 
 
@@ -37,10 +37,10 @@ def run(
     """
     if config.num_runs == 1:
         return runner.run(config, make_task, command, started)
-    if config.seed + config.num_runs > config_lib.FIELDS["seed"].maximum:
+    if config.seed + config.num_runs > (config_lib.FIELDS["seed"].maximum or 0):
         raise ConfigError(f"seed={config.seed} leaves no room for num_runs={config.num_runs}. Lower --seed.")
     command = command or sys.argv
-    with own_folder.set_aside(config, command) as config:
+    with run_lock.set_aside(config, command) as config:
         return _run_all(config, make_task, command, started, _is_complete(config))
 
 
@@ -50,7 +50,7 @@ def _is_complete(config: Config) -> bool:
     Raises:
       ConfigError: where the folder holds a single run, more runs, or runs of other settings.
     """
-    record = own_folder.read_record(config.model_dir)
+    record = run_lock.read_record(config.model_dir)
     before = record.settings.get("num_runs", 1)
     as_before = config_lib.replaced(config, num_runs=before)
     record.check(as_before if 1 < before <= config.num_runs else config)

@@ -1,40 +1,489 @@
-"""The loop of a run: training intervals, evaluations and checkpoints between two device calls, and their
-order.
-
-Subclasses make the device calls: `official.training.loop` under TensorFlow's strategies,
-`official.training.ipu.loop` on IPUs.
-"""
+"""Loop of a run: metrics, evaluations, checkpoints and signals between two calls of the devices."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
+import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import Config, profile_window
-from official.data.pipeline import TrainingOrder
+from official.config import values as values_lib
+from official.config.table import Config
+from official.data.pipeline import MOST_STREAMS, TrainingOrder
 from official.distribution import batch_plan
 from official.io import signals
+from official.io.errors import ConfigError
+from official.optimization import replica_step
 from official.optimization.replica_step import mean_metrics
 from official.optimization.train_state import TrainState
 from official.reporting.observer import Evaluation, Observer
-from official.training import interval as interval_lib
-from official.training import place as place_lib
-from official.training import saving
-from official.training.interruption import Interruption
-from official.training.interval import NonFiniteError
-from official.training.outcome import Outcome, PackingCounts
 from official.training.task import Dataset, ExampleTask, Outputs, Task, is_scored, reading
-from official.training.together import Together
-from official.training.waiting import HostWait
+
+# -----------------------------------------------------------------------------------------------------------
+# Position in the training data
+
+
+@dataclasses.dataclass
+class Place:
+    """Position of a run on packed rows: the rows read, and the sequences read of each stream of the data.
+
+    Neither follows from the total number of sequences, so checkpoints keep both.
+    """
+
+    rows: int
+    stream_sequences: np.ndarray  # int64 [MOST_STREAMS]
+
+    def add(self, rows: int, stream_sequences: np.ndarray) -> None:
+        """Advances the position by the rows and the sequences of each stream that were trained on."""
+        self.rows, self.stream_sequences = self.rows + rows, self.stream_sequences + stream_sequences
+
+    def order(self, order: TrainingOrder) -> TrainingOrder:
+        """Returns the order of the data, continued from this position."""
+        return dataclasses.replace(
+            order, rows_done=self.rows, stream_sequences=tuple(self.stream_sequences.tolist())
+        )
+
+    def to_saved(self) -> dict:
+        """Returns the position as a dict for JSON, which `from_saved` reads."""
+        return {"rows_done": self.rows, "stream_sequences": self.stream_sequences.tolist()}
+
+
+def position_from_saved(saved: dict, samples: int, rows: int) -> Place:
+    """Returns the position at which a run continues.
+
+    Args:
+      saved: the value of `to_saved`; another dict where the run wasn't packed so far, or its file is lost.
+      samples: sequences done; a saved position with another total is not used.
+      rows: rows done, for a run without a saved position. Its counts per stream are zeros, and the data
+        assume as many sequences of each stream: some are then read twice, and others left out.
+    """
+    rows_done, streams = saved.get("rows_done"), saved.get("stream_sequences")
+    if (
+        type(rows_done) is int
+        and isinstance(streams, list)
+        and len(streams) == MOST_STREAMS
+        and all(type(count) is int and count >= 0 for count in streams)
+        and sum(streams) == samples
+    ):
+        return Place(rows_done, np.array(streams, np.int64))
+    return Place(rows, np.zeros(MOST_STREAMS, np.int64))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Agreement of processes
+
+
+T = TypeVar("T")
+
+
+class Together:
+    """Collective operations of a run's processes. All processes call each method, at the same point."""
+
+    def __init__(
+        self,
+        interruption: Interruption,
+        add: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        num_replicas: int = 1,
+    ):
+        """Args: interruption: signals of this process. add: scalar -> its sum over all replicas of all
+        processes; None for a single process. num_replicas: number of replicas of all processes."""
+        self.interruption = interruption
+        self._add, self._num_replicas = add, num_replicas
+
+    def mean(self, value: float) -> float:
+        """Returns the mean of the processes' values in float32, the same in all of them."""
+        if self._add is None:
+            return value
+        return float(self._add(tf.constant(value, tf.float32))) / self._num_replicas
+
+    def meet(self) -> None:
+        """Waits until all processes have called this (a barrier)."""
+        self.mean(0.0)
+
+    def check_same_step(self, step: int, model_dir: str) -> None:
+        """Raises ConfigError where the processes start from different steps, as they don't see the same
+        folder."""
+        if self._add and float(self._add(tf.constant(float(step)))) != step * self._num_replicas:
+            raise ConfigError(
+                f"--model_dir={model_dir} is not the same for all workers: this one is at"
+                f" step {step}, others are not. Use a folder that all of them share."
+            )
+
+    def poll(self) -> None:
+        """Raises Interrupted in all processes once one of them has received a signal."""
+        received = self.mean(float(self.interruption.signal is not None)) > 0
+        if received:
+            self.interruption.signal = self.interruption.signal or signal.SIGTERM
+            raise signals.Interrupted(self.interruption.signal)
+
+    def interruptible(self, work: Callable[[], T]) -> T:
+        """Returns the result of `work`, which only reads files and so may be cut off by a signal.
+
+        Raises:
+          Interrupted: in all processes, where a signal cut it off in one.
+        """
+        made: list[T] = []
+        try:
+            with signals.raising():
+                made.append(work())
+        except signals.Interrupted as error:  # not yet: the other processes are to know first
+            self.interruption.signal = error.signal
+        self.poll()
+        return made[0]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Wait for input
+
+
+class HostWait:
+    """A sum of seconds that graphs add to.
+
+    On GPUs the program runs ahead of the devices: waiting while they still compute counts, too, so that the
+      sum
+    is an upper bound.
+    """
+
+    def __init__(self) -> None:
+        with tf.device("CPU"):
+            self._secs = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    def timed(self, take: Callable[[], Any], after: Iterable[tf.Tensor]) -> Any:
+        """Returns the batch of `take` and adds its time to the sum; for use in graphs.
+
+        Args:
+          take: returns the batch of every replica.
+          after: tensors of the step before; the clock starts once they are computed.
+        """
+        with tf.device("CPU"), tf.control_dependencies(list(after)):
+            began = tf.timestamp()
+        with tf.control_dependencies([began]):
+            batch = take()
+        with tf.device("CPU"), tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            self._secs.assign_add(tf.timestamp() - began)
+        return batch
+
+    def take_secs(self) -> float:
+        """Returns the seconds summed since the last call, and resets the sum."""
+        secs = float(self._secs.numpy())
+        self._secs.assign(0.0)
+        return secs
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Saving
+
+
+def save(config: Config, manager: CheckpointManager, step: int, kept: dict) -> None:
+    """Writes the checkpoint of a step, or starts to with --async_checkpoints.
+
+    Args:
+      config: configuration of the run.
+      manager: manager of its checkpoints.
+      step: step of the state.
+      kept: values of the state that are not variables, as a dict for JSON; may be empty.
+
+    Raises:
+      ConfigError: where the folder is full or cannot be written to; also for the previous checkpoint.
+    """
+    write = manager.begin_save if config.async_checkpoints else manager.save
+    write(step, json.dumps(kept) + "\n" if kept else None)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Outcome
+
+
+@dataclasses.dataclass
+class PackingCounts:
+    """Counts of the packed rows that a run trained on.
+
+    Attributes:
+      rows, sequences: numbers of both.
+      tokens: number of tokens without padding, to seven digits.
+    """
+
+    rows: int = 0
+    sequences: int = 0
+    tokens: int = 0
+
+    def add(self, rows: int, counts: np.ndarray) -> None:
+        """Adds `rows` rows with their `counts`, int [N + 1]: sequences of each of N streams, then tokens."""
+        self.rows, self.tokens = self.rows + rows, self.tokens + int(counts[-1])
+        self.sequences += int(counts[:-1].sum())
+
+    def shares(self, row_length: int) -> dict[str, float]:
+        """Returns `sequences_per_row` and `packing_efficiency`, the share of the rows' positions that hold a
+        token; empty without packed rows."""
+        if not self.rows:
+            return {}
+        efficiency = self.tokens / (self.rows * row_length)
+        return {"sequences_per_row": self.sequences / self.rows, "packing_efficiency": efficiency}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Measurements of the loop so far.
+
+    Attributes:
+      eval_metrics: values of the last evaluation.
+      outputs: the model's outputs in the last evaluation of this process.
+      reached: whether the target was reached.
+      skipped_steps: number of updates that loss scaling skipped.
+      loop_rates: (sequences, seconds) of each interval.
+      first_step_secs: seconds from the start of this process to the end of its first step.
+      step_secs: seconds per step in the last device call after the first.
+      interrupted: whether a signal stopped the loop before its end.
+      packing: counts of the packed rows trained on in this process.
+    """
+
+    eval_metrics: dict = dataclasses.field(default_factory=dict)
+    outputs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    reached: bool = False
+    skipped_steps: int = 0
+    loop_rates: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    first_step_secs: float | None = None
+    step_secs: float | None = None
+    interrupted: bool = False
+    packing: PackingCounts = dataclasses.field(default_factory=PackingCounts)
+
+    def sequences_per_sec(self) -> float | None:
+        """Returns the training throughput, without the first interval, which includes the compilation, unless
+        it is the only one; None without training."""
+        steady = self.loop_rates[1:] or self.loop_rates
+        secs = sum(secs for _, secs in steady)
+        return sum(sequences for sequences, _ in steady) / secs if secs else None
+
+    def startup_secs(self, process_started: float, run_started: float) -> float:
+        """Returns the startup time in seconds: up to the end of the first step, less the time of a step;
+        without training, up to the start of the run. Both arguments are seconds since 1970."""
+        if self.first_step_secs is None:
+            return run_started - process_started
+        return max(self.first_step_secs - (self.step_secs or 0.0), 0.0)
+
+
+def judge(config: Config, task: Task, outcome: Outcome, step: int) -> tuple[str, str]:
+    """Returns (status, reason) of a run that ended at `step` without an error or a signal."""
+    if outcome.reached or config.stop_threshold is not None:
+        score = f"{task.target_metric} {outcome.eval_metrics[task.target_metric]:.4f}"
+        target = f"the target {config.stop_threshold}"
+        if outcome.reached:
+            return "success", f"{score} reached {target} at step {step}"
+        return "aborted", f"{score} is below {target} after all {step} steps"
+    if not config.do_train:
+        return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {step}"
+    return "finished", f"all {step} steps done"
+
+
+def describe_interruption(config: Config, step: int, number: int) -> str:
+    """Returns the reason of a run that stopped at `step` on signal `number`."""
+    done = "saved" if config.do_train else "evaluation stopped"
+    return f"{done} at step {step} on {signal.Signals(number).name}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Metrics of an interval, and steps of a call
+
+
+# Duration of a device call; signals and non-finite losses are checked between calls.
+CALL_SECS = 5.0
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss, metric, gradient or weight is NaN or infinite. The message names step and metric."""
+
+
+@dataclasses.dataclass
+class Interval:
+    """Totals of the steps since the last line of the metrics.
+
+    Attributes:
+      first_step: number of updates done before the interval.
+      totals: sums of the training loop over the interval, see `step.no_totals`.
+      steps, sequences, secs: steps of the interval that this process has done, the sequences that they
+        trained on, and their seconds.
+      waited_secs: the part of `secs` in which steps waited for their batches; None where it isn't measured.
+    """
+
+    first_step: int
+    totals: dict[str, tf.Tensor]
+    steps: int = 0
+    sequences: int = 0
+    secs: float = 0.0
+    waited_secs: float | None = None
+
+    def add_wait(self, wait: HostWait | None) -> None:
+        """Adds the seconds that a call waited for batches; nothing without a `wait`."""
+        if wait is not None:
+            self.waited_secs = (self.waited_secs or 0.0) + wait.take_secs()
+
+    def add(self, totals: dict[str, tf.Tensor], steps: int, sequences: int, secs: float) -> None:
+        """Takes the totals that a call returned, which include those before it, and adds its steps, sequences
+        and seconds."""
+        self.totals, self.steps, self.secs = totals, self.steps + steps, self.secs + secs
+        self.sequences += sequences
+
+    def numbers(self) -> dict[str, np.ndarray]:
+        """Returns the totals as NumPy arrays."""
+        return {name: value.numpy() for name, value in self.totals.items()}
+
+    @property
+    def bad_step(self) -> int | None:
+        """Returns the first step with a number that is not finite; None where all are."""
+        step = int(self.totals["bad_step"])
+        return step if step >= 0 else None
+
+    def values(self, task: Task, state: TrainState) -> dict:
+        """Returns the values of the metrics line, for the part of the interval that is done."""
+        totals, skipped = self.numbers(), int(self.totals["skipped"])
+        wait, norm = {}, {}
+        if self.waited_secs is not None and self.secs:
+            wait["host_wait_share"] = self.waited_secs / self.secs
+        if "norm" in totals:  # which IPUs do not tell
+            norm["gradient_norm"] = float(totals["norm"]) / max(state.step - self.first_step - skipped, 1)
+        return {
+            **replica_step.mean_metrics(task.losses, task.metrics, totals["sums"]),
+            "learning_rate": float(state.schedule(state.step - 1)),
+            **norm,
+            "loss_scale": _loss_scale(state),
+            "skipped_steps": skipped,
+            "sequences_per_sec": self.sequences / self.secs if self.secs else None,
+            **wait,
+        }
+
+    def non_finite(self, task: Task, values: dict) -> NonFiniteError:
+        """Returns the error of an interval with a `bad_step`."""
+        names = [name for name in task.metrics if not math.isfinite(values[name])] or ["gradient norm"]
+        return NonFiniteError(f"{', '.join(names)} not finite at step {self.bad_step}")
+
+    def check_skipped(self, state: TrainState) -> None:
+        """Raises NonFiniteError where loss scaling has skipped all steps of a finished interval and cannot
+        lower its scale any more."""
+        steps = state.step - self.first_step
+        if state.loss_scale is None or int(self.totals["skipped"]) < steps:
+            return
+        scale = float(state.loss_scale.scale.numpy())
+        if not state.loss_scale.dynamic or scale <= 1.0:
+            raise NonFiniteError(
+                f"gradient norm not finite in any of the {steps} steps before step {state.step}, "
+                f"with loss_scale {scale:g}"
+            )
+
+    def to_saved(self) -> dict:
+        """Returns the first step and the totals as a dict for JSON, from which a later process resumes
+        bit-exactly."""
+        totals = {name: value.tolist() for name, value in self.numbers().items()}
+        return {"first_step": self.first_step, **totals}
+
+
+def _loss_scale(state: TrainState) -> float:
+    """Returns the loss scale of the last step, 1 without loss scaling; the next step's where it is
+    dynamic."""
+    if state.loss_scale is None:
+        return 1.0
+    told = state.loss_scale.told(state.step - 1)
+    return float(state.loss_scale.scale.numpy()) if told is None else told
+
+
+def from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> Interval:
+    """Returns the interval that a run resumes with.
+
+    Args:
+      saved: the value of `to_saved` from the checkpoint of `step`; empty where an interval ended there.
+      step: number of updates done.
+      nothing: initial totals, see `step.no_totals`; saved totals of other shapes belong to another task, and
+        the interval starts anew.
+    """
+    try:
+        totals = {
+            name: tf.constant(np.array(saved[name], value.dtype.as_numpy_dtype))
+            for name, value in nothing.items()
+        }
+        first_step = saved["first_step"]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return Interval(step, nothing)
+    fits = all(totals[name].shape == value.shape for name, value in nothing.items())
+    return (
+        Interval(first_step, totals)
+        if fits and type(first_step) is int and 0 <= first_step < step
+        else Interval(step, nothing)
+    )
+
+
+class Pace:
+    """Chooses the number of steps of a device call, so that it takes about `CALL_SECS`, from the last call's
+    time.
+
+    The first call is one unit: it compiles, and people wait for it. Its time overestimates that of a step, so
+    that the second call is rather too short than too long.
+    """
+
+    def __init__(self, stops: Sequence[int] = (), unit: int = 1) -> None:
+        """Args: stops: steps at which a call ends in any case. unit: a call's steps are a multiple of it,
+        unless fewer are left."""
+        self._secs_per_step: float | None = None
+        self._stops, self._unit = stops, unit
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no call has been timed yet."""
+        return self._secs_per_step is None
+
+    def steps(self, left: int, step: int = 0) -> int:
+        """Returns the number of steps of the next call: at most `left`, after `step` updates."""
+        left = min([left, *(stop - step for stop in self._stops if stop > step)])
+        if self._secs_per_step is None:
+            return min(self._unit, left)
+        units = int(CALL_SECS / max(self._secs_per_step, 1e-9)) // self._unit
+        return min(left, max(1, units) * self._unit)
+
+    def note(self, steps: int, secs: float) -> None:
+        """Records the seconds of a call, which must be the same in all processes."""
+        self._secs_per_step = secs / steps
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Interruption
+
+
+class Interruption:
+    """Context manager that notes a signal instead of ending with it. `signal` is its number, or None.
+
+    Outside of the main thread, where signals cannot be handled, it does nothing.
+    """
+
+    def __init__(self):
+        self.signal: int | None = None
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self):
+        self._entered.enter_context(signals.watching())
+        self._entered.enter_context(signals.noting(self._note))
+        return self
+
+    def __exit__(self, *_):
+        self._entered.close()
+
+    def _note(self, number: int) -> None:
+        self.signal = number
+        logging.warning("%s: saving, then stopping. A second one stops at once.", signal.Signals(number).name)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Loop
+#
+# Subclasses make the device calls: `official.training.loop` under TensorFlow's strategies,
+# `official.training.ipu.loop` on IPUs.
 
 
 @dataclasses.dataclass
@@ -74,12 +523,12 @@ class RunLoop:
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
         saved = self.manager.companion(self.state.step)
         self.nothing = self.no_totals()
-        self.interval = interval_lib.from_saved(saved, self.state.step, self.nothing)
-        self.place = place_lib.from_saved(
+        self.interval = from_saved(saved, self.state.step, self.nothing)
+        self.place = position_from_saved(
             saved, self.state.samples_done, self.state.step * self.plan.train_batch_size
         )
-        stops = profile_window.window(self.config, self.state.step, self.last_step) or ()
-        self.pace = interval_lib.Pace(stops, self.config.device_iterations)
+        stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
+        self.pace = Pace(stops, self.config.device_iterations)
 
     # --------------------------------------------------------------------------------------------------------
     # The devices
@@ -167,7 +616,7 @@ class RunLoop:
         kept = self.interval.to_saved() if self.interval.first_step < self.state.step else {}
         if self.plan.is_packed:
             kept.update(self.place.to_saved())
-        saving.save(self.config, self.manager, self.state.step, kept)
+        save(self.config, self.manager, self.state.step, kept)
 
     # --------------------------------------------------------------------------------------------------------
     # Training
@@ -193,7 +642,7 @@ class RunLoop:
         self._tell_interval(values)
         self.interval.check_skipped(self.state)
         self._count_open_interval()
-        self.interval = interval_lib.Interval(self.state.step, self.nothing)
+        self.interval = Interval(self.state.step, self.nothing)
         return values
 
     def _call_devices(self, iterator: Any, left: int) -> dict:

@@ -15,19 +15,10 @@ from official.io.errors import PeerError
 from official.reporting import environment, report
 from official.reporting.observer import End, Observer, Start
 from official.reporting.result import TrainResult, remove_result, result_dict
-from official.training import earlier as earlier_lib
-from official.training import (
-    ending,
-    listeners,
-    noted_data,
-    own_folder,
-    page_cache,
-    pipelined,
-    starting,
-)
-from official.training.finish import Findings
-from official.training.interruption import Interruption
+from official.training import callbacks, ending, feeding, pipelined, resume, run_lock, starting
+from official.training.evaluate import Findings
 from official.training.loop import Loop
+from official.training.run_loop import Interruption
 from official.training.starting import MakeTask
 from official.training.task import Task
 
@@ -52,8 +43,8 @@ def run(
     started, command = started or time.time(), command or sys.argv
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
     surroundings["working_directory"] = os.getcwd()  # of paths in the settings
-    with own_folder.set_aside(config, command) as config:
-        config, over = earlier_lib.left_to_do(config)
+    with run_lock.set_aside(config, command) as config:
+        config, over = resume.left_to_do(config)
         if over:
             return over
         ready = starting.make_ready(config, make_task)
@@ -61,12 +52,12 @@ def run(
         starting.check_init_checkpoint(own)
     with (
         _writing(own, devices) as check_folder,
-        listeners.listening(own, devices.is_chief) as observers,
+        callbacks.listening(own, devices.is_chief) as observers,
         strategy_lib.noticing_lost_peers(devices.strategy),
     ):
         starting.tell(own, devices)
         beginning = starting.begin(own, task, devices, asked=config, command=command)
-        observers += listeners.of_state(own, devices, beginning)
+        observers += callbacks.of_state(own, devices, beginning)
         starting.tell_built(observers, ready)
         loop = _make_loop(own, task, devices, beginning, observers)
         loop.process_started, loop.check_folder = started, check_folder
@@ -87,8 +78,8 @@ def _writing(config: Config, devices: starting.Devices) -> contextlib.AbstractCo
     """Returns the context manager that locks the run's folder, in the process that writes; it yields a
     function that checks that the folder is still the run's."""
     if devices.is_chief:
-        return own_folder.writing(config.model_dir)
-    return contextlib.nullcontext(own_folder.unchecked)
+        return run_lock.writing(config.model_dir)
+    return contextlib.nullcontext(run_lock.unchecked)
 
 
 def _make_loop(
@@ -122,7 +113,7 @@ def _train(loop: Loop, data_files: list[str], beginning: starting.Beginning) -> 
             loop.together.check_same_step(first_step, loop.config.model_dir)
             _prepare(loop, data_files)
             if loop.config.do_train and not first_step and not loop.manager.read_only:
-                noted_data.note(loop.config.model_dir, loop.task.data_files())
+                resume.note(loop.config.model_dir, loop.task.data_files())
             run_started = time.time()
             with loop.interruption:
                 end = ending.run_loop(loop)
@@ -152,7 +143,7 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
     if state.step < loop.last_step:
         if not loop.manager.read_only:
             remove_result(config.model_dir)  # it would be untrue from now on
-        dropped = page_cache.drop(data_files) if config.clear_caches else 0
+        dropped = feeding.drop(data_files) if config.clear_caches else 0
     start = Start(
         step=state.step,
         samples=state.samples_done,

@@ -19,9 +19,8 @@ from official.distribution.pipelining.plan import allocation
 from official.optimization.optimizers import TrainState
 from official.reporting import summary
 from official.reporting.observer import Built, Observer
-from official.training import earlier as earlier_lib
-from official.training import kept_files, noted_data, noted_layout, pipelined
-from official.training.earlier import Earlier
+from official.training import pipelined, resume
+from official.training.resume import Earlier
 from official.training.task import Task
 
 MakeTask = Callable[[Config], Task]
@@ -103,7 +102,7 @@ def _make_plan(config: Config, strategy: tf.distribute.Strategy) -> tuple[BatchP
     replicas = strategy.num_replicas_in_sync
     if not is_kept(config):
         return make_batch_plan(config, replicas), None
-    return lay_out(config, strategy_lib.num_workers(strategy), replicas, noted_layout.read(config.model_dir))
+    return lay_out(config, strategy_lib.num_workers(strategy), replicas, resume.read(config.model_dir))
 
 
 def tell(config: Config, devices: Devices) -> None:
@@ -199,17 +198,17 @@ def begin(config: Config, task: Task, devices: Devices, asked: Config, command: 
     manager = CheckpointManager(
         config.model_dir, state.variables(), config.keep_checkpoints, read_only=not devices.is_chief
     )
-    to_keep = kept_files.missing(config.model_dir, task.companions)
+    to_keep = resume.missing(config.model_dir, task.companions)
     weights, fresh = restore(config, manager, state, earlier, task)
     if state.step and config.do_train:
         earlier.tell_changes(asked)
     goes_on = devices.is_chief and config.do_train and state.step > 0
-    data_changed = goes_on and noted_data.have_changed(config, task.data_files())
+    data_changed = goes_on and resume.have_changed(config, task.data_files())
     if devices.is_chief:
-        kept_files.write_settings(asked, command)
+        resume.write_settings(asked, command)
         if devices.layout:
-            noted_layout.write(config.model_dir, devices.layout)
-        kept_files.write(config.model_dir, to_keep)
+            resume.write_layout(config.model_dir, devices.layout)
+        resume.write_assets(config.model_dir, to_keep)
     counts = earlier.evaluates_like(config)
     return Beginning(state, manager, earlier, counts, fresh, data_changed, weights, parameters)
 
@@ -224,4 +223,4 @@ def restore(
         logging.info("%s", made.describe())
         return made.fresh
 
-    return earlier_lib.restore(config, manager, state, earlier, task, initialize_model)
+    return resume.restore(config, manager, state, earlier, task, initialize_model)

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from official.cli import aliases, completion, configs, flags, foreign, table, train
-from official.config import FIELDS, ConfigError, own_place, train_steps
+from official.config import FIELDS, ConfigError, process_rank, train_steps
 from tests.conftest import ROOT
 
 # Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
@@ -235,7 +235,7 @@ def test_processes_of_mpirun_that_do_not_train_predict_in_folders_of_their_own(t
     assert flags.read([*argv, "--init_checkpoint=c"], mpi)[0].init_checkpoint == "c"
     assert flags.read(argv, {})[0].model_dir == "run"
     trains = {"model_dir": "run", "predict_epochs": 2}
-    assert own_place.with_folder_of_rank([("", trains)], mpi) == ([], [])
+    assert process_rank.with_folder_of_rank([("", trains)], mpi) == ([], [])
 
 
 def test_the_table_names_field_value_and_what_is_for_ipus_only():

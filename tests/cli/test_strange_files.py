@@ -12,11 +12,11 @@ from official.data.glue import tasks
 from official.data.squad import squad_files
 from official.data.text import documents
 from official.inference import calibration
-from official.io import files, json_files, readable, record_paths, vocabulary_files, yaml_files
+from official.io import files, json_files, record_paths, stores, vocabulary_files
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
-POINTER = readable.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
+POINTER = stores.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
 LFS = "Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"
 
 
@@ -63,7 +63,7 @@ def read_split(path):
 
 READERS = {
     "JSON": lambda path: json_files.read_json(path, "flag"),
-    "YAML": lambda path: yaml_files.read_yaml(path, "spec"),
+    "YAML": lambda path: json_files.read_yaml(path, "spec"),
     "vocabulary": vocabulary_files.read,
     "SQuAD": lambda path: squad_files.read_squad(path, "train_file", True, False),
     "context": ask.read_context,
@@ -145,7 +145,7 @@ def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path):
     words = [*vocabulary_files.SPECIAL_TOKENS, "the"]
     assert vocabulary_files.read(write("vocab.txt", "\n".join(words) + "\n")).words == tuple(words)
     assert json_files.read_json(write("a.json", '{"a": 1}')) == {"a": 1}
-    assert yaml_files.read_yaml(write("a.yml", "a: 1\n"), "spec") == {"a": 1}
+    assert json_files.read_yaml(write("a.yml", "a: 1\n"), "spec") == {"a": 1}
     assert ask.read_context(write("context.txt", "A text.\r\nIt ends.")) == "A text.\nIt ends."
     read = calibration._lines(write("lines.txt", "one\r\n\ntwo\n"))  # pylint: disable=protected-access
     assert read == ["one", "two"]

@@ -8,7 +8,8 @@ import types
 import pytest
 
 from official.cli import flags
-from official.config.cluster import Cluster, find_cluster, read_cluster, slurm
+from official.config import cluster
+from official.config.cluster import Cluster, find_cluster, read_cluster
 from official.io.errors import ConfigError
 from tests.config.test_configs import GOOD
 
@@ -82,19 +83,19 @@ def test_tasks_of_a_slurm_step():
     ],
 )
 def test_lists_of_slurm_hosts(text, names):
-    assert slurm.host_names(text) == names
+    assert cluster.host_names(text) == names
 
 
 @pytest.mark.parametrize("text", ["", "a[", "a[1-]", "a[3-1]", "a,,b", "a[1]]", "a[0-99999999]", ",a"])
 def test_what_is_no_list_of_slurm_hosts(text):
     with pytest.raises(ConfigError, match="SLURM_STEP_NODELIST"):
-        slurm.host_names(text)
+        cluster.host_names(text)
 
 
 def test_counts_of_slurm_tasks():
-    assert slurm.tasks_per_host("2(x3),1") == [2, 2, 2, 1] and slurm.tasks_per_host("4") == [4]
+    assert cluster.tasks_per_host("2(x3),1") == [2, 2, 2, 1] and cluster.tasks_per_host("4") == [4]
     with pytest.raises(ConfigError, match="SLURM_STEP_TASKS_PER_NODE"):
-        slurm.tasks_per_host("2(x")
+        cluster.tasks_per_host("2(x")
 
 
 def test_pods_of_an_indexed_job():

@@ -10,7 +10,7 @@ from official.cli import flags
 from official.config.foreign.families import FAMILIES
 from official.config.foreign.older import OLDER
 from official.io.errors import ConfigError
-from official.io.yaml_files import read_yaml
+from official.io.json_files import read_yaml
 from tests.conftest import ROOT
 
 # Program -> {name: {key: value}}. The file holds what most files of a program say, and of each file what it

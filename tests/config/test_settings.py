@@ -10,7 +10,7 @@ import pytest
 
 from official.config import FIELDS, SECTIONS, Config, ConfigError, replaced
 from official.config.backends import BACKENDS
-from official.config.checks.devices import check_backend
+from official.config.checks import check_backend
 from official.config.setting import Section, setting
 from tests.conftest import ROOT
 
@@ -89,7 +89,7 @@ def test_a_new_setting_is_one_row_in_one_file(tmp_path):
         if path.name != "config":
             (tmp_path / "official" / path.name).symlink_to(path)
     shutil.copytree(ROOT / "official" / "config", tmp_path / "official" / "config")
-    path = tmp_path / "official" / "config" / "settings" / "job.py"
+    path = tmp_path / "official" / "config" / "settings" / "run.py"
     path.write_text(path.read_text().replace("    do_train:", ROW, 1))
     code = MADE_UP.replace("FILE", str(ROOT / "configs/models/bert_tiny.json"))
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, check=True)

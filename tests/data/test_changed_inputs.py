@@ -11,7 +11,7 @@ from official.data.packing import creation as packing
 from official.data.pretraining import inspection
 from official.data.records import record_files
 from official.data.text import documents, preparation
-from official.io import files, finished_jobs, writing
+from official.io import files, jobs, writing
 from official.io.errors import ConfigError
 from tests.conftest import write_records
 from tests.data.pretraining.test_creation import WORDS, creation, make_job, make_text, write
@@ -100,7 +100,7 @@ def test_text_that_changes_while_it_is_read_is_refused(job, tmp_path, monkeypatc
             wrong.append((change.__name__, found))
         if change is os.remove and "a.txt cannot be read: No such file" not in found:
             wrong.append((change.__name__, found))
-        if out.is_file() or (out / finished_jobs.MANIFEST).exists() or list(out.glob("*.tfrecord")):
+        if out.is_file() or (out / jobs.MANIFEST).exists() or list(out.glob("*.tfrecord")):
             wrong.append((change.__name__, "something is published"))
         assert os.path.exists(last)
     assert not wrong
@@ -128,7 +128,7 @@ def test_records_that_change_while_they_are_read_are_refused(job, tmp_path, monk
         found = refusal_of(run, module, name, paths[0], change, monkeypatch, paths[1])
         if "a.tfrecord was changed while it was read" not in found:
             wrong.append((change.__name__, found))
-        if (out / finished_jobs.MANIFEST).exists():
+        if (out / jobs.MANIFEST).exists():
             wrong.append((change.__name__, "something is published"))
         if job == "eval-set" and out.exists():
             wrong.append((change.__name__, "something is published"))

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official.config import BertConfig, ConfigError
 from official.inference import backends, batching, fused_bert, networks, rows, source
 from official.inference.backends import tensorflow as backend
-from official.io.processor import Processor
+from official.io.native_library import Processor
 from official.modeling import stages
 
 CONFIG = BertConfig(

@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from official.io import engines, workers
+from official.io import engines
 
 _log: list[str] = []
 _second_has_begun = threading.Event()
 
 
 def _wait_for_the_next(name: str) -> None:
-    workers.finish(_end_late, name)
+    engines.finish(_end_late, name)
 
 
 def _end_late(name: str) -> None:
@@ -21,11 +21,11 @@ def _end_late(name: str) -> None:
 
 def _begin_next(name: str) -> None:
     _second_has_begun.set()
-    workers.finish(_log.append, name)
+    engines.finish(_log.append, name)
 
 
 def _fail_behind(name: str) -> None:
-    workers.finish(_fail, name)
+    engines.finish(_fail, name)
 
 
 def _fail(name: str) -> None:
@@ -33,7 +33,7 @@ def _fail(name: str) -> None:
 
 
 def _note(name: str) -> None:
-    workers.finish(_log.append, name)
+    engines.finish(_log.append, name)
 
 
 @pytest.fixture(autouse=True)

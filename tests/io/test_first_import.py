@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from official.io import first_import, quiet
+from official.io import errors, first_import
 from tests.conftest import ROOT
 
 
@@ -16,7 +16,7 @@ def test_importing_tensorflow_writes_nothing():
 
 
 def test_only_log_lines_are_kept_back(capfd):
-    with quiet.without_noise():
+    with errors.without_noise():
         os.write(
             2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
         )

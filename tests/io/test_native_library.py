@@ -11,7 +11,7 @@ import tempfile
 
 import pytest
 
-from official.io import native_library, user_cache
+from official.io import native_library, writing
 from official.io.native_library import NotBuilt, Recipe
 
 # A compiler that notes each of its runs, and takes its time.
@@ -154,14 +154,14 @@ def test_without_a_home_the_cache_is_a_private_folder_of_temporary_files(tmp_pat
         elif planted:
             expected.mkdir()
             expected.chmod(0o777)
-        found = pathlib.Path(user_cache.folder())
+        found = pathlib.Path(writing.folder())
         assert found.parent == parent and (found == expected) == (planted is None), planted
         assert found.stat().st_mode & 0o777 == 0o700 and not found.is_symlink(), planted
-        assert user_cache.folder() == str(found)
+        assert writing.folder() == str(found)
     assert not (tmp_path / "~").exists()
     monkeypatch.setenv("BERT_CACHE_DIR", "~/cache")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert user_cache.folder() == str(tmp_path / "cache")
+    assert writing.folder() == str(tmp_path / "cache")
 
 
 def test_who_waits_too_long_goes_on_without(library, tmp_path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from official.io import files, store_lock, store_paths, stores, writing
+from official.io import files, jobs, stores, writing
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -72,15 +72,15 @@ def test_what_fails_in_its_block_is_not_written(bucket):
 
 
 def test_a_second_job_is_refused_and_a_dead_one_is_not_waited_for(bucket, monkeypatch):
-    monkeypatch.setattr(store_lock, "_LOOK_AGAIN_SECS", 0.0)
+    monkeypatch.setattr(jobs, "_LOOK_AGAIN_SECS", 0.0)
     path = f"{bucket}/out/lock"
-    with store_lock.held(path, "out"):
+    with jobs.held(path, "out"):
         with pytest.raises(ConfigError, match="is being written to by another process"):
-            with store_lock.held(path, "out"):
+            with jobs.held(path, "out"):
                 pass
     assert not files.is_file(path)
-    store_lock._write(path, f"{store_paths.host()}-{2**22 + 1}-dead")
-    with store_lock.held(path, "out"):
+    jobs._write(path, f"{stores.host()}-{2**22 + 1}-dead")
+    with jobs.held(path, "out"):
         assert files.is_file(path)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.io.processor import Processor, saturates_int8
+from official.io.native_library import Processor, saturates_int8
 
 
 @pytest.mark.parametrize(

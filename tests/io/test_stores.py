@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from official.io import files, fsspec_store, stores, unfinished, writing
+from official.io import files, fsspec_store, jobs, stores, writing
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -70,11 +70,11 @@ def test_an_error_of_a_library_s_own_kind_is_an_os_error_that_names_the_file():
 
 
 def test_what_a_finished_job_has_left_of_its_work_folder_is_removed(tmp_path):
-    with unfinished.folder_of(str(tmp_path), {"a": 1}, False) as folder:
-        unfinished.remove_left(str(tmp_path))
+    with jobs.folder_of(str(tmp_path), {"a": 1}, False) as folder:
+        jobs.remove_left(str(tmp_path))
         assert stores.store_of(folder).is_folder(folder)  # somebody is at work there
     assert not any(tmp_path.iterdir())
     (tmp_path / ".unfinished" / "level-0").mkdir(parents=True)
     (tmp_path / ".unfinished" / "lock").touch()
-    unfinished.remove_left(str(tmp_path))
+    jobs.remove_left(str(tmp_path))
     assert not any(tmp_path.iterdir())

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from official.io import store_paths, work_folders, writing
+from official.io import stores, writing
 from tests.conftest import ROOT
 
 HOLD = """
 import sys
-from official.io import work_folders
-with work_folders.new_folder(sys.argv[1]) as folder:
+from official.io import writing
+with writing.new_folder(sys.argv[1]) as folder:
     open(folder + "/file", "w").close()
     print(folder, flush=True)
     sys.stdin.read()
@@ -21,9 +21,9 @@ with work_folders.new_folder(sys.argv[1]) as folder:
 
 @pytest.fixture(autouse=True)
 def _as_new_process():
-    work_folders._remove_left.cache_clear()
+    writing._remove_left.cache_clear()
     yield
-    work_folders._remove_left.cache_clear()
+    writing._remove_left.cache_clear()
 
 
 def start(folder) -> tuple[subprocess.Popen, str]:
@@ -41,12 +41,12 @@ def test_what_a_killed_process_left_is_removed_and_a_living_one_keeps_its_own(tm
     others = [tmp_path / name for name in ("bert-large", "bert-work-another.host-1234")]
     for other in others:
         other.mkdir()
-    (tmp_path / f"bert-work-{store_paths.host()}-link").symlink_to(others[0])
+    (tmp_path / f"bert-work-{stores.host()}-link").symlink_to(others[0])
     assert os.listdir(left) == ["file"]
-    with work_folders.new_folder(str(tmp_path)) as own:
+    with writing.new_folder(str(tmp_path)) as own:
         assert not os.path.exists(left) and os.listdir(kept) == ["file"] and os.listdir(own) == []
-        work_folders._remove_left.cache_clear()
-        with work_folders.new_folder(str(tmp_path)) as another:
+        writing._remove_left.cache_clear()
+        with writing.new_folder(str(tmp_path)) as another:
             assert os.path.isdir(own) and another != own
     assert not os.path.exists(own) and all(other.is_dir() for other in others)
     living.stdin.close()
@@ -55,22 +55,22 @@ def test_what_a_killed_process_left_is_removed_and_a_living_one_keeps_its_own(tm
 
 
 def test_one_that_is_taken_for_left_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-    made, real = [], work_folders.tempfile.mkdtemp
+    made, real = [], writing.tempfile.mkdtemp
 
     def taken(**arguments):
         made.append(real(**arguments))
         if len(made) == 1:
-            work_folders._remove_unlocked(made[0])
+            writing._remove_unlocked(made[0])
         return made[-1]
 
-    monkeypatch.setattr(work_folders.tempfile, "mkdtemp", taken)
-    with work_folders.new_folder(str(tmp_path)) as folder:
+    monkeypatch.setattr(writing.tempfile, "mkdtemp", taken)
+    with writing.new_folder(str(tmp_path)) as folder:
         assert folder == made[1] and os.path.isdir(folder)
 
 
 def test_files_for_a_store_are_made_in_such_a_folder(tmp_path, monkeypatch):
     pytest.importorskip("fsspec", reason="pip install '.[storage]'")
-    monkeypatch.setattr(work_folders.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(writing.tempfile, "tempdir", str(tmp_path))
     with writing.replacing("memory://made/file") as temporary:
         assert os.path.dirname(os.path.dirname(temporary)) == str(tmp_path)
         with open(temporary, "wb") as file:
@@ -85,8 +85,8 @@ def test_a_lock_file_is_opened_as_it_is_and_never_through_a_link(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     for name in ("link", "dangling"):
         with pytest.raises(OSError, match="symbolic links"):
-            work_folders.open_lock(str(tmp_path / name))
-    with work_folders.open_lock(str(kept)), work_folders.open_lock(str(tmp_path / "new"), 0o600) as new:
+            writing.open_lock(str(tmp_path / name))
+    with writing.open_lock(str(kept)), writing.open_lock(str(tmp_path / "new"), 0o600) as new:
         assert new.name == str(tmp_path / "new")
     assert kept.read_text() == "precious" and not (tmp_path / "none").exists()
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600

@@ -20,13 +20,13 @@ import sys
 from official.io import engines
 from tests import worker_tasks
 jobs = [(worker_tasks.write_late, sys.argv[1], number) for number in range(4)]
-engines.Local(2).run(engines.Round(jobs, 4, 1, "Writing", "files", "official.io.processes"))
+engines.Local(2).run(engines.Round(jobs, 4, 1, "Writing", "files", "official.io.engines"))
 """
 
 
 def run(num_workers: int, tasks: list[tuple]) -> None:
     engines.Local(num_workers).run(
-        engines.Round(tasks, len(tasks), 1, "Writing", "files", "official.io.processes")
+        engines.Round(tasks, len(tasks), 1, "Writing", "files", "official.io.engines")
     )
 
 
@@ -104,7 +104,7 @@ def test_a_killed_process_is_one_line(tmp_path):
 def test_processes_load_ahead_where_there_will_be_some(monkeypatch, choice, total_bytes, is_loaded):
     loaded = []
     monkeypatch.setattr(engines, "cores", lambda: 4)
-    monkeypatch.setattr(engines.processes, "load_ahead", loaded.append)
+    monkeypatch.setattr(engines, "load_ahead_here", loaded.append)
     given = argparse.Namespace(**({"num_workers": None, "engine": "local", "ray_address": None} | choice))
     engines.load_ahead(given, "a.module", total_bytes)
     assert loaded == ["a.module"] * is_loaded

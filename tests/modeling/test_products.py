@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.io.processor import Processor
+from official.io.native_library import Processor
 from official.modeling import layers
 
 SAPPHIRE = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16")

@@ -21,7 +21,7 @@ MADE_UP = frozenset({"official.data.generated"})
 # What stands in functions that it never calls: it compiles a step as a whole, and shares no functions in it.
 NOT_CALLED = {"tf.function(experimental_attributes=)", "tf.function(reduce_retracing=)"}
 # Beside Python's own library.
-PACKAGES = {"absl", "numpy", "tensorflow"}
+PACKAGES = {"absl", "numpy", "tensorflow", "yaml"}
 PACKAGES_OF_FINE_TUNING = {"scipy", "sklearn", "tokenizers", "tqdm"}
 
 

@@ -206,7 +206,7 @@ def test_the_error_is_a_real_one(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_the_plan_is_a_real_one(monkeypatch, capsys):
-    (shown,) = [block for block in blocks(ROOT / "docs" / "plan.md", "") if "TFLOP" in block]
+    (shown,) = [block for block in blocks(ROOT / "docs" / "plan.md", "") if "TFLOP/s a replica" in block]
     command, text = shown.split("\n", 1)
     monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
     with pytest.raises(SystemExit):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from official.cli import flags
-from official.config.device_memory import DEVICE_BYTES, device_bytes
+from official.config.values import DEVICE_BYTES, device_bytes
 from official.io.errors import ConfigError
 from official.planning import plan as plan_lib
 from official.tasks import TASKS

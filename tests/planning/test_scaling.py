@@ -5,7 +5,7 @@ import json
 import pytest
 
 from official.cli import plan_pictures
-from official.config import ConfigError, host_counts
+from official.config import ConfigError, values
 from official.planning import plan as plan_lib
 from official.planning import scaling
 from official.planning.scaling import Batch, Network, Work, ring_secs
@@ -117,18 +117,18 @@ def test_rows_are_shared_out_evenly_or_not_at_all(rows, replicas, most, batch):
     ],
 )
 def test_numbers_of_hosts(text, counts):
-    assert host_counts.read(text) == counts
+    assert values.read_host_counts(text) == counts
 
 
 @pytest.mark.parametrize("text", ["0", "8..1", "1..", "..4", "one", "1,,2", "-1", "1..2..3", "1" * 12, "²"])
 def test_what_is_no_number_of_hosts(text):
     with pytest.raises(ConfigError, match="plan_hosts=.*from 1 to 1,000,000"):
-        host_counts.read(text)
+        values.read_host_counts(text)
 
 
 def test_too_many_numbers_of_hosts():
     with pytest.raises(ConfigError, match="names 65 numbers of hosts, 64 at most"):
-        host_counts.read(",".join(map(str, range(1, 66))))
+        values.read_host_counts(",".join(map(str, range(1, 66))))
 
 
 def plan_of(config) -> dict:

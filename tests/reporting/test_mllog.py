@@ -16,7 +16,7 @@ from official.reporting import mllog
 from official.reporting.metrics import read_metrics
 from official.reporting.observer import Start
 from official.tasks import TASKS
-from official.training import page_cache, runner
+from official.training import feeding, runner
 from official.training.loop import Loop, NonFiniteError
 from tests.conftest import write_records
 from tests.records import short_examples
@@ -403,7 +403,7 @@ def test_the_page_cache_is_dropped(tmp_path):
     path = tmp_path / "data"
     path.write_bytes(bytes(1 << 20))
     path.read_bytes()
-    assert page_cache.drop([str(path), str(tmp_path / "missing"), "gs://bucket/file"]) == 1
+    assert feeding.drop([str(path), str(tmp_path / "missing"), "gs://bucket/file"]) == 1
     if _pages_in_memory(path) is None or _in_memory_filesystem(path):
         pytest.skip("needs fincore and a file system on a disk")
     assert _pages_in_memory(path) == 0

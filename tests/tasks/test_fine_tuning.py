@@ -18,7 +18,7 @@ from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import finish, repeats, runner
+from official.training import evaluate, repeats, runner
 from official.training.loop import Loop
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
@@ -290,7 +290,7 @@ def test_runs_over_seeds(squad, tmp_path):
 
 
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
-    config, predict = squad(num_runs=3, num_train_epochs=1), finish.finish
+    config, predict = squad(num_runs=3, num_train_epochs=1), evaluate.finish
 
     def finish_slowly(loop):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -298,7 +298,7 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
             time.sleep(0.01)
         return predict(loop)
 
-    monkeypatch.setattr(finish, "finish", finish_slowly)
+    monkeypatch.setattr(evaluate, "finish", finish_slowly)
     result = repeats.run(config, TASKS["squad"])
     assert (result.status, result.exit_code, result.reason) == (
         "interrupted",

@@ -13,7 +13,7 @@ from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import evaluation, runner
+from official.training import evaluate, runner
 from official.training.loop import Loop
 from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
@@ -143,7 +143,7 @@ def outputs_of(task, model, batch) -> list[np.ndarray]:
     if batch["rows"].ndim == 1 and "start_logits" in outputs:
         is_token = batch["input_mask"].numpy() > 0
         outputs = {name: np.where(is_token, value, 0) for name, value in outputs.items()}
-    ordered = evaluation.in_order([{**outputs, "rows": batch["rows"].numpy()}])
+    ordered = evaluate.in_order([{**outputs, "rows": batch["rows"].numpy()}])
     return [ordered[name] for name in sorted(ordered)]
 
 

@@ -10,7 +10,7 @@ from official.checkpoint.convert import convert
 from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import kept_files, runner
+from official.training import resume, runner
 from tests.conftest import TINY
 from tests.data.glue.test_glue_data import write_split
 
@@ -26,12 +26,10 @@ def test_what_is_missing_is_written_and_nothing_else(tmp_path):
         "labels.json": b'{"labels": ["0"]}',
     }
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "of_another_version": 1}')
-    missing = kept_files.missing(str(tmp_path), wanted)
+    missing = resume.missing(str(tmp_path), wanted)
     assert sorted(missing) == ["labels.json", "vocab.txt"]
-    kept_files.write(str(tmp_path), missing)
-    assert (tmp_path / "vocab.txt").read_bytes() == b"a\nb\n" and not kept_files.missing(
-        str(tmp_path), wanted
-    )
+    resume.write_assets(str(tmp_path), missing)
+    assert (tmp_path / "vocab.txt").read_bytes() == b"a\nb\n" and not resume.missing(str(tmp_path), wanted)
     for name, content, flag in (
         ("vocab.txt", b"a\nc\n", "vocab_file"),
         ("tokenizer_config.json", b'{"do_lower_case": false}', "do_lower_case"),
@@ -41,7 +39,7 @@ def test_what_is_missing_is_written_and_nothing_else(tmp_path):
             ConfigError,
             match=f"--{flag} is not that of the run in --model_dir=.*, which keeps its own in {name}",
         ):
-            kept_files.missing(str(tmp_path), {name: content})
+            resume.missing(str(tmp_path), {name: content})
 
 
 def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, vocab_file):

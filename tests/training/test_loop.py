@@ -20,9 +20,9 @@ from official.io.errors import ConfigError
 from official.optimization.optimizers import restored
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import evaluation, interval, own_folder, runner
+from official.training import evaluate, run_lock, run_loop, runner
 from official.training.loop import Loop
-from official.training.outcome import Outcome
+from official.training.run_loop import Outcome
 from tests.run_folders import assert_same_run
 
 DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
@@ -40,7 +40,7 @@ def run(config):
 
 def call_lengths(monkeypatch, steps: int) -> None:
     """Stands in for the clock: every call of the devices is of so many steps."""
-    monkeypatch.setattr(interval.Pace, "steps", lambda self, left, step: min(left, steps))
+    monkeypatch.setattr(run_loop.Pace, "steps", lambda self, left, step: min(left, steps))
 
 
 def interrupt_at(monkeypatch, step: int) -> None:
@@ -72,7 +72,7 @@ def test_of_equal_scores_the_lower_loss_is_the_best(losses, best):
 
 
 def test_a_call_is_as_long_as_the_last_one_says():
-    pace = interval.Pace()
+    pace = run_loop.Pace()
     assert pace.is_unknown and pace.steps(200) == 1 and pace.steps(0) == 0
     pace.note(1, 20.0)  # with the compilation
     assert not pace.is_unknown and pace.steps(200) == 1
@@ -85,7 +85,7 @@ def test_a_call_is_as_long_as_the_last_one_says():
 
 
 def test_a_call_ends_where_a_profile_begins_and_ends():
-    pace = interval.Pace((10, 12))
+    pace = run_loop.Pace((10, 12))
     pace.note(1, 0.0)
     assert [pace.steps(200, step) for step in (0, 9, 10, 11, 12)] == [10, 1, 2, 1, 200]
     assert pace.steps(1, 0) == 1
@@ -157,7 +157,7 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
         do_predict=True,
         eval_batch_size=8,
     )
-    batches, original, called = [], evaluation.run, []
+    batches, original, called = [], evaluate.run, []
 
     def counted(eval_step, all_batches, before_each, secs):
         called.append(True)
@@ -174,7 +174,7 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
     loop_of_the_run = []
     monkeypatch.setattr(Loop, "run", lambda self, plain=Loop.run: loop_of_the_run.append(self) or plain(self))
     with monkeypatch.context() as patched:
-        patched.setattr(evaluation, "run", counted)
+        patched.setattr(evaluate, "run", counted)
         result = run(config)
     assert (result.status, result.exit_code, result.step, result.reason) == (
         "interrupted",
@@ -239,7 +239,7 @@ def test_a_run_whose_folder_is_gone_stops(make_config, monkeypatch, lose):
 
 def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path):
     folder = tmp_path / "run"
-    with own_folder.locked(str(folder)) as check:
+    with run_lock.locked(str(folder)) as check:
         check()
         folder.rename(tmp_path / "moved")
         folder.mkdir()
@@ -305,8 +305,8 @@ def test_totals_survive_a_file_to_the_last_bit():
         "norm": tf.constant(1 / 3),
         "skipped": tf.constant(2),
     }
-    saved = json.loads(json.dumps(interval.Interval(5, totals).to_saved()))
-    again = interval.from_saved(saved, 9, nothing)
+    saved = json.loads(json.dumps(run_loop.Interval(5, totals).to_saved()))
+    again = run_loop.from_saved(saved, 9, nothing)
     assert again.first_step == 5
     for name, value in totals.items():
         assert (
@@ -320,7 +320,7 @@ def test_totals_survive_a_file_to_the_last_bit():
         {**saved, "first_step": 9},
         {**saved, "first_step": True},
     ):
-        anew = interval.from_saved(other, 9, nothing)
+        anew = run_loop.from_saved(other, 9, nothing)
         assert (anew.first_step, anew.totals) == (9, nothing)
 
 

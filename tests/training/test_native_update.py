@@ -7,7 +7,7 @@ import tensorflow as tf
 from official.modeling import low_precision_weights as copies_lib
 from official.optimization.native.optimizers import NativeOptimizer
 from official.training import starting
-from official.training.earlier import Earlier
+from official.training.resume import Earlier
 from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import make_loop, replicas, run, run_steps, train, values
 

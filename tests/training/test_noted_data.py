@@ -12,7 +12,7 @@ from tensorflow.python.framework import config as tf_config
 from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import noted_data, runner
+from official.training import resume, runner
 from tests.conftest import make_records, write_records
 from tests.data.glue.test_glue_data import write_split
 
@@ -39,7 +39,7 @@ def test_records_that_are_others_are_refused_or_said(make_config, record_files, 
     config = make_config(**shared, stop_steps=5)
     assert not run(config).data_changed and result_of(config)["data_changed"] is False
     assert not run(make_config(**shared, stop_steps=10)).data_changed  # nothing is another
-    noted = (pathlib.Path(config.model_dir) / noted_data.FILE_NAME).read_text()
+    noted = (pathlib.Path(config.model_dir) / resume.DATA_FILE).read_text()
     turned, added, wrong = make_records(20, seed=1, schema=schema)[::-1], files[1].with_name("part-9"), []
     restore = functools.partial(files[1].write_bytes, content)
     exchange = functools.partial(swap, *files[:2])
@@ -58,7 +58,7 @@ def test_records_that_are_others_are_refused_or_said(make_config, record_files, 
                 wrong.append((expected, str(error)))
         undo()
     assert not wrong
-    assert (pathlib.Path(config.model_dir) / noted_data.FILE_NAME).read_text() == noted
+    assert (pathlib.Path(config.model_dir) / resume.DATA_FILE).read_text() == noted
     swap(*files[:2])
     caplog.clear()
     assert run(make_config(**shared, stop_steps=15)).data_changed
@@ -91,17 +91,17 @@ def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):
     path, size = tmp_path / "large", 3 << 20
     content = bytes(size)
     path.write_bytes(content)
-    before = noted_data._look_at([str(path)])  # pylint: disable=protected-access
+    before = resume._look_at([str(path)])  # pylint: disable=protected-access
     for place in (0, size // 2 + 5, size - 1):
         path.write_bytes(content[:place] + b"x" + content[place + 1 :])
-        assert noted_data._look_at([str(path)]) != before  # pylint: disable=protected-access
+        assert resume._look_at([str(path)]) != before  # pylint: disable=protected-access
     path.write_bytes(content)
-    assert noted_data._look_at([str(path)]) == before  # pylint: disable=protected-access
+    assert resume._look_at([str(path)]) == before  # pylint: disable=protected-access
 
 
 def test_a_damaged_note_is_one_line(make_config, record_files):
     config = make_config(input_files=record_files(), stop_steps=5)
     run(config)
-    (pathlib.Path(config.model_dir) / noted_data.FILE_NAME).write_text('{"files": 3}')
+    (pathlib.Path(config.model_dir) / resume.DATA_FILE).write_text('{"files": 3}')
     with pytest.raises(ConfigError, match="data_files.json is damaged"):
         run(make_config(input_files=config.input_files, stop_steps=10))

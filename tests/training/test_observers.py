@@ -10,7 +10,7 @@ from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan
 from official.reporting.observer import Observer
 from official.tasks import TASKS
-from official.training import evaluation, feeding, listeners, runner
+from official.training import callbacks, evaluate, feeding, runner
 from official.training.loop import Loop
 from tests.training.test_training import make_loop
 
@@ -37,8 +37,8 @@ class Recorder(Observer):
 @pytest.fixture
 def recorder(monkeypatch):
     """Returns an observer that hears of every run of the test."""
-    found, original = Recorder(), listeners.of_state
-    monkeypatch.setattr(listeners, "of_state", lambda *arguments: [*original(*arguments), found])
+    found, original = Recorder(), callbacks.of_state
+    monkeypatch.setattr(callbacks, "of_state", lambda *arguments: [*original(*arguments), found])
     return found
 
 
@@ -81,8 +81,8 @@ def test_an_observer_that_fails_keeps_the_end_from_nobody(make_config, recorder,
     def fail(*_):
         raise OSError("disk")
 
-    monkeypatch.setattr(listeners.MetricsWriter, "on_end", fail)
-    monkeypatch.setattr(listeners.TensorBoard, "close", fail)
+    monkeypatch.setattr(callbacks.MetricsWriter, "on_end", fail)
+    monkeypatch.setattr(callbacks.TensorBoard, "close", fail)
     with pytest.raises(Exception, match="disk"):
         run(make_config(**SMALL))
     assert recorder.names[-2:] == ["on_end", "close"]
@@ -124,7 +124,7 @@ def test_outputs_of_several_sequences_a_row_are_put_in_the_order_of_sequences():
         {"rows": np.array([[3, 0], [1, -1]]), "logits": np.array([[[30], [0]], [[10], [99]]])},
         {"rows": np.array([[2, -1], [-1, -1]]), "logits": np.array([[[20], [99]], [[99], [99]]])},
     ]
-    assert evaluation.in_order(parts)["logits"].tolist() == [[0], [10], [20], [30]]
+    assert evaluate.in_order(parts)["logits"].tolist() == [[0], [10], [20], [30]]
 
 
 def test_an_evaluation_counts_sequences_by_their_weights(make_config, record_files):

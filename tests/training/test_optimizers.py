@@ -12,7 +12,7 @@ from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
 from official.training import starting
-from official.training.earlier import Earlier
+from official.training.resume import Earlier
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import make_loop, read_metrics, replicas, run

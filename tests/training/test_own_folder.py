@@ -15,7 +15,7 @@ from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import own_folder, repeats, runner
+from official.training import repeats, run_lock, runner
 from tests.data.glue.test_glue_data import write_split
 from tests.training import test_loop
 
@@ -45,7 +45,7 @@ def result_of(config) -> dict:
 
 def interrupt_at(monkeypatch, step: int) -> None:
     """Gives the next run a signal after that step, however fast the machine is: a call does one step."""
-    monkeypatch.setattr("official.training.interval.Pace.steps", lambda self, left, step: min(left, 1))
+    monkeypatch.setattr("official.training.run_loop.Pace.steps", lambda self, left, step: min(left, 1))
     test_loop.interrupt_at(monkeypatch, step)
 
 
@@ -215,7 +215,7 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     run(make_config(overwrite=True))  # a folder without a run stays
     assert (folder / "notes.txt").exists()
     first = files_of(folder)
-    with own_folder.locked(str(folder)), pytest.raises(ConfigError, match="in use by another run"):
+    with run_lock.locked(str(folder)), pytest.raises(ConfigError, match="in use by another run"):
         run(make_config(overwrite=True))
     again = make_config(overwrite=True, learning_rate=2e-2)
     command = ["train.py", "--overwrite"]
@@ -273,7 +273,7 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
 def test_a_run_that_stops_early_has_a_curve(make_config, record_files, monkeypatch):
     """The line of an interval that a signal has cut is there until the run goes on; then the whole one is."""
     config = make_config(input_files=record_files(), num_steps_per_epoch=20, steps_per_loop=10)
-    monkeypatch.setattr("official.training.interval.Pace.steps", lambda self, left, step: min(left, 2))
+    monkeypatch.setattr("official.training.run_loop.Pace.steps", lambda self, left, step: min(left, 2))
     with monkeypatch.context() as patched:
         interrupt_at(patched, 4)
         assert run(config).status == "interrupted"
@@ -321,4 +321,4 @@ def test_a_short_run_has_ten_lines_at_least(make_config):
 def test_the_command_line_is_kept_as_it_was(make_config):
     config = make_config()
     run(config, ["train.py", "--name=a b"])
-    assert own_folder.read_record(config.model_dir).command == shlex.join(["train.py", "--name=a b"])
+    assert run_lock.read_record(config.model_dir).command == shlex.join(["train.py", "--name=a b"])

@@ -18,7 +18,7 @@ from official.io.errors import ConfigError
 from official.modeling.objectives import masked_weights
 from official.tasks.pretraining import PretrainingTask
 from official.training import compilation
-from official.training import place as place_lib
+from official.training import run_loop as place_lib
 from tests.conftest import write_records
 from tests.records import short_examples
 from tests.run_folders import assert_same_run
@@ -252,11 +252,11 @@ def test_a_place_that_is_not_known_is_told_by_rows(make_config):
     place = place_lib.Place(24, np.arange(MOST_STREAMS))
     samples = int(np.arange(MOST_STREAMS).sum())
     saved = json.loads(json.dumps(place.to_saved()))
-    again = place_lib.from_saved(saved, samples, rows=1)
+    again = place_lib.position_from_saved(saved, samples, rows=1)
     assert again.rows == 24 and again.stream_sequences.tolist() == list(range(MOST_STREAMS))
     for other in ({}, {**saved, "rows_done": "x"}, {**saved, "stream_sequences": [1]}, {"first_step": 3}):
-        assert place_lib.from_saved(other, samples, rows=7).rows == 7
-    assert place_lib.from_saved(saved, samples + 1, rows=7).stream_sequences.sum() == 0
+        assert place_lib.position_from_saved(other, samples, rows=7).rows == 7
+    assert place_lib.position_from_saved(saved, samples + 1, rows=7).stream_sequences.sum() == 0
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from official.distribution.batch_plan import make_batch_plan
 from official.distribution.pipelining import plan as plan_lib
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import pipeline_round, pipelined, runner
+from official.training import pipelined, runner
 from official.training import step as step_lib
 from tests.run_folders import assert_same_run
 
@@ -150,7 +150,7 @@ def test_a_tied_table_is_copied_once_and_trained_by_both_parts(make_config):
     state, _, strategy = steps_of(config, 1)
 
     def tied():
-        parts = pipeline_round.make_parts(state.model, strategy.plan)
+        parts = pipelined.make_parts(state.model, strategy.plan)
         return [[variable.name for variable in part.tied] for part in parts]
 
     names = strategy.run(lambda: [",".join(part) for part in tied()])
@@ -160,7 +160,7 @@ def test_a_tied_table_is_copied_once_and_trained_by_both_parts(make_config):
 def test_works_are_traced_after_what_they_need():
     orders = plan_lib.orders_of(4, (0, 1, 2, 3), "1f1b", 8)
     done = set()
-    for work in pipeline_round.one_after_the_other(orders, 4):
+    for work in pipelined.one_after_the_other(orders, 4):
         if work.stage and not work.backward:
             assert work._replace(stage=work.stage - 1) in done
         if work.backward:
@@ -172,7 +172,7 @@ def test_works_are_traced_after_what_they_need():
 
 def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, monkeypatch):
     most = {}
-    forward, backward = pipeline_round.PipelineRound._forward, pipeline_round.PipelineRound._backward
+    forward, backward = pipelined.PipelineRound._forward, pipelined.PipelineRound._backward
 
     def noting(method):
         def note(self, work):
@@ -183,8 +183,8 @@ def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, mo
 
         return note
 
-    monkeypatch.setattr(pipeline_round.PipelineRound, "_forward", noting(forward))
-    monkeypatch.setattr(pipeline_round.PipelineRound, "_backward", noting(backward))
+    monkeypatch.setattr(pipelined.PipelineRound, "_forward", noting(forward))
+    monkeypatch.setattr(pipelined.PipelineRound, "_backward", noting(backward))
     for schedule, expected in (("1f1b", {0: 2, 1: 1}), ("gpipe", {0: 4, 1: 4})):
         most.clear()
         steps_of(make_config(num_accumulation_steps=4, **pipeline(2, 2, pipeline_schedule=schedule)), 1)

@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from official.config import ConfigError, profile_window
+from official.config import ConfigError, values
 from official.reporting.metrics import read_metrics
 from official.reporting.profiles import tables
 from official.tasks import TASKS
@@ -112,7 +112,7 @@ def test_a_run_that_is_stopped_within_the_window_leaves_nothing(
     config = make_config(**STEPS, profile_steps="2,7", profile_memory=True)
     with monkeypatch.context() as patches:
         interrupt_at(patches, 3)
-        patches.setattr("official.training.interval.Pace.steps", lambda self, left, step: 1)
+        patches.setattr("official.training.run_loop.Pace.steps", lambda self, left, step: 1)
         run(config)
     assert files_of(config) == set()
     lines = [record.getMessage() for record in caplog.records if "profile" in record.getMessage()]
@@ -141,7 +141,7 @@ def test_a_profiler_that_is_in_use_costs_a_line(make_config, tmp_path, caplog, s
 @pytest.mark.parametrize("step,last_step,expected", [(0, 9, (1, 2)), (8, 9, (8, 9)), (9, 9, None)])
 def test_memory_is_that_of_a_step_after_the_first(make_config, step, last_step, expected):
     config = make_config(profile_memory=True)
-    assert profile_window.window(config, step, last_step) == expected
+    assert values.window(config, step, last_step) == expected
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ from official.reporting.metrics import read_metrics
 from official.reporting.mllog import MLPerfLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
-from official.training import earlier as earlier_lib
-from official.training import own_folder, pipelined, runner
-from official.training.interruption import Interruption
+from official.training import pipelined, run_lock, runner
+from official.training import resume as earlier_lib
 from official.training.loop import Loop
+from official.training.run_loop import Interruption
 from tests.conftest import ROOT
 from tests.run_folders import assert_same_run
 
@@ -560,7 +560,7 @@ def test_a_signal_saves_and_ends_the_run(make_config, record_files, monkeypatch)
 
 def test_a_folder_in_use_is_refused(make_config):
     config = make_config()
-    with own_folder.locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
+    with run_lock.locked(config.model_dir), pytest.raises(ConfigError, match="in use by another run"):
         run(config)
 
 

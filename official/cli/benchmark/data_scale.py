@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 
 from official.cli import command_line, outputs
-from official.io import json_files, speeds
+from official.io import jobs, json_files
 from official.io.errors import ConfigError
 from official.io.json_files import read_json
 
@@ -204,7 +204,7 @@ def _run(flags, path: str, records: str) -> dict:
     ]
     found = watch(command, records)
     manifest = read_json(os.path.join(records, "manifest.json"))
-    rounds = read_json(os.path.join(records, speeds.FILE_NAME))["rounds"]
+    rounds = read_json(os.path.join(records, jobs.FILE_NAME))["rounds"]
     shutil.rmtree(records)
     return {
         **found,

@@ -132,14 +132,14 @@ class Questions:
 
     def outputs_of(self, run: Callable[["Rows"], dict]) -> dict[str, Any]:
         """Returns all outputs of a network in the order of the set, as its task scores them."""
-        from official.training import evaluation
+        from official.training import evaluate
 
         parts = []
         for batch, rows in zip(self._batches, self.rows):
             numbers = batch["rows"][batch["rows"] >= 0]
             values = {name: self._padded(value, rows) for name, value in run(rows).items()}
             parts.append({**values, "rows": numbers})
-        return evaluation.in_order(parts)
+        return evaluate.in_order(parts)
 
     def _padded(self, values: Any, rows: "Rows") -> Any:
         """Returns a value a token as [N, max_seq_length]; a value a sequence as it is."""

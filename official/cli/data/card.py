@@ -7,7 +7,7 @@ import os
 
 from official.cli import outputs
 from official.cli.data.vocabularies import find_vocabulary
-from official.io import files, finished_jobs, json_files, speeds
+from official.io import files, jobs, json_files
 from official.reporting import data_card
 
 
@@ -19,16 +19,16 @@ def write_beside(folder: str, paths: list[str]) -> None:
       folder: of the job.
       paths: its files of records; none for text.
     """
-    rounds, path = speeds.take_rounds(), data_card.path_in(folder)
+    rounds, path = jobs.take_rounds(), data_card.path_in(folder)
     if files.is_remote(folder):
         print(f"data card: bert data inspect {folder} --report_page=card.html makes one.")
         return
-    manifest = os.path.join(folder, finished_jobs.MANIFEST)
+    manifest = os.path.join(folder, jobs.MANIFEST)
     if not rounds and os.path.exists(path) and os.path.getmtime(path) >= os.path.getmtime(manifest):
         return
     if rounds:
         speed = {"rounds": [dataclasses.asdict(found) for found in rounds]}
-        outputs.write_json(os.path.join(folder, speeds.FILE_NAME), speed)
+        outputs.write_json(os.path.join(folder, jobs.FILE_NAME), speed)
     write(path, folder, paths)
     print(f"data card: {path}")
 
@@ -46,7 +46,7 @@ def write(path: str, folder: str, paths: list[str], summary=None, vocab_file: st
     from official.data.pretraining import card  # late: it loads NumPy
 
     vocabulary = find_vocabulary(vocab_file, os.path.join(folder, "any"))
-    manifest = json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST))
+    manifest = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST))
     if (
         vocabulary
         and not vocab_file

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official.config.backends import BACKENDS
-from official.config.settings.pipeline import PIPELINED, SCHEDULES
-from official.config.stage_notation import read_devices, read_stages, written
+from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS
+from official.config.values import read_devices, read_stages, written_stages
 
 _NAMES = ("pipeline_stages", "device_mapping", "pipeline_schedule")
 _WHOLE = "att_ffn_placement halves blocks between IPUs: here a block is whole, and where its attention is"
@@ -116,7 +116,7 @@ def _of_blocks(blocks: Sequence[tuple[int, int]], terms: Mapping[str, Any]) -> d
         stages.append([])
         devices.append(0)
     stages[-1] += heads
-    return {"pipeline_stages": written(stages), "device_mapping": ",".join(map(str, devices))}
+    return {"pipeline_stages": written_stages(stages), "device_mapping": ",".join(map(str, devices))}
 
 
 def num_pipeline_devices(found: Mapping[str, Any]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from official.config.foreign import ipu, rows
 from official.config.foreign.rows import Row
-from official.config.settings.pipeline import PIPELINED
+from official.config.settings.devices import PIPELINED
 
 # Name of an optimizer -> (ours, whether moments are corrected).
 OPTIMIZERS = {

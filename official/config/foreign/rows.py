@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from official.config.model import KINDS
-from official.config.stage_notation import written
 from official.config.table import FIELDS
+from official.config.values import written_stages
 from official.io.errors import ConfigError
 
 # Where a value goes: a setting of ours, `model.KEY` of the model's sizes, or, with @, a term of
@@ -165,7 +165,7 @@ def stages(value: Any) -> str:
         return value
     if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
         raise ConfigError("expected a list of lists of names")
-    return written([[text(name) for name in stage] for stage in value])
+    return written_stages([[text(name) for name in stage] for stage in value])
 
 
 def placement(value: Any) -> list[tuple[int, int]]:

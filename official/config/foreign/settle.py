@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from official.config.checks.optimization import OF_OPTIMIZERS, OF_SCHEDULES
+from official.config.checks import OF_OPTIMIZERS, OF_SCHEDULES
 from official.config.foreign import batches, pipeline
 from official.config.model import BertConfig
 from official.config.table import FIELDS

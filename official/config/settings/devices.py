@@ -1,11 +1,62 @@
-"""Settings: where it is computed, and how."""
+"""Settings of the model and of the devices: kernels, precision, strategy, pipeline."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from official.config.backends import BACKENDS
-from official.config.setting import Section, setting
+from official.config.setting import IDENTITY, RECIPE, Section, setting
+
+# -----------------------------------------------------------------------------------------------------------
+# Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The parts of a run that are built.
+
+    Of a run that has begun, the sizes of its model and the vocabulary that its folder keeps are compared, and
+    not the files that they come from.
+    """
+
+    bert_config_file: str | None = setting(
+        None, "JSON file with Google's bert_config.json keys.", evaluation=False, files=True
+    )
+    vocab_file: str | None = setting(
+        None,
+        "WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them; its "
+        "size is checked against the model's vocab_size. Kept in --model_dir.",
+        evaluation=lambda config: config.task != "pretrain",
+        files=True,
+    )
+    fit_vocabulary: bool = setting(
+        False,
+        "The vocabulary may have up to 127 words more or fewer than the model's vocab_size, as "
+        "Graphcore's models of 30,400 and 30,528 rows have: words beyond it are unknown ones, in records, "
+        "too ([UNK] is word 100 there, as in Google's vocabularies, unless --vocab_file says another).",
+        training=IDENTITY,
+    )
+    do_lower_case: bool | None = setting(
+        None,
+        "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as "
+        "tokenizer_config.json or tokenizer.json says, beside --vocab_file or --init_checkpoint; else "
+        "yes.",
+        evaluation=lambda config: config.task != "pretrain",
+    )
+    dtype: str = setting(
+        "fp32",
+        "Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.",
+        choices=("fp32", "fp16", "bf16"),
+        evaluation=False,
+        training=RECIPE,
+    )
+
+
+MODEL = Section("Model", Model, evaluation=True)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,4 +225,39 @@ class Devices:
     )
 
 
-SECTION = Section("Devices", Devices, evaluation=False)
+DEVICES = Section("Devices", Devices, evaluation=False)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pipeline
+
+
+PIPELINED = ("pipeline", "ipu")
+SCHEDULES = {"pipeline": ("1f1b", "gpipe"), "ipu": ("grouped", "interleaved", "sequential")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Settings of the placement of a model's parts on devices."""
+
+    pipeline_stages: str | None = setting(
+        None,
+        "Number of stages, which are then balanced, or what each holds: emb+pos / hid*12 / hid*12 / mlm+nsp.",
+        backends=PIPELINED,
+    )
+    device_mapping: str | None = setting(
+        None,
+        "Device of each stage, from 0 within a replica: 0,1,2,3,0. Unset: one a stage; on IPUs the heads are "
+        "with the embeddings.",
+        backends=PIPELINED,
+    )
+    pipeline_schedule: str | None = setting(
+        None,
+        "What a device does next: 1f1b or gpipe; on IPUs grouped, interleaved or sequential. Unset: the "
+        "first of them.",
+        choices=tuple(name for names in SCHEDULES.values() for name in names),
+        backends=PIPELINED,
+    )
+
+
+PIPELINE = Section("Pipeline", Pipeline, evaluation=False)

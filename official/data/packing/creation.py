@@ -24,7 +24,7 @@ from official.data.packing.plan import Histogram, PackingPlan
 from official.data.packing.rounds import Part
 from official.data.records import record_files, shard_folder
 from official.data.regrouping import Grouping
-from official.io import engines, files, finished_jobs, json_files, record_paths, unfinished
+from official.io import engines, files, jobs, json_files, record_paths
 from official.io.engines import Round
 from official.io.errors import ConfigError
 
@@ -75,21 +75,21 @@ def pack_records(job: Job) -> dict:
     paths = record_files.find_files(job.input_files, "input_files")
     states = files.states(paths)
     identity = {"version": _VERSION, **job.flags(), "records": _versions(paths)}
-    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
+    manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
         vocabulary = record_paths.find_vocabulary(paths)
         record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
         with (
-            finished_jobs.unfinished_folder(
+            jobs.unfinished_folder(
                 job.output_dir, identity | {"blocks": rounds.BLOCKS_VERSION}, job.overwrite
             ) as folder,
             engines.opened(job) as engine,
         ):
             shard_folder.remove_earlier(job.output_dir)
-            grouping = Grouping(folder, 0, 0, unfinished.digest(identity), ".sequences")
+            grouping = Grouping(folder, 0, 0, jobs.digest(identity), ".sequences")
             made = _make(job, engine, grouping, states)
             record_paths.put_vocabulary(job.output_dir, vocabulary)
-            manifest = finished_jobs.write_manifest(job.output_dir, identity, made)
+            manifest = jobs.write_manifest(job.output_dir, identity, made)
     return manifest
 
 
@@ -136,7 +136,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
 
 def _counts(folder: str, parts: list[Part]) -> Iterator[np.ndarray]:
     """Yields how many sequences of each part have each length, int64 [L + 1]."""
-    for done in unfinished.each_done(rounds.counts_path(folder, part.number) for part in parts):
+    for done in jobs.each_done(rounds.counts_path(folder, part.number) for part in parts):
         yield np.array(done["lengths"], np.int64)
 
 
@@ -156,7 +156,7 @@ def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, r
       run: (tasks, number of them, doing) -> None.
     """
     spilled: collections.Counter[str] = collections.Counter()
-    for done in unfinished.each_done(rounds.spilled_path(grouping.folder, part.number) for part in parts):
+    for done in jobs.each_done(rounds.spilled_path(grouping.folder, part.number) for part in parts):
         spilled.update(done)
 
     def task(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
@@ -172,14 +172,14 @@ def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, r
 def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
     """Makes the plan, or reads the one that the sequences were dealt out by before the job was interrupted:
     that of least squares may be another one on another machine."""
-    done = unfinished.read_done(path)
+    done = jobs.read_done(path)
     if done:
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
         by = str(done.get("algorithm", job.algorithm))
         return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
     planned = algorithms.plan_by_algorithm(histogram, job.algorithm, job.max_sequences_per_pack)
     packs_list = list(planned.plan.packs.items())
-    unfinished.write_done(path, {"packs": packs_list, "secs": planned.secs, "algorithm": planned.algorithm})
+    jobs.write_done(path, {"packs": packs_list, "secs": planned.secs, "algorithm": planned.algorithm})
     return planned
 
 
@@ -194,7 +194,7 @@ def _num_shards(job: Job, rows: int, sequences: int) -> int:
 def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: dict) -> dict:
     """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
     of slots for predicted tokens count in them, not in `plan`."""
-    shards = unfinished.read_all_done(rounds.shard_path(folder, number) for number in range(deal.num_shards))
+    shards = jobs.read_all_done(rounds.shard_path(folder, number) for number in range(deal.num_shards))
     shape = first.shape
     packs = sum(shard["packs"] for shard in shards)
     names = [deal.file(number) for number in range(deal.num_shards)]
@@ -216,7 +216,7 @@ def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: di
 
 def _flags_of(path: str) -> dict:
     """Returns the flags for words, `vocab_file` and `do_lower_case`, of the manifest beside the records."""
-    manifest = os.path.join(os.path.dirname(path), finished_jobs.MANIFEST)
+    manifest = os.path.join(os.path.dirname(path), jobs.MANIFEST)
     told = json_files.read_json_or_empty(manifest).get("flags")
     told = told if isinstance(told, dict) else {}
     return {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}

@@ -21,7 +21,7 @@ from official.data.pretraining.examples import Examples
 from official.data.records.formats import packed
 from official.data.regrouping import KEY_BITS, Grouping, damaged
 from official.data.rows import ragged
-from official.io import files, finished_jobs, unfinished, workers, writing
+from official.io import engines, files, jobs, writing
 from official.io import files as io_files
 from official.io.errors import ConfigError
 from official.io.stores import store_of
@@ -413,7 +413,7 @@ def examples_of_part(part: Part) -> Iterator[Examples]:
         features = _features(path, part.shape)
         for _, values in inspection.read_checked(path, part.shape.record_format, features):
             yield examples_of(values)
-        workers.report(size, 0)
+        engines.report(size, 0)
     io_files.check_unchanged(part.states)
 
 
@@ -432,9 +432,9 @@ _ORDER = 1  # kind of random stream: the rows of a shard
 
 def _is_done(path: str, part: Part) -> bool:
     """Tells whether a task over a part is done, and counts it for the bar where it is."""
-    done = unfinished.read_done(path) is not None
+    done = jobs.read_done(path) is not None
     if done:
-        workers.report(sum(size for _, size in part.files), 0)
+        engines.report(sum(size for _, size in part.files), 0)
     return done
 
 
@@ -454,13 +454,13 @@ def count_part(folder: str, part: Part) -> None:
     counts = np.zeros(part.shape.max_seq_length + 1, np.int64)
     for examples in examples_of_part(part):
         counts += np.bincount(examples.lengths, minlength=len(counts))
-        workers.report(0, len(examples))
-    unfinished.write_done(path, {"lengths": counts.tolist()})
+        engines.report(0, len(examples))
+    jobs.write_done(path, {"lengths": counts.tolist()})
 
 
 def read_counts(folder: str, number: int) -> np.ndarray:
     """Returns the numbers of sequences of a part, by length, int64 [L + 1]. Raises OSError."""
-    return np.array(unfinished.read_what_is_done(counts_path(folder, number))["lengths"], np.int64)
+    return np.array(jobs.read_what_is_done(counts_path(folder, number))["lengths"], np.int64)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -513,9 +513,9 @@ def spill_part(deal: Deal, grouping: Grouping, part: Part, before: np.ndarray) -
         write_file(grouping.path_of_task(part.number, done["blocks"]), sequences, deal.num_shards)
         done["blocks"] += 1
         done["block_bytes"] += sequences.heads.nbytes + sequences.words.nbytes
-        workers.report(0, len(lengths))
+        engines.report(0, len(lengths))
     _check_unchanged(seen == last, part)
-    unfinished.write_done(path, done)
+    jobs.write_done(path, done)
 
 
 def _check_unchanged(is_right: np.ndarray, part: Part) -> None:
@@ -556,13 +556,13 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
       share: its part of the input, in bytes.
     """
     counted = target.counts_path(*place)
-    if unfinished.read_done(counted) is None:
+    if jobs.read_done(counted) is None:
         first_key, end_key = target.keys(place[0])
         sequences = read_range(target.paths_below(files_below, *place), first_key, end_key).by_shard()
         store_of(target.folder).make_folder(target.level_folder)
         write_file(target.path(*place), sequences, num_shards, first_key, target.range_bits)
-        unfinished.write_done(counted, {"sequences": len(sequences.heads)})
-    workers.report(share, 0)
+        jobs.write_done(counted, {"sequences": len(sequences.heads)})
+    engines.report(share, 0)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -585,9 +585,9 @@ def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: Shape, share:
       share: the shard's part of the input in bytes.
     """
     path, name = os.path.join(deal.output_dir, deal.file(shard)), deal.file(shard)
-    done = unfinished.read_done(shard_path(grouping.folder, shard))
-    if done and finished_jobs.are_there(deal.output_dir, {name: done["bytes"]}):
-        workers.report(share, done["sequences"])
+    done = jobs.read_done(shard_path(grouping.folder, shard))
+    if done and jobs.are_there(deal.output_dir, {name: done["bytes"]}):
+        engines.report(share, done["sequences"])
         return
     key = key_of(shard, deal.num_shards)
     spilled = read_shard(grouping.paths(key, key + 1), shard, deal.num_shards)
@@ -603,8 +603,8 @@ def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: Shape, share:
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None
     counts = {"sequences": len(spilled.heads), "packs": len(members), "split": len(members) - planned}
-    unfinished.write_done(shard_path(grouping.folder, shard), {**counts, "bytes": files.version(path)[0]})
-    workers.report(share, len(spilled.heads))
+    jobs.write_done(shard_path(grouping.folder, shard), {**counts, "bytes": files.version(path)[0]})
+    engines.report(share, len(spilled.heads))
 
 
 def _members(deal: Deal, shard: int, spilled: Spilled) -> np.ndarray:

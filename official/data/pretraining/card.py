@@ -10,7 +10,7 @@ from official.data.pretraining import example_sample, text_facts
 from official.data.pretraining.summary import Summary
 from official.data.text import samples as samples_lib
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.io import finished_jobs, json_files, speeds
+from official.io import jobs, json_files
 
 _BATCHES_LOOKED_AT = 4  # of each: about a thousand examples each
 _SHOWN_EXAMPLES = 4
@@ -28,11 +28,11 @@ def gather(
       summary: of all records, where they have been counted; else some are read.
     """
     samples = samples_lib.read(folder)
-    manifest = json_files.read_json_or_empty(os.path.join(folder, finished_jobs.MANIFEST))
+    manifest = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST))
     facts: dict = {
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
-        "speed": json_files.read_json_or_empty(os.path.join(folder, speeds.FILE_NAME)),
+        "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
         "texts": text_facts.facts_of(samples["documents"], vocabulary),
         "records": {},
         "examples": [],

@@ -28,7 +28,7 @@ from official.data.records.encoding import encoders
 from official.data.regrouping import Grouping
 from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
-from official.io import engines, files, finished_jobs, record_paths, unfinished
+from official.io import engines, files, jobs, record_paths
 from official.io.engines import Engine, Round
 
 _VERSION = 7  # of what the same flags make of the same text
@@ -53,10 +53,10 @@ def create_pretraining_data(job: Job) -> dict:
     states, versions = files.states(paths), files.versions(paths)
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     num_bytes = sum(sizes.values())
-    if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
+    if not jobs.may_be_finished(job.output_dir, job.overwrite):
         engines.load_ahead(job, __name__, num_bytes)
     identity = _identity(job, paths, versions, words)
-    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
+    manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
     record_paths.check_vocabulary(job.output_dir, job.vocab_file, job.overwrite)
@@ -68,18 +68,18 @@ def create_pretraining_data(job: Job) -> dict:
     ]
     disk_needs.check(job, sizes, len(tasks), words)
     with (
-        finished_jobs.unfinished_folder(
+        jobs.unfinished_folder(
             job.output_dir, identity | {"task_bytes": task_bytes}, job.overwrite
         ) as folder,
         engines.opened(job) as engine,
     ):
         shard_folder.remove_earlier(job.output_dir)
-        grouping = Grouping(folder, 0, 0, unfinished.digest(identity))
+        grouping = Grouping(folder, 0, 0, jobs.digest(identity))
         run = _runner(engine, num_bytes)
         is_alone = not engines.has_others(job, num_bytes)
         manifest = _make(job, run, grouping, sources, tasks, words, is_alone)
         record_paths.put_vocabulary(job.output_dir, job.vocab_file)
-        return finished_jobs.write_manifest(job.output_dir, identity, manifest)
+        return jobs.write_manifest(job.output_dir, identity, manifest)
 
 
 def task_bytes_of(num_bytes: int) -> int:
@@ -89,12 +89,12 @@ def task_bytes_of(num_bytes: int) -> int:
 
 def is_finished(job: Job) -> bool:
     """Tells whether all of a job is done already. Raises ConfigError as `create_pretraining_data` does."""
-    if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
+    if not jobs.may_be_finished(job.output_dir, job.overwrite):
         return False
     job, words = _checked(job)
     paths = [path for source in find_sources(job) for path in source.paths]
     identity = _identity(job, paths, files.versions(paths), words)
-    return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
+    return jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
 def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]], words: Vocabulary) -> dict:
@@ -133,7 +133,7 @@ def _make(
     tokens_read = [own["tokens"] for own in by_source]
     tokens: Sequence[float] = tokens_read
     if rounds.is_needed(job):
-        listed = unfinished.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
+        listed = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
         tokens = rounds.tokens_left(
             tokens_read, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
         )
@@ -145,7 +145,7 @@ def _make(
     shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
     with text_facts.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
-    done = unfinished.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
+    done = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)

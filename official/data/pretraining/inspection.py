@@ -12,7 +12,7 @@ from official.data.pretraining import summary as summary_lib
 from official.data.pretraining.summary import Summary
 from official.data.records import record_files, record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.io import engines, files, work_folders, workers
+from official.io import engines, files, writing
 from official.io.engines import Engine, Round
 from official.io.errors import ConfigError
 
@@ -43,7 +43,7 @@ def summarize(
     total = sum(files.sizes(paths))
     engine = engine or engines.Local(1)
     groups = _groups(paths, 1 if engine.num_workers == 1 else _MOST_TASKS)
-    with work_folders.new_folder(work_dir) as folder:
+    with writing.new_folder(work_dir) as folder:
         tasks = [
             (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)
             for number, group in enumerate(groups)
@@ -81,7 +81,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
         for count, values in read_checked(name, kind, features):
             summary.add(count, values, mask_id)
         summary.files, summary.bytes = summary.files + 1, summary.bytes + size
-        workers.report(size, summary.records - done)
+        engines.report(size, summary.records - done)
     summary.save(path)
 
 

@@ -26,7 +26,7 @@ from official.data.rows import ragged
 from official.data.text import documents, read_counts, samples, sentences, text_files
 from official.data.word_pieces import wordpiece
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.io import files, finished_jobs, unfinished, workers, writing
+from official.io import engines, files, jobs, writing
 from official.io.errors import ConfigError
 from official.io.stores import store_of
 
@@ -261,7 +261,7 @@ def merge(
       share: of the text, in bytes.
     """
     counted = target.counts_path(*place)
-    if not unfinished.read_done(counted):
+    if not jobs.read_done(counted):
         first_key, end_key = target.keys(place[0])
         sample = read_range(target.paths_below(files_below, *place), first_key, end_key)
         counts: dict[str, int] = {"duplicate_documents": 0}
@@ -270,8 +270,8 @@ def merge(
             counts = dropped_counts(others, vocabulary_of(job.vocab_file, sha256).id_of("[UNK]"))
         store_of(target.folder).make_folder(target.level_folder)
         write_block(target.path(*place), sample, first_key, target.range_bits)
-        unfinished.write_done(counted, counts)
-    workers.report(share, 0)
+        jobs.write_done(counted, counts)
+    engines.report(share, 0)
 
 
 def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
@@ -376,7 +376,7 @@ def tokenize_text(
 ) -> None:
     """Writes the documents of a task's splits of the text, all of one source, a sample of them and, last,
     their counts."""
-    if unfinished.read_done(counts_path(grouping.folder, number)):
+    if jobs.read_done(counts_path(grouping.folder, number)):
         return
     counts = documents.ReadCounts()
     kept: collections.Counter[str] = collections.Counter()
@@ -404,7 +404,7 @@ def tokenize_text(
     in_part = text_files.read_in_part(splits)
     done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
     done |= {"sample": shown.documents(), "keys": keys.to_json()}
-    unfinished.write_done(counts_path(grouping.folder, number), done)
+    jobs.write_done(counts_path(grouping.folder, number), done)
 
 
 def _keys(job: Job, texts: examples.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
@@ -425,7 +425,7 @@ def _keys(job: Job, texts: examples.TokenizedDocuments, rng: np.random.Generator
 def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) -> Iterator[sentences.Lines]:
     done = 0
     for lines in parts:
-        workers.report(counts.bytes - done, len(lines.counts))
+        engines.report(counts.bytes - done, len(lines.counts))
         done = counts.bytes
         yield lines
 
@@ -489,19 +489,19 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: 
         os.path.join(job.output_dir, plan.file(number)),
         shard_counts_path(grouping.folder, number),
     )
-    done = unfinished.read_done(counted)
-    if done and finished_jobs.are_there(job.output_dir, {plan.file(number): done["bytes"]}):
-        workers.report(share, done["instances"])
+    done = jobs.read_done(counted)
+    if done and jobs.are_there(job.output_dir, {plan.file(number): done["bytes"]}):
+        engines.report(share, done["instances"])
         return
     with contextlib.ExitStack() as stack:
         temporary = stack.enter_context(writing.replacing(path, sync_folder=False))
         counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
-        workers.finish(_publish, stack.pop_all(), path, counted, counts)
+        engines.finish(_publish, stack.pop_all(), path, counted, counts)
 
 
 def _publish(unpublished: contextlib.ExitStack, path: str, counted: str, counts: dict) -> None:
     unpublished.close()
-    unfinished.write_done(counted, {**counts, "bytes": files.version(path)[0]})
+    jobs.write_done(counted, {**counts, "bytes": files.version(path)[0]})
 
 
 def _write_shard_records(
@@ -522,7 +522,7 @@ def _write_shard_records(
                 random_next=int(examples.is_random.sum()),
                 masked_tokens=int(examples.predictions.sum()),
             )
-            workers.report(share * part, len(examples))
+            engines.report(share * part, len(examples))
     if not totals["instances"]:
         raise ConfigError(
             f"--num_shards={plan.num_shards} is so many that {plan.file(number)} would hold no example. Lower"

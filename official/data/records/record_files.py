@@ -15,7 +15,7 @@ from official.data.records import framing, record_formats
 from official.data.records.row_counts import FRAME_BYTES
 from official.data.records.schema import Feature
 from official.io import files as io_files
-from official.io import stores, work_folders
+from official.io import stores, writing
 from official.io.errors import ConfigError, counted
 from official.io.record_paths import find_files
 
@@ -149,7 +149,7 @@ def readable(path: str) -> Iterator[str]:
     if stores.tensorflow_reads(path):
         yield path
         return
-    with work_folders.new_folder() as folder:
+    with writing.new_folder() as folder:
         local = os.path.join(folder, "copy")
         with io_files.naming(path), io_files.open_binary(path) as file, open(local, "wb") as copy:
             shutil.copyfileobj(file, copy, _COPIED_BYTES)

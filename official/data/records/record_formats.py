@@ -30,7 +30,7 @@ from official.data.records.formats import (
 )
 from official.data.records.schema import Feature, read_example
 from official.io.errors import ConfigError
-from official.io.finished_jobs import MANIFEST
+from official.io.jobs import MANIFEST
 from official.io.json_files import read_json
 
 FORMATS: dict[str, Any] = {

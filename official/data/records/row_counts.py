@@ -17,7 +17,7 @@ from absl import logging
 
 from official.io import files, json_files, writing
 from official.io.errors import ConfigError, counted
-from official.io.finished_jobs import MANIFEST
+from official.io.jobs import MANIFEST
 
 _CHUNK_BYTES = 1 << 24
 _LENGTH = struct.Struct("<Q")

@@ -6,7 +6,7 @@ import fnmatch
 import os
 from collections.abc import Mapping
 
-from official.io import finished_jobs, store_paths
+from official.io import jobs, stores
 from official.io.errors import ConfigError
 from official.io.stores import store_of
 
@@ -24,15 +24,15 @@ def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
 def remove_earlier(folder: str) -> None:
     """Removes the files of an earlier finished job, and the samples of them; the manifest last, which tells
     that there are any."""
-    manifest = os.path.join(folder, finished_jobs.MANIFEST)
+    manifest = os.path.join(folder, jobs.MANIFEST)
     if store_of(folder).exists(manifest):
-        for path in [*_shards_in(folder), *_found(folder, finished_jobs.SAMPLES), manifest]:
+        for path in [*_shards_in(folder), *_found(folder, jobs.SAMPLES), manifest]:
             store_of(folder).remove(path)
 
 
 def remove_temporary(folder: str) -> None:
     """Removes what an interrupted job had begun to write."""
-    for path in _found(folder, f"*{store_paths.TEMPORARY}*"):
+    for path in _found(folder, f"*{stores.TEMPORARY}*"):
         store_of(folder).remove(path)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.config import data_streams
-from official.config.data_streams import num_streams
+from official.config import derived
+from official.config.derived import num_streams
 from official.data import pipeline
 from official.data.records.row_counts import FRAME_BYTES, RowCounts, check_ends
 from official.io import files as io_files
@@ -141,7 +141,7 @@ def own_streams(
     Raises:
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
     """
-    data_streams.check_hosts(len(files), num_streams, order.num_hosts, batch_size * order.num_hosts)
+    derived.check_hosts(len(files), num_streams, order.num_hosts, batch_size * order.num_hosts)
     own = files[order.host :: order.num_hosts]
     # TensorFlow reads a file that is cut off within its first bytes as an empty one, and a stream of those
     # would never yield.

@@ -24,7 +24,7 @@ from official.data.squad.features import (
 from official.data.squad.squad_files import SquadData
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import tokenizer_of
-from official.io import engines, json_files, workers, writing
+from official.io import engines, json_files, writing
 from official.io.errors import ConfigError
 
 FEATURES, MANIFEST = "features.npz", "manifest.json"
@@ -142,4 +142,4 @@ def _size(chunk: Chunk) -> int:
 def _write_chunk(chunk: Chunk, vocabulary: Vocabulary, rules: WindowRules, path: str) -> None:
     features = make_chunk(chunk, tokenizer_of(vocabulary), vocabulary, rules)
     np.savez(path, **vars(features))
-    workers.report(_size(chunk), len(features))
+    engines.report(_size(chunk), len(features))

@@ -11,7 +11,7 @@ import re
 
 from official.data.text import documents, read_counts, samples, text_files
 from official.data.text.samples import SIDES
-from official.io import engines, files, finished_jobs, unfinished, workers, writing
+from official.io import engines, files, jobs, writing
 from official.io.errors import ConfigError
 from official.io.stores import store_of
 
@@ -64,30 +64,30 @@ def prepare(job: Job) -> dict:
     paths = files.find_files(job.input_files, "input_files")
     states, versions = files.states(paths), files.versions(paths)
     identity = _identity(job, paths, versions)
-    manifest = finished_jobs.read_manifest(job.output_dir, identity, job.overwrite)
+    manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     tasks = text_files.plan_tasks(sizes, _TASK_BYTES, states)
-    with finished_jobs.unfinished_folder(
+    with jobs.unfinished_folder(
         job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
     ) as folder:
         manifest = _make(job, folder, tasks, sum(sizes.values()))
-        return finished_jobs.write_manifest(job.output_dir, identity, manifest)
+        return jobs.write_manifest(job.output_dir, identity, manifest)
 
 
 def is_finished(job: Job) -> bool:
     """Tells whether all of a job is done already. Raises ConfigError as `prepare` does."""
-    if not finished_jobs.may_be_finished(job.output_dir, job.overwrite):
+    if not jobs.may_be_finished(job.output_dir, job.overwrite):
         return False
     paths = files.find_files(job.input_files, "input_files")
     identity = _identity(job, paths, files.versions(paths))
-    return finished_jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
+    return jobs.read_manifest(job.output_dir, identity, job.overwrite) is not None
 
 
 def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes: int) -> dict:
     """Runs the tasks and returns the manifest."""
-    store, manifest = store_of(job.output_dir), os.path.join(job.output_dir, finished_jobs.MANIFEST)
+    store, manifest = store_of(job.output_dir), os.path.join(job.output_dir, jobs.MANIFEST)
     if store.exists(manifest):  # what it speaks of is about to be replaced
         store.remove(manifest)
     for side in SIDES:
@@ -142,7 +142,7 @@ def _counts_path(folder: str, number: int) -> str:
 def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
     """Writes the two files of a task, some of its documents and, last, its counts."""
     paths = _parts(job, number)
-    if unfinished.read_done(_counts_path(folder, number)) and all(map(files.is_file, paths.values())):
+    if jobs.read_done(_counts_path(folder, number)) and all(map(files.is_file, paths.values())):
         return
     counts, done = documents.ReadCounts(), 0
     sample = samples.DocumentSample(number, num_tasks)
@@ -163,8 +163,8 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
                     sample.look_at("\n".join(sentences))
                 totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
-            workers.report(counts.bytes - done, 1)
+            engines.report(counts.bytes - done, 1)
             done = counts.bytes
     in_part = text_files.read_in_part(splits)
     found = {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file, in_part)}
-    unfinished.write_done(_counts_path(folder, number), found | {"sample": sample.documents()})
+    jobs.write_done(_counts_path(folder, number), found | {"sample": sample.documents()})

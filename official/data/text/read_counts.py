@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.io import unfinished
+from official.io import jobs
 from official.io.errors import counted
 
 PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # of ReadCounts
@@ -124,7 +124,7 @@ def sum_of(paths: Iterable[str]) -> Sum:
     `unfinished.write_done`."""
     totals: collections.Counter[str] = collections.Counter()
     read, sample = ReadCounts(), []
-    for found in unfinished.each_done(paths):
+    for found in jobs.each_done(paths):
         totals.update(found["totals"])
         sample += found["sample"]
         for name, own in from_json(found["by_file"]).items():

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from official.data.text.sentences import Lines
-from official.io import finished_jobs, json_files, unfinished
+from official.io import jobs, json_files
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
 # those by which documents are held out: of these a sample would else consist.
 
 
-FILE_NAME = finished_jobs.SAMPLES
+FILE_NAME = jobs.SAMPLES
 _DOCUMENTS = 256  # of a job
 _CHARACTERS = 1000  # of a document
 _PURPOSE = b"sample"
@@ -188,7 +188,7 @@ def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = Mappi
     """Writes OUTPUT_DIR/samples.json of the samples of all tasks, and what else there is to show, before the
     manifest, which waits until the names of both are on the disk."""
     samples = {"documents": texts, **others}
-    unfinished.write_json(os.path.join(output_dir, FILE_NAME), samples, sync_folder=False)
+    jobs.write_json(os.path.join(output_dir, FILE_NAME), samples, sync_folder=False)
 
 
 def read(folder: str) -> dict:

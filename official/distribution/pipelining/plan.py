@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from official.config.backends import BACKENDS
-from official.config.settings.pipeline import SCHEDULES
-from official.config.stage_notation import read_devices, read_stages, written
+from official.config.settings.devices import SCHEDULES
+from official.config.values import read_devices, read_stages, written_stages
 from official.io.errors import ConfigError, nearest_multiples
 
 if TYPE_CHECKING:
@@ -541,14 +541,14 @@ _HEADS = ("masked_lm", "next_sentence", "classifier")
 
 def in_their_words(stages: Iterable[Sequence[str]]) -> str:
     """Returns our stages of the model in each stage of the pipeline, in Graphcore's notation."""
-    return written(
+    return written_stages(
         ["hid" if name.startswith("layer_") else _THEIRS[name] for name in stage if name != "final_norm"]
         for stage in stages
     )
 
 
 def _shown(stages: Sequence[Sequence[str]]) -> str:
-    text = written(stages)
+    text = written_stages(stages)
     return text if len(text) <= 90 else f"{text[:60]} .. {text[-25:]}"
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from official.io import json_files, user_cache, writing
+from official.io import json_files, writing
 from official.io.errors import ConfigError
 
 _MANIFEST = "manifest.json"
@@ -19,7 +19,7 @@ _BLOCK = 1 << 22  # bytes
 
 def root() -> str:
     """Returns the folder of all."""
-    return os.path.join(user_cache.folder(), "exports")
+    return os.path.join(writing.folder(), "exports")
 
 
 def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:

@@ -22,7 +22,7 @@ from official.inference.exported.padding import Run
 from official.inference.rows import Rows
 from official.inference.source import Source
 from official.io.errors import ConfigError
-from official.io.processor import processor, saturates_int8
+from official.io.native_library import processor, saturates_int8
 
 _VERSION = 4  # of what is written; a change makes all files anew
 _SHARE = 3  # of this share of the blocks, the first, the feed-forward products are not quantised

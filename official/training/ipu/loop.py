@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pipeline import MOST_STREAMS
-from official.training import evaluation
+from official.training import evaluate
 from official.training.ipu import building, stages
 from official.training.run_loop import RunLoop
 from official.training.task import Dataset, ExampleTask, Outputs, reading
@@ -89,7 +89,7 @@ class PipelineLoop(RunLoop):
         call, calls = self._evaluation_of(dataset)
         try:
             return reading(
-                self.task, lambda: evaluation.run(lambda _: call(), range(calls), self.together.poll, secs)
+                self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.together.poll, secs)
             )
         except BaseException:
             self._evaluations.clear()  # their queues stand in the middle of a set

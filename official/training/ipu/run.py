@@ -22,13 +22,12 @@ from official.reporting import environment
 from official.reporting.metrics import MetricsWriter
 from official.reporting.observer import Evaluation, Observer, Start
 from official.reporting.result import FILE_NAME, TrainResult, remove_result
-from official.training import earlier as earlier_lib
-from official.training import ending, kept_files, noted_data, own_folder
-from official.training.earlier import Earlier
-from official.training.interruption import Interruption
+from official.training import ending, resume, run_lock
 from official.training.ipu import building, records
 from official.training.ipu.loop import PipelineLoop
 from official.training.ipu.weights import initialize
+from official.training.resume import Earlier
+from official.training.run_loop import Interruption
 from official.training.task import Task
 
 _TASKS = "official.tasks"  # by name: the run is told its task, here by the configuration alone
@@ -81,14 +80,14 @@ def run(config: Config, command: list[str]) -> int:
         return _compile(*_make_ready(config))
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
     surroundings["working_directory"] = os.getcwd()  # of paths in the settings
-    with own_folder.set_aside(config, command) as asked:
-        asked, over = earlier_lib.left_to_do(asked)
+    with run_lock.set_aside(config, command) as asked:
+        asked, over = resume.left_to_do(asked)
         if over:
             print(f"{over.status}: {over.reason}")
             return over.exit_code
         config, task, devices = _make_ready(asked)
     chief = devices.instances.is_chief
-    folder = own_folder.writing(config.model_dir) if chief else contextlib.nullcontext(own_folder.unchecked)
+    folder = run_lock.writing(config.model_dir) if chief else contextlib.nullcontext(run_lock.unchecked)
     with folder as check_folder, _explained():
         earlier = Earlier(config.model_dir)
         earlier.check(asked, config)
@@ -97,18 +96,18 @@ def run(config: Config, command: list[str]) -> int:
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
         with contextlib.closing(manager):
-            to_keep = kept_files.missing(config.model_dir, task.companions)
-            weights, fresh = earlier_lib.restore(
+            to_keep = resume.missing(config.model_dir, task.companions)
+            weights, fresh = resume.restore(
                 config, manager, state, earlier, task, lambda path: initialize(state.model_variables(), path)
             )
             if state.step and config.do_train:
                 earlier.tell_changes(asked)
             goes_on = chief and config.do_train and state.step > 0
-            data_changed = goes_on and noted_data.have_changed(config, task.data_files())
+            data_changed = goes_on and resume.have_changed(config, task.data_files())
             known = earlier if earlier.evaluates_like(config) else None
             if chief:
-                kept_files.write_settings(asked, command)
-                kept_files.write(config.model_dir, to_keep)
+                resume.write_settings(asked, command)
+                resume.write_assets(config.model_dir, to_keep)
             loop = _make_loop(config, task, state, devices, manager, known)
             loop.check_folder, loop.process_started = check_folder, started
             result = _train(loop, devices, known)
@@ -158,7 +157,7 @@ def _train(loop: PipelineLoop, devices: building.Devices, earlier: Earlier | Non
         if devices.instances.is_chief:
             remove_result(loop.config.model_dir)  # it would be untrue from now on
     if devices.instances.is_chief and loop.config.do_train and not first_step:
-        noted_data.note(loop.config.model_dir, loop.task.data_files())
+        resume.note(loop.config.model_dir, loop.task.data_files())
     tensors = tuple(state.model_variables())
     start = Start(first_step, state.samples_done, loop.last_step, tensors, loop.process_started, False)
     for observer in loop.observers:

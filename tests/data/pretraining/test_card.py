@@ -11,7 +11,7 @@ from official.data.pretraining import card, creation, document_lengths, examples
 from official.data.pretraining.examples import TokenizedDocuments
 from official.data.text import preparation, samples
 from official.data.word_pieces import vocabulary
-from official.io import engines, speeds
+from official.io import engines, jobs
 from tests.data.pretraining.test_creation import WORDS, make_text, write
 
 np = inspection.np
@@ -80,7 +80,7 @@ def test_languages_are_guessed():
 
 def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(samples, "identifier", lambda: None)
-    speeds.take_rounds()
+    jobs.take_rounds()
     manifest = creation.create_pretraining_data(job)
     out = tmp_path / "out"
     files = [str(out / name) for name in manifest["files"]]

@@ -392,7 +392,7 @@ creation.create_pretraining_data(job)
         ("official.data.pretraining.rounds", "write_block", 2),
         ("official.data.pretraining.rounds", "tokenize_text", 3),
         ("official.data.pretraining.examples", "build_examples", 3),  # once for the estimate of the disk
-        ("official.io.unfinished", "write_json", 7),
+        ("official.io.jobs", "write_json", 7),
     ],
 )
 def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from official.config import data_streams
+from official.config import derived
 from official.data.pipeline import TrainingOrder
 from official.data.records import streams as streams_lib
 from official.data.records.record_files import find_files
@@ -49,10 +49,10 @@ def test_a_host_looks_at_its_own_files_only(tmp_path):
 
 
 def test_thousands_of_hosts_share_streams_that_are_asked_for():
-    assert data_streams.num_streams(8192, 65536) == 32
-    assert data_streams.num_streams(8192, 65536, asked=4096) == 4096
-    data_streams.check_hosts(8192, 4096, 4096, 65536)
-    data_streams.check_hosts(8192, 4096, 1024, 65536)
+    assert derived.num_streams(8192, 65536) == 32
+    assert derived.num_streams(8192, 65536, asked=4096) == 4096
+    derived.check_hosts(8192, 4096, 4096, 65536)
+    derived.check_hosts(8192, 4096, 1024, 65536)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_thousands_of_hosts_share_streams_that_are_asked_for():
 )
 def test_hosts_that_cannot_share_files_are_told_what_to_do(files, hosts, batch, message):
     with pytest.raises(ConfigError, match=message) as error:
-        data_streams.check_hosts(files, data_streams.num_streams(files, batch), hosts, batch)
+        derived.check_hosts(files, derived.num_streams(files, batch), hosts, batch)
     assert len(str(error.value)) < 300
 
 
 @pytest.mark.parametrize("files,batch,message", [(10, 32, "the 10 files"), (16, 20, "the 20 rows of a step")])
 def test_streams_that_divide_nothing_are_refused(files, batch, message):
     with pytest.raises(ConfigError, match=f"data_streams=16 does not divide {message}"):
-        data_streams.num_streams(files, batch, asked=16)
+        derived.num_streams(files, batch, asked=16)

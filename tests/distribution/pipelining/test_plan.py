@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from official.config.stage_notation import read_devices, read_stages, written
+from official.config.values import read_devices, read_stages, written_stages
 from official.distribution.pipelining import plan as plan_lib
 from official.distribution.pipelining.plan import Cost, allocation, balanced, make_plan
 from official.io.errors import ConfigError
@@ -60,7 +60,7 @@ def test_the_notation_and_the_list_say_the_same(planned):
 
 def test_the_notation_goes_there_and_back():
     for text in ("emb+pos / hid*4+mlm+nsp", "emb / hid / hid*2 / loc", "emb+hid*24+glu"):
-        assert written(read_stages(text)) == text
+        assert written_stages(read_stages(text)) == text
     assert read_stages(" 4 ") == 4 and read_devices("0,1") == read_devices("[0, 1]") == (0, 1)
 
 

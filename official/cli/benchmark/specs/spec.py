@@ -12,8 +12,7 @@ from typing import Any
 
 from official.cli.benchmark.specs import arithmetic, parameters
 from official.io.errors import ConfigError, suggest
-from official.io.json_files import is_of_kind, kind_of
-from official.io.yaml_files import read_yaml
+from official.io.json_files import is_of_kind, kind_of, read_yaml
 
 LONGEST_SECS = 10**8  # of a timeout: three years
 REDUCTIONS = ("mean", "final", "min", "max", "value")

@@ -1,4 +1,4 @@
-"""Configuration of runs on made-up data: the files of data that it names are left out."""
+"""Fills in the files of a run on generated data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a run: the run in it (a record once it is over), and its lock."""
+"""Folder of a run: its lock, and the run that it holds, which is a record once it is over."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ import tensorflow as tf
 from absl import logging
 
 from official.checkpoint.manager import CheckpointManager
-from official.config import FIELDS, Config, ConfigError, bert_config_from_dict, own_place, replaced
+from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
 from official.config.setting import IDENTITY, LENGTH, RECIPE
-from official.io import model_folder, vocabulary_files, work_folders
+from official.config.table import Config
+from official.io import model_folder, vocabulary_files
+from official.io import writing as writing_lib
+from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.io.json_files import read_json_or_empty
 from official.io.writing import read_lines
@@ -198,7 +201,7 @@ def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
     Raises:
       ConfigError: where the folder is in use or remote, or holds what the new run reads.
     """
-    renamed = _rename(config, command) if config.overwrite and own_place.rank(config) == 0 else None
+    renamed = _rename(config, command) if config.overwrite and process_rank.rank(config) == 0 else None
     try:
         yield replaced(config, overwrite=False)
     except BaseException:
@@ -284,7 +287,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
         yield unchecked
         return
     try:
-        file = work_folders.open_lock(os.path.join(model_dir, ".lock"))
+        file = writing_lib.open_lock(os.path.join(model_dir, ".lock"))
     except OSError as error:
         raise _unwritable(model_dir, error) from None
     with file:

@@ -1,11 +1,15 @@
-"""Work after the training: scores, error examples and predictions of the best checkpoint."""
+"""Evaluation and prediction: one pass over a set, scores of the best checkpoint, predictions."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import tempfile
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -13,6 +17,76 @@ from official.io.writing import replace_file, set_aside
 from official.reporting import popart_lines
 from official.training.run_loop import RunLoop
 from official.training.task import Outputs, ScoredTask, has_examples_only, is_scored
+
+# -----------------------------------------------------------------------------------------------------------
+# One pass
+
+
+def run(
+    eval_step: Callable,
+    batches: Iterable,
+    before_each: Callable[[], None],
+    secs: list[float] | None = None,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Evaluates all batches.
+
+    Args:
+      eval_step: see `step.make_eval_step`.
+      batches: global batches.
+      before_each: called before each batch; its exceptions propagate.
+      secs: gets the seconds of each batch, from the call of the step to outputs in the host's memory.
+
+    Returns:
+      (float64 [2 x eval metrics + 1], see `make_eval_step`; {output: [sequences of the set, ...]}, without
+      padding rows).
+    """
+    totals: Any = 0.0
+    parts: list[dict[str, np.ndarray]] = []
+    for batch in batches:
+        before_each()
+        since = time.perf_counter()
+        sums, outputs = eval_step(batch)
+        totals = totals + sums.numpy().astype(np.float64)
+        part = {name: value.numpy() for name, value in outputs.items()}
+        if secs is not None:
+            secs.append(time.perf_counter() - since)
+        parts.append(_without_filling(part))
+    return totals, in_order(parts)
+
+
+def _without_filling(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the outputs of a batch as {output: [sequences, ...]}, without the empty places of packed rows,
+    which would fill the memory."""
+    if not part:
+        return part
+    is_sequence = part["rows"] >= 0
+    return {name: value[is_sequence] for name, value in part.items()}
+
+
+def in_order(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Joins the outputs of batches and sorts them.
+
+    Args:
+      parts: {output: [B, ...]} with `rows` [B], the number of each sequence in the set, -1 for filling; or
+        {output: [B, S, ...]} with `rows` [B, S], of rows that hold up to S sequences.
+
+    Returns:
+      {output: [sequences, ...]}, without `rows`.
+    """
+    if not parts or not parts[0]:
+        return {}
+    places = parts[0]["rows"].ndim
+    whole = {
+        name: np.concatenate([part[name].reshape(-1, *part[name].shape[places:]) for part in parts])
+        for name in parts[0]
+    }
+    numbers = whole.pop("rows")
+    order = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
+    return {name: values[order] for name, values in whole.items()}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# After the training
 
 
 @dataclasses.dataclass

@@ -1,5 +1,4 @@
-"""Settings that a process chooses by its place where it is one of several: the strategy to train together
-with the others, or a folder of its own to predict beside them."""
+"""Selects `multi_worker_mirrored` when the environment says that this process is one of several."""
 
 from __future__ import annotations
 

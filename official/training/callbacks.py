@@ -1,4 +1,4 @@
-"""Makes the observers of a run; no other module names them."""
+"""Callbacks of a run, the one place that knows them by name."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from absl import logging
 
 from official import config as config_lib
-from official.config import Config, profile_window
+from official.config import values
+from official.config.table import Config
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
 from official.optimization.optimizers import TrainState
@@ -65,7 +66,7 @@ def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Obs
 def _profile(config: Config, devices: Devices, state: TrainState) -> list[Observer]:
     """Returns a list with the profiler of the steps asked for; empty where none are, or all of them are
     past."""
-    window = profile_window.window(config, state.step, config_lib.train_steps(config))
+    window = values.window(config, state.step, config_lib.train_steps(config))
     if window is None and config.profile_steps:
         logging.warning("No profile: steps %s are not ahead of step %d.", config.profile_steps, state.step)
     return [Profile(config, state, window, strategy_lib.device_names(devices.strategy))] if window else []

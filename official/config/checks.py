@@ -1,0 +1,735 @@
+"""Validation of the whole: each check is one rule that no single setting can know."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from official.config.backends import BACKENDS
+from official.config.cluster import read_cluster
+from official.config.derived import (
+    UNKNOWN_WORD,
+    VOCABULARY_ROUNDING,
+    check_streams,
+    initial_loss_scale,
+    pack_depth,
+    schedule_steps,
+    train_steps,
+)
+from official.config.settings.devices import PIPELINED, SCHEDULES
+from official.config.table import FIELDS, Config
+from official.config.values import (
+    device_bytes,
+    read_by_step,
+    read_devices,
+    read_host_counts,
+    read_stages,
+    read_steps,
+)
+from official.io import vocabulary_files
+from official.io.errors import ConfigError, nearest_multiples
+
+# -----------------------------------------------------------------------------------------------------------
+# Inputs
+
+
+def check_task(config: Config) -> None:
+    """Refuses settings that the task would ignore."""
+    for name, field in FIELDS.items():
+        if field.tasks and config.task not in field.tasks and config[name] != field.default:
+            raise ConfigError(
+                f"{name}={config[name]} needs --task={' or --task='.join(field.tasks)}, received"
+                f" --task={config.task}."
+            )
+    if config.num_runs > 1 and not config.do_train:
+        raise ConfigError(
+            f"num_runs={config.num_runs} repeats a training, do_train=false. Drop --num_runs, or set"
+            " --do_train."
+        )
+    if config.overwrite and not config.do_train:
+        raise ConfigError(
+            "overwrite renames the run whose weights do_train=false asks for. Drop --overwrite, or set"
+            " --do_train."
+        )
+
+
+def check_files(config: Config) -> None:
+    """Names a file that is missing, or that the run would not read."""
+    if not (config.model_dir or config.compile_only or config.plan):
+        raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
+    if config.predict_epochs and not config.do_predict:
+        raise ConfigError(f"predict_epochs={config.predict_epochs} needs --do_predict. Add it, or drop it.")
+    if not (config.do_train or config.do_eval or config.do_predict):
+        raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
+    if config.model is None:
+        raise ConfigError(
+            "bert_config_file is not set. Choose a model: --bert_config_file=configs/models/bert_base.json."
+        )
+    _check_made_up_data(config)
+    if config.generated_data:
+        _check_glue_task(config)
+    elif config.task == "pretrain":
+        _check_pretraining_files(config)
+    elif config.use_synthetic_data:
+        given = [name for name in ("train_file", "predict_file", "data_dir") if config[name]] or [
+            name for name in ("do_eval", "do_predict") if config[name]
+        ]
+        if given:
+            raise ConfigError(
+                f"use_synthetic_data excludes {given[0]}: random sequences are only trained on. Drop one of"
+                " the two flags."
+            )
+    else:
+        _check_fine_tuning_files(config)
+
+
+def _check_pretraining_files(config: Config) -> None:
+    if config.use_synthetic_data and (config.input_files or config.eval_files):
+        raise ConfigError(
+            "use_synthetic_data excludes input_files and eval_files. Drop --use_synthetic_data or the files."
+        )
+    made_up = config.use_synthetic_data or config.generated_data or config.synthetic_input
+    if config.plan or config.compile_only:  # read no data
+        return
+    if not (made_up or config.input_files) and (config.do_train or not config.eval_files):
+        raise ConfigError(
+            "input_files is not set. Give --input_files=GLOB, --use_synthetic_data for random records, or"
+            " --generated_data for random ones that are read as files are."
+        )
+
+
+def _check_fine_tuning_files(config: Config) -> None:
+    """Names the file that is missing, except for a plan, which reads none."""
+    needed = {
+        "squad": [("train_file", config.do_train), ("predict_file", config.do_eval or config.do_predict)],
+        "glue": [("data_dir", True)],
+    }[config.task]
+    for name, is_needed in (*needed, ("vocab_file", True)):
+        if is_needed and not config[name] and not config.plan:
+            raise ConfigError(f"{name} is not set. --task={config.task} needs it: --{name}=PATH.")
+    _check_glue_task(config)
+
+
+def _check_made_up_data(config: Config) -> None:
+    """Refuses two kinds of made-up data at once, and jobs that do not compile what they are."""
+    for name in ("synthetic_input", "use_synthetic_data"):
+        if config.generated_data and config[name]:
+            raise ConfigError(
+                f"generated_data excludes {name}: records that are read, or none. Drop one of the two flags."
+            )
+    if config.compile_only and not config.do_train:
+        raise ConfigError("compile_only needs --do_train: it is the training step that is compiled.")
+
+
+def _check_glue_task(config: Config) -> None:
+    if config.task == "glue" and not config.glue_task:
+        raise ConfigError(
+            f"glue_task is not set. Choose one of {', '.join(FIELDS['glue_task'].choices)}: --glue_task=NAME."
+        )
+
+
+def check_lengths(config: Config) -> None:
+    """Refuses sequences that the model, or the sequence itself, has no room for."""
+    if config.task == "pretrain" and config.max_predictions_per_seq > config.max_seq_length:
+        raise ConfigError(
+            f"max_predictions_per_seq={config.max_predictions_per_seq} is larger than "
+            f"max_seq_length={config.max_seq_length}. "
+            "Lower --max_predictions_per_seq (the published recipes: 20 for 128, 56 for 384, 76 for 512)."
+        )
+    if config.task in ("pretrain", "squad"):
+        check_segment_types(config)
+    if config.max_seq_length > config.model.max_position_embeddings:
+        raise ConfigError(
+            f"max_seq_length={config.max_seq_length} is larger than the model's max_position_embeddings="
+            f"{config.model.max_position_embeddings}. Lower --max_seq_length or change --bert_config_file."
+        )
+
+
+def check_segment_types(config: Config) -> None:
+    """Refuses pairs of texts for a model that has no second segment type."""
+    if config.model.type_vocab_size < 2:
+        job = " ".join(filter(None, (config.task, config.glue_task if config.task == "glue" else None)))
+        raise ConfigError(
+            f"--task={job} has pairs of texts, and the model type_vocab_size={config.model.type_vocab_size}:"
+            " it has no second segment type. Change --bert_config_file."
+        )
+
+
+def check_vocabulary(config: Config) -> None:
+    """Refuses a vocabulary of another size than the model's."""
+    if config.do_lower_case is not None and not config.vocab_file:
+        raise ConfigError(
+            f"do_lower_case={str(config.do_lower_case).lower()} says how text becomes the words of a"
+            " vocabulary, and there is none. Give --vocab_file, or drop --do_lower_case."
+        )
+    _check_unknown_word(config)
+    if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
+        return
+    words = len(vocabulary_files.read(config.vocab_file).words)
+    if config.fit_vocabulary and abs(words - config.model.vocab_size) < VOCABULARY_ROUNDING:
+        return
+    if words != config.model.vocab_size:
+        raise ConfigError(
+            f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is"
+            f" {config.model.vocab_size}. Change --vocab_file or --bert_config_file."
+        )
+
+
+def _check_unknown_word(config: Config) -> None:
+    """Refuses to fit records to a model without knowing its unknown word."""
+    if config.fit_vocabulary and not config.vocab_file and config.model.vocab_size <= UNKNOWN_WORD:
+        raise ConfigError(
+            f"fit_vocabulary takes word {UNKNOWN_WORD} for [UNK], and the model's vocab_size is"
+            f" {config.model.vocab_size}. Give --vocab_file."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Steps
+
+
+def check_schedule(config: Config) -> None:
+    """Raises ConfigError where --stop_steps is beyond the schedule, or --profile_steps beyond the run."""
+    if train_steps(config) > schedule_steps(config):
+        raise ConfigError(
+            f"stop_steps={config.stop_steps} is beyond num_steps_per_epoch x num_train_epochs ="
+            f" {config.num_steps_per_epoch} x {config.num_train_epochs} = {schedule_steps(config)}. Lower"
+            " --stop_steps or raise --num_steps_per_epoch."
+        )
+    check_window(config)
+
+
+def check_steps(config: Config) -> None:
+    """Refuses steps that do not fit into loops, and evaluations that do not take place."""
+    if config.num_steps_per_epoch is not None:
+        check_schedule(config)
+    for name in ("steps_between_eval", "checkpoint_every_steps"):
+        value = config[name]
+        if value and config.steps_per_loop and value % config.steps_per_loop:
+            raise ConfigError(
+                f"{name}={value} is not a multiple of steps_per_loop={config.steps_per_loop}. "
+                f"Nearest valid: {nearest_multiples(value, config.steps_per_loop)}."
+            )
+    if config.stop_threshold is not None and not config.do_eval:
+        raise ConfigError(
+            f"stop_threshold={config.stop_threshold} needs evaluations. Add --do_eval or drop"
+            " --stop_threshold."
+        )
+    made_up = config.use_synthetic_data or config.generated_data
+    if config.eval_rule == "mlperf_1.0" and not config.eval_files and not made_up:
+        raise ConfigError(
+            "eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by"
+            " scripts/make_eval_set.py."
+        )
+    for name in ("steps_between_eval", "steps_before_eval_start", "eval_files"):
+        if config[name] and not config.do_eval:
+            unset = "" if FIELDS[name].default is None else FIELDS[name].default
+            raise ConfigError(
+                f"{name}={config[name]} needs --do_eval. Add --do_eval, or --{name}={unset} to unset it."
+            )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Profile
+
+
+def check_profile(config: Config) -> None:
+    """Refuses a profile of steps that are none, and of a run that trains not at all."""
+    name = "profile_steps" if config.profile_steps else "profile_memory" if config.profile_memory else None
+    if name and not config.do_train:
+        raise ConfigError(
+            f"{name}={config[name]} is of training steps, do_train=false has none. Drop --{name}."
+        )
+    if config.profile_steps:
+        read_steps(config.profile_steps)
+
+
+def check_window(config: Config) -> None:
+    """Raises ConfigError where the steps of --profile_steps are beyond the run, whose steps are known."""
+    if config.profile_steps and config.do_train and read_steps(config.profile_steps)[1] > train_steps(config):
+        raise ConfigError(
+            f"profile_steps={config.profile_steps} is beyond the last step of the run, {train_steps(config)}."
+            " Lower --profile_steps or train longer."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Optimization
+
+
+# Settings that only some optimizers and schedules read.
+_ADAM = ("adam", "adamw", "mpadamw")
+OF_OPTIMIZERS = {
+    ("lamb_variant", "lamb_bias_correction", "lamb_decays_gamma"): ("lamb",),
+    ("adam_bias_correction",): _ADAM,
+    ("momentum",): ("momentum",),
+    ("weight_decay_rate",): ("lamb", "adamw", "mpadamw"),
+    ("beta_1", "beta_2", "epsilon"): ("lamb", *_ADAM),
+}
+_WARMED_UP = ("polynomial", "cosine", "natural_exponential", "up_down")
+OF_SCHEDULES = {
+    ("lr_schedule_by_step",): ("custom",),
+    ("decay_steps", "decay_rate"): ("natural_exponential",),
+    ("poly_power",): ("polynomial",),
+    ("learning_rate", "end_learning_rate", "warmup_power", "warmup_proportion"): _WARMED_UP,
+}
+
+
+def check_optimization(config: Config) -> None:
+    """Refuses hyper-parameters that contradict each other."""
+    _check_optimizer(config)
+    _check_kind_of_optimizer(config)
+    _check_schedule(config)
+    _check_gradients(config)
+    _check_loss_scale(config)
+    _check_warmup(config)
+
+
+def _check_optimizer(config: Config) -> None:
+    if config.end_learning_rate > config.learning_rate:
+        raise ConfigError(
+            f"end_learning_rate={config.end_learning_rate} is above learning_rate={config.learning_rate}."
+            " Lower --end_learning_rate."
+        )
+    if config.epsilon == 0:
+        raise ConfigError("epsilon=0, expected a number above 0. Raise --epsilon.")
+    for name in ("beta_1", "beta_2", "momentum"):
+        if config[name] >= 1:
+            raise ConfigError(f"{name}={config[name]}, expected a number in [0, 1). Lower --{name}.")
+    if config.clip_scope != "none" and config.clip_norm == 0:
+        raise ConfigError(
+            "clip_norm=0 would clip every gradient to nothing. Raise --clip_norm or set --clip_scope=none."
+        )
+
+
+def _check_kind_of_optimizer(config: Config) -> None:
+    """Refuses settings that the optimizer would not read."""
+    for names, allowed in OF_OPTIMIZERS.items():
+        _refuse_unread(config, names, "optimizer_type", allowed)
+    if config.lamb_variant == "lamb":
+        return
+    clips_itself = config.clip_scope == "global" and config.clip_norm != FIELDS["clip_norm"].default
+    if clips_itself or config.clip_scope == "micro_batch":
+        what = f"clip_norm={config.clip_norm:g}" if clips_itself else f"clip_scope={config.clip_scope}"
+        raise ConfigError(
+            f"lamb_variant={config.lamb_variant} says how the step's gradient is clipped, and so does {what}."
+            f" Drop --{what.partition('=')[0]} or --lamb_variant."
+        )
+
+
+def _refuse_unread(config: Config, names: tuple[str, ...], by: str, allowed: tuple[str, ...]) -> None:
+    """Refuses settings that are not their default where `by` is none of `allowed`, which read them."""
+    for name in names:
+        is_told = config[name] != FIELDS[name].default and (config[name] or config[name] is False)
+        if config[by] not in allowed and is_told:
+            raise ConfigError(
+                f"{name}={str(config[name])[:100]} is not read by {by}={config[by]}, but by"
+                f" {', '.join(allowed)}. Drop --{name}, or change --{by}."
+            )
+
+
+def _check_schedule(config: Config) -> None:
+    for names, allowed in OF_SCHEDULES.items():
+        _refuse_unread(config, names, "lr_schedule", allowed)
+    if config.lr_schedule == "custom":
+        if config.lr_schedule_by_step is None:
+            raise ConfigError("lr_schedule=custom needs --lr_schedule_by_step.")
+        read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step")
+        for name in ("warmup_steps", "start_warmup_step"):
+            if config[name]:
+                raise ConfigError(
+                    f"{name}={config[name]:g}, but lr_schedule=custom has no warm-up beside"
+                    f" lr_schedule_by_step. Drop --{name}."
+                )
+    for name in ("decay_steps", "decay_rate"):
+        if config.lr_schedule == "natural_exponential" and config[name] is None:
+            raise ConfigError(f"lr_schedule=natural_exponential needs --{name}.")
+    if config.warmup_power == 0:
+        raise ConfigError("warmup_power=0 is no warm-up. Raise --warmup_power, or set --warmup_steps=0.")
+
+
+def _check_gradients(config: Config) -> None:
+    if config.gradient_reduction == "sum" and (config.loss_normalization == "global" or config.scale_loss):
+        other = "scale_loss" if config.scale_loss else "loss_normalization=global"
+        raise ConfigError(
+            f"gradient_reduction=sum adds up the mean losses of all micro batches and replicas, {other} makes"
+            " a mean of them. Use --loss_normalization=local without --scale_loss, or drop"
+            " --gradient_reduction."
+        )
+    if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
+        raise ConfigError(
+            "clip_scope=micro_batch clips a mean loss's gradient, loss_normalization=global makes none per"
+            " micro batch. Use --loss_normalization=local, or --clip_scope=global."
+        )
+    if config.scale_loss and config.loss_normalization == "global":
+        raise ConfigError(
+            "scale_loss divides each replica's mean loss, loss_normalization=global has none: it already"
+            " divides by the whole step's weights. Drop --scale_loss, or use --loss_normalization=local."
+        )
+
+
+def _check_loss_scale(config: Config) -> None:
+    if config.loss_scale_by_step is not None:
+        values = read_by_step(config.loss_scale_by_step, "loss_scale_by_step")
+        if config.loss_scale is not None:
+            raise ConfigError(
+                f"loss_scale={config.loss_scale} and loss_scale_by_step both set the loss scale. Drop one."
+            )
+        if min(values.values()) == 0:
+            raise ConfigError(
+                f"loss_scale_by_step={config.loss_scale_by_step[:100]} has a loss scale of 0, expected"
+                " numbers above 0."
+            )
+    if config.loss_scale in (None, "dynamic"):
+        return
+    try:
+        valid = 0 < float(config.loss_scale) < math.inf
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ConfigError(f"loss_scale={config.loss_scale}, expected dynamic or a number above 0.")
+
+
+def _check_warmup(config: Config) -> None:
+    share = config.warmup_proportion
+    if (
+        share is not None
+        and config.warmup_steps is not None
+        and (config.num_steps_per_epoch is None or config.warmup_steps != share * schedule_steps(config))
+    ):
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both"
+            " set the warm-up. Drop one."
+        )
+    if config.start_warmup_step and config.warmup_steps == 0:
+        raise ConfigError(
+            f"start_warmup_step={config.start_warmup_step} needs a warm-up. Set --warmup_steps above 0."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Packing
+
+
+def check_packing(config: Config) -> None:
+    """Refuses numbers of sequences a row that contradict each other, or that nothing would read, rows that
+    are to be packed and cut short, and a static mask, or no padding, where that cannot be."""
+    _check_static_mask(config)
+    _check_unpad(config)
+    _check_span_places(config)
+    if config.pack and config.length_buckets == "always":
+        raise ConfigError(
+            "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
+            " sequence. Drop --pack, or --length_buckets."
+        )
+    average = config.average_sequences_per_pack
+    packs = config.pack or config.pack_on_the_fly
+    if packs and average and average > pack_depth(config):
+        raise ConfigError(
+            f"average_sequences_per_pack={average:g} is above max_sequences_per_pack={pack_depth(config)}."
+            " Lower the one or raise the other."
+        )
+    may_be_packed = config.task == "pretrain" and not config.use_synthetic_data  # the files tell
+    for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
+        if config[name] and not (packs or may_be_packed):
+            flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
+            raise ConfigError(f"{name}={config[name]:g} needs {flag}. Give it, or drop --{name}.")
+
+
+def _check_span_places(config: Config) -> None:
+    """Refuses to train with padding that is not there, or that lies between sequences."""
+    for name in ("unpad", "pack"):
+        if config.span_places == "row" and config.do_train and config[name]:
+            raise ConfigError(
+                f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
+                f" --{name}, or give --span_places=tokens."
+            )
+
+
+def _check_unpad(config: Config) -> None:
+    """Refuses to leave out padding where there is next to none, or where sizes cannot follow the tokens."""
+    if not config.unpad:
+        return
+    for name in ("pack", "pack_on_the_fly"):
+        if config[name]:
+            raise ConfigError(
+                f"unpad leaves out the padding of rows of one sequence, {name} fills rows with several. Drop"
+                " one of the two flags."
+            )
+    backend = BACKENDS[config.distribution_strategy]
+    packs = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
+    if config.enable_xla or backend.whole_step:
+        which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
+        raise ConfigError(
+            f"unpad gives each batch the size of its tokens, {which} compiles a step as a whole, for one"
+            f" size. Drop --unpad; {packs} leaves little padding there."
+        )
+    if backend.spread_replicas:
+        raise ConfigError(
+            f"unpad gives each batch the size of its tokens, the parts of"
+            f" distribution_strategy={backend.name} pass on batches of one size. Drop --unpad;"
+            f" {packs} leaves little padding there."
+        )
+
+
+def _check_static_mask(config: Config) -> None:
+    if not config.static_mask:
+        return
+    if config.pack_on_the_fly:
+        raise ConfigError(
+            "static_mask takes rows as they stand, pack_on_the_fly joins them. Drop one of the two flags."
+        )
+    if config.model.block_type != "bert":
+        raise ConfigError(
+            "static_mask takes the predicted tokens from between their neighbours, which"
+            f" block_type={config.model.block_type} looks at. Drop --static_mask."
+        )
+    for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
+        if config[name]:
+            raise ConfigError(
+                f"{name}={config[name]:g}, but static_mask reads rows of one sequence. Drop --{name}."
+            )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Devices
+
+
+def check_batches(config: Config) -> None:
+    """Refuses repeated runs and batches of several shapes where the back end has no place for them."""
+    backend = BACKENDS[config.distribution_strategy]
+    if config.num_runs > 1 and backend.several_processes:
+        raise ConfigError(
+            f"num_runs={config.num_runs} does not go with --distribution_strategy={backend.name}."
+            " Start one run a seed."
+        )
+    if config.length_buckets == "always" and backend.static_shapes:
+        raise ConfigError(
+            f"length_buckets=always makes batches of different shapes, {backend.label} takes one. Use"
+            " --length_buckets=never."
+        )
+
+
+def check_backend(config: Config) -> None:
+    """Refuses what the back end does not take, and settings that only others know."""
+    backend = BACKENDS[config.distribution_strategy]
+    for name, field in FIELDS.items():
+        if field.backends and backend.name not in field.backends and config[name] != field.default:
+            raise ConfigError(
+                f"{name}={config[name]} needs"
+                f" --distribution_strategy={' or --distribution_strategy='.join(field.backends)}, received"
+                f" {backend.name}."
+            )
+    if config.dtype in backend.refused_dtypes:
+        raise ConfigError(
+            f"dtype={config.dtype} does not go with --distribution_strategy={backend.name}:"
+            f" {backend.refused_dtypes[config.dtype]}"
+        )
+    if config.block_kernels == "native" and (config.enable_xla or not config.fused_ops):
+        which = "enable_xla" if config.enable_xla else "fused_ops=false"
+        raise ConfigError(
+            f"block_kernels=native is operations of --fused_ops that XLA does not know, which {which}"
+            " excludes. Use --block_kernels=auto."
+        )
+    backend.check(config)
+
+
+def check_all_reduce(config: Config) -> None:
+    """Refuses an all-reduce that the back end does not have, or that excludes other settings."""
+    backend = BACKENDS[config.distribution_strategy]
+    if config.all_reduce_alg and config.all_reduce_alg not in backend.all_reduce_algorithms:
+        raise ConfigError(
+            f"all_reduce_alg={config.all_reduce_alg} does not go with distribution_strategy={backend.name},"
+            f" which takes {' or '.join(backend.all_reduce_algorithms) or 'none'}. Change --all_reduce_alg."
+        )
+    if config.explicit_allreduce and config.clip_scope == "micro_batch":
+        raise ConfigError(
+            "explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the"
+            " reduction. Use --clip_scope=global, or drop --explicit_allreduce."
+        )
+    if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
+        raise ConfigError(
+            f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce."
+        )
+    _check_allreduce_dtype(config)
+
+
+def _check_allreduce_dtype(config: Config) -> None:
+    if config.allreduce_dtype != "float16":
+        return
+    backend = BACKENDS[config.distribution_strategy]
+    if "fp16" in backend.refused_dtypes:
+        raise ConfigError(
+            f"allreduce_dtype=float16 does not go with --distribution_strategy={backend.name}, which knows"
+            " bfloat16 numbers. Use --allreduce_dtype=bfloat16."
+        )
+    if initial_loss_scale(config) is None:
+        raise ConfigError(
+            "allreduce_dtype=float16 needs a loss scale: small gradients would become 0, and nothing would"
+            " see an overflow. Add --loss_scale=dynamic, or use --allreduce_dtype=bfloat16."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pipeline
+
+
+def check_pipeline(config: Config) -> None:
+    """Refuses texts that say no stages and no devices, and schedules of another back end."""
+    if config.pipeline_stages:
+        read_stages(config.pipeline_stages)
+    if config.device_mapping:
+        read_devices(config.device_mapping)
+    known = SCHEDULES.get(config.distribution_strategy, ())
+    if config.pipeline_schedule and config.pipeline_schedule not in known:
+        raise ConfigError(
+            f"pipeline_schedule={config.pipeline_schedule} does not go with"
+            f" --distribution_strategy={config.distribution_strategy}. Use one of {', '.join(known)}."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Plan and metrics
+
+
+def check_wandb(config: Config) -> None:
+    """Refuses settings of Weights & Biases without it."""
+    for name in ("wandb_project", "wandb_name"):
+        if config[name] is not None and not config.wandb:
+            raise ConfigError(f"{name}={config[name]} needs --wandb.")
+
+
+_OF_PLAN = (
+    *("measure", "plan_file", "plan_config_file", "plan_picture"),
+    *("plan_tflops", "plan_gbps", "plan_device", "plan_hosts"),
+)
+_SPEEDS = "plan_tflops plan_gbps plan_local_gbps plan_rows_per_sec".split()
+_OF_HOSTS = (
+    "plan_local_gbps",
+    "plan_latency_usecs",
+    "plan_overlap",
+    "plan_update_secs",
+    "plan_rows_per_sec",
+)
+
+
+def check_plan(config: Config) -> None:
+    """Refuses settings of the plan without it, speeds of 0, and devices that are none."""
+    for name in _OF_PLAN:
+        if config[name] not in (None, False) and not config.plan:
+            raise ConfigError(f"{name}={config[name]} needs --plan. Add --plan or drop --{name}.")
+    for name in _SPEEDS:
+        if config[name] == 0:
+            raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
+    if config.plan_device is not None:
+        device_bytes(config.plan_device)
+    _check_measure(config)
+    _check_hosts(config)
+    if config.plan_gbps and not (config.plan_tflops or config.plan_hosts):
+        raise ConfigError(
+            f"plan_gbps={config.plan_gbps} is added to the time of the matrix products. Add --plan_tflops."
+        )
+    if config.plan_picture and not (config.plan_hosts or config.distribution_strategy in PIPELINED):
+        raise ConfigError(
+            f"plan_picture={config.plan_picture} draws the schedule of a pipeline, which"
+            f" distribution_strategy={config.distribution_strategy} has none of, or the curves of several"
+            " hosts. Add --plan_hosts, or drop --plan_picture."
+        )
+
+
+def _check_measure(config: Config) -> None:
+    """Refuses to measure steps that this process alone cannot run."""
+    if not config.measure:
+        return
+    backend = BACKENDS[config.distribution_strategy]
+    if not config.do_train:
+        raise ConfigError("measure=true runs steps of training, do_train=false has none. Drop --measure.")
+    hosts = len(read_cluster(config).hosts) if backend.several_processes else 1
+    if backend.program or hosts > 1:
+        of = f" of {hosts} processes" if hosts > 1 else ""
+        raise ConfigError(
+            f"measure=true runs steps in this process, distribution_strategy={backend.name}{of} needs others."
+            " Measure one host with --distribution_strategy=mirrored and add --plan_hosts, or give"
+            " --plan_tflops."
+        )
+
+
+def _check_hosts(config: Config) -> None:
+    """Refuses numbers of hosts that are none, or without the speed of what is between them."""
+    if config.plan_hosts is None:
+        for name in _OF_HOSTS:
+            if config[name] is not None:
+                raise ConfigError(f"{name}={config[name]} needs --plan_hosts. Add it or drop --{name}.")
+        return
+    read_host_counts(config.plan_hosts)
+    if config.plan_gbps is None:
+        raise ConfigError(
+            f"plan_hosts={config.plan_hosts} needs the speed of a host's link to the others. Add"
+            " --plan_gbps=GB/s, such as 12.5 for 100 Gbit/s."
+        )
+    if not config.do_train:
+        raise ConfigError(
+            f"plan_hosts={config.plan_hosts} is of training, do_train={config.do_train}. Drop --plan_hosts."
+        )
+    if not (config.plan_tflops or config.measure):
+        raise ConfigError(
+            f"plan_hosts={config.plan_hosts} needs the time of a step. Add --measure, which runs three steps"
+            " here, or --plan_tflops=N, TFLOP/s of a replica."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Export
+
+
+def check_export(config: Config) -> None:
+    """Refuses an export of what has no text, of several runs, and of runs by a program of its own."""
+    if not config.export_dir:
+        return
+    may_lie_beside_records = config.task == "pretrain" and config.input_files  # the task looks there
+    if not (config.plan or config.vocab_file or may_lie_beside_records):
+        raise ConfigError(
+            "export_dir needs the vocabulary: an export takes text. Give --vocab_file=PATH, or drop"
+            " --export_dir."
+        )
+    if config.num_runs > 1:
+        raise ConfigError(
+            f"export_dir takes the weights of one run, num_runs={config.num_runs}. Drop one of the two flags,"
+            " and export the run that you choose with bert export."
+        )
+    if BACKENDS[config.distribution_strategy].program:
+        raise ConfigError(
+            f"export_dir is not for --distribution_strategy={config.distribution_strategy}. Drop it, and"
+            " export the run with bert export."
+        )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# All
+
+
+# In the order in which a person would want to know.
+_CHECKS = (
+    check_task,
+    check_batches,
+    check_files,
+    check_wandb,
+    check_lengths,
+    check_vocabulary,
+    check_packing,
+    check_streams,
+    check_profile,
+    check_steps,
+    check_optimization,
+    check_backend,
+    check_pipeline,
+    check_all_reduce,
+    check_export,
+    check_plan,
+)
+
+
+def validate(config: Config) -> None:
+    """Raises ConfigError for settings that are missing or exclude each other."""
+    for check in _CHECKS:
+        check(config)

@@ -1,0 +1,496 @@
+"""Processes of a run: which there are, and which of them this one is."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from official.io.errors import ConfigError
+from official.io.json_files import parse_json
+
+# -----------------------------------------------------------------------------------------------------------
+# Processes
+
+
+PORT_VARIABLE = "BERT_PORT"
+# Below the ports that systems give away by themselves (32768 and up on Linux, 30000 on Kubernetes' nodes).
+_FIRST_PORT, _PORTS_OF_A_JOB, _JOBS = 21000, 16, 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The processes of a run. The first one is the chief: it writes files and talks to people.
+
+    Attributes:
+      hosts: host:port of every process, by rank; '' where it is not known before they meet.
+      rank: which of them this process is.
+      source: who says so, for people.
+    """
+
+    hosts: tuple[str, ...]
+    rank: int
+    source: str = dataclasses.field(default="", compare=False)
+
+    def name(self, rank: int) -> str:
+        """Returns the name of a process in messages: 'host:port (rank 1)', or 'rank 1'."""
+        return f"{self.hosts[rank]} (rank {rank})" if self.hosts[rank] else f"rank {rank}"
+
+    def describe(self) -> str:
+        """Returns the place of this process and the source that says so, for the log."""
+        address = self.hosts[self.rank] or "an address that the others will be told"
+        return f"Rank {self.rank} of {len(self.hosts)} at {address}, says {self.source}"
+
+
+def checked_hosts(hosts: Iterable, source: str) -> tuple[str, ...]:
+    """Returns addresses of the form HOST:PORT, each there once. Raises ConfigError for others."""
+    hosts = list(hosts)
+    for host in hosts:
+        match = re.fullmatch(r"[^\s:/]+:(\d{1,5})", host) if isinstance(host, str) else None
+        if not match or not 0 < int(match[1]) < 2**16:
+            raise ConfigError(
+                f"{source}: {str(host)[:100]!r} is not HOST:PORT, with a port from 1 to 65535; expected"
+                " host:port,host:port,..."
+            )
+    if len(set(hosts)) < len(hosts):
+        twice = next(host for host in hosts if hosts.count(host) > 1)
+        raise ConfigError(f"{source} names {twice} twice, expected one address a process.")
+    return tuple(hosts)
+
+
+def number(environment: Mapping[str, str], name: str, most: int | None = None) -> int:
+    """Returns the number that a variable holds, from 0 to `most`. Raises ConfigError for anything else."""
+    text = environment.get(name, "").strip()
+    if not re.fullmatch(r"[0-9]{1,9}", text) or most is not None and int(text) > most:
+        received = repr(text[:50]) if text else "nothing"
+        allowed = "a number" if most is None else f"a number from 0 to {most}"
+        raise ConfigError(f"{name} in the environment is {received}, expected {allowed}. Correct {name}.")
+    return int(text)
+
+
+def rank_and_count(environment: Mapping[str, str], rank_name: str, count_name: str) -> tuple[int, int]:
+    """Returns the rank of this process and how many there are. Raises ConfigError."""
+    count = number(environment, count_name)
+    if not count:
+        raise ConfigError(f"{count_name} in the environment is 0, expected 1 or more. Correct {count_name}.")
+    return number(environment, rank_name, count - 1), count
+
+
+def port_of_job(environment: Mapping[str, str], job: str, default: int | None = None) -> int:
+    """Returns the first port of a job's processes on a host: what BERT_PORT says, or else one that follows
+    from the job's name, so that two jobs on one machine have others. Raises ConfigError."""
+    if not environment.get(PORT_VARIABLE):
+        return default or _FIRST_PORT + _PORTS_OF_A_JOB * (zlib.crc32(job.encode()) % _JOBS)
+    port = number(environment, PORT_VARIABLE, 2**16 - 1)
+    if not port:
+        raise ConfigError(f"{PORT_VARIABLE}=0 in the environment, expected a port from 1 to 65535.")
+    return port
+
+
+def addresses(hosts: Iterable[str], first_port: int, source: str) -> tuple[str, ...]:
+    """Returns host:port of processes on these hosts, by rank; those of a host have ports that follow each
+    other. Raises ConfigError where the ports end."""
+    taken: dict[str, int] = {}
+    found = []
+    for host in hosts:
+        port = taken.get(host, first_port)
+        taken[host] = port + 1
+        found.append(f"{host}:{port}")
+    return checked_hosts(found, source)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# --worker_hosts
+
+
+WORKER_FLAGS_SOURCE = "--worker_hosts"
+
+
+def read_worker_flags(worker_hosts: str | None, task_index: int | None) -> Cluster | None:
+    """Returns the processes that the two flags name; None where they are not given. Raises ConfigError."""
+    if worker_hosts is None:
+        if task_index is not None:
+            raise ConfigError(f"task_index={task_index} is a number in --worker_hosts: give both, or none.")
+        return None
+    hosts = checked_hosts(worker_hosts.split(","), "worker_hosts")
+    if task_index is None or task_index >= len(hosts):
+        raise ConfigError(
+            f"task_index={task_index} with {len(hosts)} worker_hosts, expected 0 to {len(hosts) - 1}."
+            " Set --task_index."
+        )
+    return Cluster(hosts, task_index, WORKER_FLAGS_SOURCE)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# TF_CONFIG
+
+
+TF_CONFIG_SOURCE = "TF_CONFIG"
+_TF_CONFIG_JOBS = ("chief", "worker")  # in the order of their ranks
+
+
+def read_tf_config(environment: Mapping[str, str]) -> Cluster | None:
+    """Returns the processes of TF_CONFIG; None without it, or where it names no cluster.
+
+    A `chief` has rank 0, workers follow. `ps` and `evaluator` jobs have no part in this strategy.
+
+    Raises:
+      ConfigError: where it is not of the right form.
+    """
+    text = environment.get(TF_CONFIG_SOURCE)
+    values = _parsed(text) if text else None
+    if not values or values.keys().isdisjoint(("cluster", "task")):
+        return None
+    kind, index, lists = _task(values)
+    if kind not in _TF_CONFIG_JOBS:
+        raise ConfigError(
+            f"TF_CONFIG: this process is of type {str(kind)[:40]!r}, a run has only chief and worker. Start"
+            " no other kind."
+        )
+    if not 0 <= index < len(lists[kind]):
+        raise ConfigError(
+            f"TF_CONFIG: task index {index} of type {kind!r}, the cluster has {len(lists[kind])} of them."
+            " Correct TF_CONFIG."
+        )
+    if len(lists["chief"]) > 1:
+        raise ConfigError(
+            f"TF_CONFIG has {len(lists['chief'])} processes of type 'chief', expected one at most. Correct"
+            " TF_CONFIG."
+        )
+    hosts = checked_hosts(lists["chief"] + lists["worker"], TF_CONFIG_SOURCE)
+    return Cluster(hosts, index + (len(lists["chief"]) if kind == "worker" else 0), TF_CONFIG_SOURCE)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        values = parse_json(text, TF_CONFIG_SOURCE)
+    except ValueError:
+        raise _wrong_form() from None
+    if not isinstance(values, dict):
+        raise _wrong_form()
+    return values
+
+
+def _task(values: dict[str, Any]) -> tuple[Any, int, dict[str, list]]:
+    """Returns the job of this process, its number in it, and the addresses of each job."""
+    try:
+        jobs, task = values["cluster"], values["task"]
+        return task["type"], int(task["index"]), {job: list(jobs.get(job, ())) for job in _TF_CONFIG_JOBS}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _wrong_form() from None
+
+
+def _wrong_form() -> ConfigError:
+    return ConfigError(
+        'TF_CONFIG is not of the form {"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type":'
+        ' "worker", "index": 0}}. Correct it, or use --worker_hosts and --task_index.'
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Slurm
+#
+# Source: https://slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES.
+
+
+SLURM_SOURCE = "the Slurm step"
+_HOSTS, _TASKS = "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
+_MOST_HOSTS = 1 << 16
+
+
+def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> Cluster | None:
+    """Returns the tasks of the step, with their addresses where these are needed; None outside of one. Raises
+    ConfigError for what cannot be read."""
+    if not environment.get("SLURM_STEP_NUM_TASKS"):
+        return None
+    rank, count = rank_and_count(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    if not needs_addresses:
+        return Cluster(("",) * count, rank, SLURM_SOURCE)
+    _check_distribution(environment.get("SLURM_DISTRIBUTION", ""))
+    hosts, tasks = host_names(environment.get(_HOSTS, "")), tasks_per_host(environment.get(_TASKS, ""))
+    if len(hosts) != len(tasks) or sum(tasks) != count:
+        raise ConfigError(
+            f"Slurm contradicts itself: {count} tasks (SLURM_STEP_NUM_TASKS), {sum(tasks)} on {len(tasks)}"
+            f" hosts ({_TASKS}), {len(hosts)} hosts ({_HOSTS}). Give --worker_hosts and --task_index."
+        )
+    is_cyclic = environment.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
+    places = _in_turns(tasks) if is_cyclic else _one_by_one(tasks)
+    if environment.get("SLURM_NODEID") and places[rank] != number(environment, "SLURM_NODEID"):
+        raise ConfigError(
+            f"Task {rank} of the Slurm step is on host {environment['SLURM_NODEID'][:9]}, expected"
+            f" {places[rank]}. Start it with srun --distribution=block, or give --coordinator_address."
+        )
+    job = ".".join(environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+    port = port_of_job(environment, f"slurm {job}")
+    return Cluster(addresses((hosts[place] for place in places), port, _HOSTS), rank, SLURM_SOURCE)
+
+
+def _check_distribution(distribution: str) -> None:
+    """Raises ConfigError, in every task, where the hosts of the tasks do not follow from the lists."""
+    name = distribution.partition(":")[0].partition("=")[0].partition(",")[0]
+    if name in ("plane", "arbitrary"):
+        raise ConfigError(
+            f"SLURM_DISTRIBUTION={distribution[:30]} does not say on which host a task is. Start it with srun"
+            " --distribution=block or cyclic, or give --coordinator_address."
+        )
+
+
+def host_names(text: str) -> list[str]:
+    """Returns the names that a list of Slurm's stands for: `a[01-03,7],b` is a01, a02, a03, a7 and b.
+
+    Raises:
+      ConfigError: for what is no such list.
+    """
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    names = [name for part in parts for name in itertools.islice(_names_of(part), _MOST_HOSTS)]
+    if not names or ",".join(parts) != text:
+        raise ConfigError(f"{_HOSTS}={text[:100]!r} is not a list such as node[01-03,7],other.")
+    return names
+
+
+def _names_of(part: str):
+    pieces = re.split(r"\[([^\]]*)\]", part)  # text, numbers, text, numbers, ..., text
+    choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+    return map("".join, itertools.product(*choices))
+
+
+def _numbers(text: str) -> list[str]:
+    """Returns the numbers of `01-03,7` with their leading zeros."""
+    found: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if not match or int(match[2] or match[1]) - int(match[1]) not in range(_MOST_HOSTS):
+            raise ConfigError(f"{_HOSTS}: [{text[:100]}] are no numbers such as [01-03,7].")
+        first, last = match[1], match[2] or match[1]
+        found += [str(value).zfill(len(first)) for value in range(int(first), int(last) + 1)]
+    return found
+
+
+def tasks_per_host(text: str) -> list[int]:
+    """Returns the tasks of each host: `2(x3),1` is 2, 2, 2 and 1. Raises ConfigError for what is no such
+    list."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,5})\))?", part)
+        if not match:
+            raise ConfigError(f"{_TASKS}={text[:100]!r} is not a list such as 2(x3),1.")
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
+
+
+def _one_by_one(tasks: list[int]) -> list[int]:
+    """Returns the host of every task where a host is filled before the next one."""
+    return [host for host, count in enumerate(tasks) for _ in range(count)]
+
+
+def _in_turns(tasks: list[int]) -> list[int]:
+    """Returns the host of every task where hosts get one after the other in turn."""
+    return [host for turn in range(max(tasks)) for host, count in enumerate(tasks) if turn < count]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# mpirun and poprun
+#
+# Open MPI tells each of them OMPI_COMM_WORLD_RANK and _SIZE, MPICH and Intel MPI tell PMI_RANK and
+# PMI_SIZE; poprun starts Open MPI's and adds POPDIST_*. None tells where the others are. Source:
+# https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
+
+
+# {the variable with the count: (with the rank, with the count on this host)}
+_VARIABLES = {
+    "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "PMI_SIZE": ("PMI_RANK", "MPI_LOCALNRANKS"),
+}
+_JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")  # of Open MPI; others: their common parent
+
+
+def read_mpi(environment: Mapping[str, str]) -> Cluster | None:
+    """Returns the processes of MPI's world; None where it has started none. Their addresses are known where
+    all are on this host. Raises ConfigError for what contradicts itself."""
+    count_name = next((name for name in _VARIABLES if environment.get(name)), None)
+    if count_name is None:
+        return None
+    rank_name, local_name = _VARIABLES[count_name]
+    if (
+        count_name == "PMI_SIZE"
+        and environment.get("SLURM_STEP_NUM_TASKS")
+        and not environment.get(local_name)
+    ):
+        return None  # these are Slurm's own, of srun --mpi=pmi2
+    rank, count = rank_and_count(environment, rank_name, count_name)
+    if environment.get("PMIX_RANK") and number(environment, "PMIX_RANK") != rank:
+        raise ConfigError(
+            f"MPI contradicts itself: {rank_name}={rank}, PMIX_RANK={environment['PMIX_RANK'][:9]}. Start the"
+            " command anew, not from within another process of MPI's."
+        )
+    source = _check_poprun(environment, rank, count)
+    if count > 1 and (not environment.get(local_name) or number(environment, local_name) != count):
+        return Cluster(("",) * count, rank, source)
+    job = " ".join(environment.get(name, "") for name in _JOB_NAMES).strip() or str(os.getppid())
+    port = port_of_job(environment, f"mpi {job}")
+    return Cluster(addresses(["localhost"] * count, port, source), rank, source)
+
+
+def _check_poprun(environment: Mapping[str, str], rank: int, count: int) -> str:
+    """Returns the launcher of the processes. Raises ConfigError where poprun contradicts MPI."""
+    if not environment.get("POPDIST_NUM_TOTAL_REPLICAS"):
+        return "mpirun"
+    names = [
+        f"POPDIST_{name}" for name in ("NUM_LOCAL_REPLICAS", "NUM_TOTAL_REPLICAS", "REPLICA_INDEX_OFFSET")
+    ]
+    local, total, offset = (number(environment, name) for name in names)
+    if local * count != total or local * rank != offset:
+        raise ConfigError(
+            f"poprun and MPI contradict each other: rank {rank} of {count}, but POPDIST_* says that"
+            f" {local} of {total} replicas are here, from {offset} on. Start all with one poprun."
+        )
+    return "poprun"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Kubernetes
+#
+# Kubernetes gives each pod its number, JOB_COMPLETION_INDEX, and its name, <job>-<number>. The manifest
+# says how many there are (BERT_WORKERS) and the name of the service under which pods find each other
+# (BERT_SERVICE). Source: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
+
+
+KUBERNETES_SOURCE = "the Kubernetes job"
+_DEFAULT_PORT = 2222  # every pod has an address of its own
+
+
+def read_kubernetes(environment: Mapping[str, str], needs_addresses: bool = True) -> Cluster | None:
+    """Returns the pods of the job, with their addresses where these are needed; None where the manifest does
+    not say how many workers there are. Raises ConfigError for what is missing or contradicts itself."""
+    if not environment.get("BERT_WORKERS"):
+        return None
+    rank, count = rank_and_count(environment, "JOB_COMPLETION_INDEX", "BERT_WORKERS")
+    if not needs_addresses:
+        return Cluster(("",) * count, rank, KUBERNETES_SOURCE)
+    port = port_of_job(environment, "", _DEFAULT_PORT)
+    if count == 1:
+        return Cluster(addresses(["localhost"], port, KUBERNETES_SOURCE), 0, KUBERNETES_SOURCE)
+    name, service = environment.get("HOSTNAME", ""), environment.get("BERT_SERVICE", "")
+    if not service:
+        raise ConfigError(
+            f"BERT_WORKERS={count} in the environment needs BERT_SERVICE, the name of the headless service"
+            " under which the pods find each other. Set it in the manifest."
+        )
+    if not name.endswith(f"-{rank}"):
+        raise ConfigError(
+            f"HOSTNAME={name[:60]!r} is not JOB-{rank}, the name of pod {rank} of an Indexed Job"
+            " (JOB_COMPLETION_INDEX), from which the names of the others follow. Drop hostNetwork, or give"
+            " --coordinator_address."
+        )
+    job = name[: -len(f"-{rank}")]
+    return Cluster(
+        addresses((f"{job}-{index}.{service}" for index in range(count)), port, KUBERNETES_SOURCE),
+        rank,
+        KUBERNETES_SOURCE,
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The launcher that counts
+
+
+_WITH_ADDRESSES = (WORKER_FLAGS_SOURCE, TF_CONFIG_SOURCE)  # of people's choice
+
+
+class Asked(Protocol):
+    """The settings that name processes, see `official.config.settings.devices`."""
+
+    @property
+    def worker_hosts(self) -> str | None: ...
+
+    @property
+    def task_index(self) -> int | None: ...
+
+    @property
+    def coordinator_address(self) -> str | None: ...
+
+
+def read_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> Cluster:
+    """Returns the processes of a run, as the flags, TF_CONFIG, Kubernetes, Slurm or MPI name them.
+
+    Raises:
+      ConfigError: where nobody names them, they are not in the right form, or two contradict each other.
+    """
+    cluster = find_cluster(asked, environment)
+    if cluster is None:
+        raise ConfigError(
+            "distribution_strategy=multi_worker_mirrored needs --worker_hosts and --task_index, TF_CONFIG in"
+            " the environment, or to be started by bert launch, srun, mpirun or an Indexed Job of Kubernetes"
+            " with BERT_WORKERS."
+        )
+    if "" in cluster.hosts[:1]:
+        raise ConfigError(
+            f"{cluster.source} has started {len(cluster.hosts)} processes on several hosts and does not say"
+            f" which. Give all of them --coordinator_address=HOST:PORT, of the host of rank 0."
+        )
+    return cluster
+
+
+def find_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> Cluster | None:
+    """Returns the processes of a run, perhaps without addresses; None where nobody names any. Raises
+    ConfigError as `read_cluster` does."""
+    needs_addresses = asked.coordinator_address is None
+    readers: list[Callable[[], Cluster | None]] = [
+        lambda: read_worker_flags(asked.worker_hosts, asked.task_index),
+        lambda: read_tf_config(environment),
+        lambda: read_kubernetes(environment, needs_addresses),
+        # What mpirun has started may be below a step of Slurm's, whose tasks are then mpirun's daemons.
+        lambda: read_mpi(environment) or read_slurm(environment, needs_addresses),
+    ]
+    found: list[Cluster] = []
+    for read in readers:
+        try:
+            cluster = read()
+        except ConfigError:
+            if not any(each.source in _WITH_ADDRESSES for each in found):
+                raise
+            continue  # people's own choice is the way out of what cannot be read
+        found += [cluster] if cluster else []
+    # Inside of what is one process for a scheduler, another launcher may start several.
+    found = [each for each in found if len(each.hosts) > 1 or each.source in _WITH_ADDRESSES] or found
+    for other in found[1:]:
+        _check_agreement(found[0], other)
+    return _with_coordinator(found[0], asked.coordinator_address) if found else None
+
+
+def _check_agreement(first: Cluster, other: Cluster) -> None:
+    """Raises ConfigError where two say something else."""
+    same_place = (first.rank, len(first.hosts)) == (other.rank, len(other.hosts))
+    both_chosen = {first.source, other.source} <= set(_WITH_ADDRESSES)
+    if not same_place or both_chosen and first.hosts != other.hosts:
+        ours, theirs = (
+            f"rank {each.rank} of {len(each.hosts)}" + (f" ({each.hosts[0]}, ...)" if both_chosen else "")
+            for each in (first, other)
+        )
+        raise ConfigError(
+            f"{first.source} and {other.source} contradict each other: {ours}, and {theirs}. Keep one of"
+            " them, or correct it."
+        )
+
+
+def _with_coordinator(cluster: Cluster, address: str | None) -> Cluster:
+    """Returns processes of which the first is at an address and the others tell theirs when they meet."""
+    if address is None:
+        return cluster
+    checked_hosts([address], "coordinator_address")
+    if cluster.source not in _WITH_ADDRESSES:
+        hosts = (address, *[""] * (len(cluster.hosts) - 1))
+        return dataclasses.replace(cluster, hosts=hosts)
+    if address != cluster.hosts[0]:
+        raise ConfigError(
+            f"coordinator_address={address} and {cluster.source} contradict each other, whose first process"
+            f" is at {cluster.hosts[0]}. Drop --coordinator_address."
+        )
+    return cluster
+
+
+__all__ = ["Cluster", "find_cluster", "read_cluster"]

@@ -1,0 +1,382 @@
+"""Jobs that write a folder of files: locked while they run, resumed after an interruption, done once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from absl import logging
+
+from official.io import files, json_files, stores, writing
+from official.io.errors import ConfigError
+from official.io.stores import is_remote, store_of
+
+# -----------------------------------------------------------------------------------------------------------
+# Times of the rounds
+
+
+FILE_NAME = "speed.json"
+
+
+@dataclasses.dataclass
+class TimedRound:
+    """A round of tasks.
+
+    Attributes:
+      doing, items_name: words of its progress bar: "Tokenising", "documents".
+      engine: where its tasks ran.
+      workers: how many of them at the same time, at most.
+      secs: of the wall's clock.
+      bytes: of text, or of records, that were gone through: not those of tasks that were done before.
+      items: as many documents or examples.
+    """
+
+    doing: str
+    items_name: str
+    engine: str
+    workers: int
+    secs: float = 0.0
+    bytes: float = 0.0
+    items: float = 0.0
+
+
+_rounds: list[TimedRound] = []
+
+
+@contextlib.contextmanager
+def timed(found: TimedRound) -> Iterator[TimedRound]:
+    """Times its block, which sets `bytes` and `items`; a round that fails is not kept."""
+    start = time.monotonic()
+    yield found
+    found.secs = time.monotonic() - start
+    _rounds.append(found)
+
+
+def take_rounds() -> list[TimedRound]:
+    """Returns the rounds since the last call."""
+    taken, _rounds[:] = list(_rounds), []
+    return taken
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Lock
+#
+# A store has no locks that end with their process. So whoever holds this one writes it anew now and then;
+# one that has not been written for long is nobody's. Two jobs that begin in the same second may miss each
+# other: both look again a moment later, and the one that wrote first gives way.
+
+
+_BEAT_SECS = 15.0
+_DEAD_SECS = 90.0
+_LOOK_AGAIN_SECS = 1.0
+
+
+@contextlib.contextmanager
+def held(path: str, folder: str) -> Iterator[None]:
+    """Holds the lock for the block.
+
+    Args:
+      path: of the lock.
+      folder: what it guards, for messages.
+
+    Raises:
+      ConfigError: where another process holds it, or has taken it meanwhile.
+      OSError: where the store does not answer.
+    """
+    own = stores.new_tag()
+    _refuse(path, folder, own)
+    _write(path, own)
+    time.sleep(_LOOK_AGAIN_SECS)
+    _refuse(path, folder, own)
+    ended = threading.Event()
+    beating = threading.Thread(target=_beat, args=(path, own, ended), daemon=True)
+    beating.start()
+    try:
+        yield
+        _refuse(path, folder, own)
+    finally:
+        ended.set()
+        beating.join()
+        if _read(path).get("owner") == own:
+            with contextlib.suppress(OSError):
+                store_of(path).remove(path)
+
+
+def _beat(path: str, own: str, ended: threading.Event) -> None:
+    while not ended.wait(_BEAT_SECS):
+        with contextlib.suppress(OSError):
+            if _read(path).get("owner") in (own, None):
+                _write(path, own)
+
+
+def _refuse(path: str, folder: str, own: str) -> None:
+    """Raises ConfigError where somebody else, who is alive, holds the lock."""
+    found = _read(path)
+    owner = str(found.get("owner", own))
+    silent_secs = time.time() - found.get("seen_at", 0)
+    if owner == own or stores.is_dead(owner) or silent_secs > _DEAD_SECS:
+        return
+    raise ConfigError(
+        f"--output_dir={folder} is being written to by another process ({owner}, seen {silent_secs:.0f} s"
+        f" ago). Wait for it, or give another folder. One that was killed counts as alive for"
+        f" {_DEAD_SECS:.0f} s."
+    )
+
+
+def _write(path: str, own: str) -> None:
+    store_of(path).write(path, json.dumps({"owner": own, "seen_at": time.time()}).encode())
+
+
+def _read(path: str) -> dict:
+    """Returns the content of the lock; {} where there is none, or a damaged one."""
+    try:
+        with store_of(path).open(path) as file:
+            found = json.loads(file.read())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Finished jobs
+
+
+MANIFEST = "manifest.json"  # is written last, and says of which job it is
+SAMPLES = "samples.json"  # of what a job has made, for people
+
+
+def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:
+    """Writes the manifest of a job that is done, and returns it. `identity` is what makes it this job, JSON
+    values."""
+    manifest = {**manifest, "job": digest(identity)}
+    write_json(os.path.join(folder, MANIFEST), manifest)
+    return manifest
+
+
+@contextlib.contextmanager
+def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
+    """As `unfinished.folder_of`, and an OSError in the block becomes a ConfigError that names the folder."""
+    try:
+        with folder_of(output_dir, job, overwrite) as folder:
+            yield folder
+    except OSError as error:
+        raise ConfigError(
+            f"--output_dir={output_dir} cannot be written to: {error.strerror or error}. The same command"
+            " goes on with what is not done."
+        ) from None
+
+
+def may_be_finished(folder: str, overwrite: bool) -> bool:
+    """Tells whether a folder has the manifest of some finished job that is not to be replaced."""
+    return not overwrite and files.is_file(os.path.join(folder, MANIFEST))
+
+
+def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
+    """Returns the manifest where the same job is done; None where there is none, or it is to be replaced.
+    What a done one has left of its work folder is removed.
+
+    Raises:
+      ConfigError: where another job's files are there, or some are not there any more.
+    """
+    if not may_be_finished(folder, overwrite):
+        return None
+    try:
+        manifest = json_files.read_json(os.path.join(folder, MANIFEST))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} Give another --output_dir, or make the files anew with --overwrite."
+        ) from None
+    if manifest.get("job") == digest(identity) and are_there(folder, manifest.get("file_bytes", {})):
+        remove_left(folder)
+        return manifest
+    if "version" in manifest and manifest["version"] != identity.get("version"):
+        raise ConfigError(
+            f"--output_dir={folder} holds the files of another version of this program"
+            f" (version {manifest['version']} in {MANIFEST}, this one is {identity.get('version')}). Give"
+            " another --output_dir, or make them anew with --overwrite."
+        )
+    raise ConfigError(
+        f"--output_dir={folder} holds the files of an earlier run with other flags or input, or not all of"
+        f" them ({MANIFEST}, ..). Give another --output_dir, or replace them with --overwrite."
+    )
+
+
+def are_there(folder: str, sizes: dict[str, int]) -> bool:
+    """Tells whether a folder holds files of these names and sizes in bytes."""
+    try:
+        found = files.sizes(os.path.join(folder, name) for name in sizes)
+    except ConfigError:  # names the one that is not
+        return False
+    return found == list(sizes.values())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Unfinished jobs
+#
+# What a task has done is written with a digest: a file that is damaged counts as not there, and the task is
+# done again.
+
+
+_FOLDER = ".unfinished"
+_JOB = "job.json"
+_LOCK = "lock"
+_READERS = 16
+_READ_AT_ONCE = 1024  # what so many tasks have done
+
+
+@contextlib.contextmanager
+def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
+    """Holds the work folder of a job; it is removed when the body ends without an error.
+
+    Args:
+      output_dir: where the results go; the work folder is below it.
+      job: what makes it this job, JSON values; of objects in it, messages name the keys that differ. A folder
+        with the same job is gone on with.
+      overwrite: whether what another job left unfinished is thrown away.
+
+    Raises:
+      ConfigError: where another job was left unfinished, a job is at work, or the folder cannot be made.
+    """
+    folder = os.path.join(output_dir, _FOLDER)
+    with _locked(os.path.join(folder, _LOCK), output_dir):
+        earlier = read_done(os.path.join(folder, _JOB))
+        if earlier is not None and earlier == json.loads(json.dumps(job)):
+            logging.info("Going on with what is done already in %s.", folder)
+        else:
+            if earlier is not None and not overwrite:
+                raise ConfigError(
+                    f"--output_dir={output_dir} holds an unfinished job with another"
+                    f" {_differences(earlier, job)}. Give the same flags and input to go on with it, another"
+                    " --output_dir, or throw it away with --overwrite."
+                )
+            _clear(folder)
+            write_done(os.path.join(folder, _JOB), job)
+        yield folder
+        _remove(folder)
+
+
+@contextlib.contextmanager
+def _locked(path: str, output_dir: str) -> Iterator[None]:
+    """Makes the work folder and holds its lock. Raises ConfigError where that is impossible."""
+    if is_remote(path):
+        with held(path, output_dir):
+            yield
+        return
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = writing.open_lock(path)
+    except OSError as error:
+        raise ConfigError(f"--output_dir={output_dir}: {error.strerror or error}.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(
+                f"--output_dir={output_dir} is being written to by another process. Wait for it, or give"
+                " another folder."
+            ) from None
+        yield
+
+
+def _differences(earlier: dict, job: dict) -> str:
+    names = sorted(name for name in {*earlier, *job} if earlier.get(name) != job.get(name))
+    return ", ".join(name + _different_keys(earlier.get(name), job.get(name)) for name in names)
+
+
+def _different_keys(earlier, value) -> str:
+    if not isinstance(earlier, dict) or not isinstance(value, dict):
+        return ""
+    keys = sorted(key for key in {*earlier, *value} if earlier.get(key) != value.get(key))
+    return f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
+
+
+def remove_left(output_dir: str) -> None:
+    """Removes the work folder of a finished job that was killed while it removed it."""
+    folder = os.path.join(output_dir, _FOLDER)
+    lock = os.path.join(folder, _LOCK)
+    with contextlib.suppress(ConfigError, OSError):  # somebody else removes it, or nobody may
+        if store_of(folder).exists(folder if is_remote(folder) else lock):
+            with _locked(lock, output_dir):
+                _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Removes the work folder; on this machine the lock goes last, so that nobody takes it meanwhile."""
+    if not is_remote(folder):
+        _clear(folder)
+    store_of(folder).remove_folder(folder)
+
+
+def _clear(folder: str) -> None:
+    store = store_of(folder)
+    for name in store.names_in(folder):
+        path = os.path.join(folder, name)
+        if name == _LOCK:
+            continue
+        if store.is_folder(path) and not os.path.islink(path):
+            store.remove_folder(path)
+        else:
+            store.remove(path)
+
+
+def read_done(path: str) -> dict | None:
+    """Returns the values that `write_done` wrote; None where there is no such file or it is damaged."""
+    try:
+        found = json_files.read_json(path)
+    except ConfigError:
+        return None
+    text = found.get("done")
+    is_whole = isinstance(text, str) and found.get("digest") == digest(text)
+    return json_files.parse_json(text, path) if is_whole else None
+
+
+def read_what_is_done(path: str) -> dict:
+    """As `read_done`, of a task that has just been run. Raises OSError where what it wrote is gone."""
+    found = read_done(path)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return found
+
+
+def read_all_done(paths: Iterable[str]) -> list[dict]:
+    """As `read_what_is_done`, of many tasks; several at a time where a store takes its time for each."""
+    paths = list(paths)
+    if not any(map(is_remote, paths[:1])):
+        return list(map(read_what_is_done, paths))
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(read_what_is_done, paths))
+
+
+def each_done(paths: Iterable[str]) -> Iterator[dict]:
+    """Yields what `read_all_done` returns; some of it is in memory at a time."""
+    left = iter(paths)
+    while some := list(itertools.islice(left, _READ_AT_ONCE)):
+        yield from read_all_done(some)
+
+
+def write_done(path: str, values: dict, durable: bool = False) -> None:
+    """Writes what a task has done, after all its other files. It is not waited for: where the power of the
+    machine takes it along, the task is done again. It has to be `durable` where that is impossible because
+    what the task has read is removed."""
+    text = json.dumps(values)  # a text: encoded once, without line breaks, also the counts of very many files
+    write_json(path, {"done": text, "digest": digest(text)}, durable=durable)
+
+
+def digest(values) -> str:
+    """Returns a digest of JSON values."""
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def write_json(path: str, values: dict, durable: bool = True, sync_folder: bool = True) -> None:
+    """Writes JSON; `durable` and `sync_folder` as of `writing.publish`."""
+    writing.replace_file(path, json.dumps(values, indent=2) + "\n", durable, sync_folder)

@@ -1,0 +1,430 @@
+"""Resuming: result, settings, layout and data files of earlier processes of a run, and its assets."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import tensorflow as tf
+from absl import logging
+
+from official import config as config_lib
+from official.checkpoint.manager import CheckpointManager
+from official.config.model import contradictions
+from official.config.setting import LENGTH
+from official.config.table import Config
+from official.data import pipeline
+from official.data.pipeline import TrainingOrder
+from official.distribution.batch_plan import BatchPlan, Layout, Share, shares
+from official.io import files, json_files, writing
+from official.io.errors import ConfigError
+from official.io.json_files import parse_json
+from official.io.writing import replace_file
+from official.optimization.train_state import TrainState
+from official.reporting import result as result_lib
+from official.reporting.metrics import OPEN_STEPS, read_metrics
+from official.reporting.result import TrainResult, read_result
+from official.training import run_lock
+from official.training.task import Task, is_scored
+
+# -----------------------------------------------------------------------------------------------------------
+# Previous run
+
+
+class Earlier:
+    """The result, settings and metrics of a run's folder, read before this process writes to it."""
+
+    def __init__(self, model_dir: str):
+        self.result = read_result(model_dir)
+        self.record = run_lock.read_record(model_dir)
+        self._metrics = read_metrics(model_dir)
+        self._settings = self.record.settings
+
+    def evaluates_like(self, config: Config) -> bool:
+        """Tells whether the earlier evaluations used the same set and settings as this run's."""
+        return bool(self._settings) and all(
+            self.record.has(name, config[name])
+            for name, field in config_lib.FIELDS.items()
+            if field.changes_evaluation(config)
+        )
+
+    def check(self, asked: Config, config: Config) -> None:
+        """Checks that the training asked for continues the run in the folder, and has steps left.
+
+        Args:
+          asked: the configuration that was asked for.
+          config: the configuration completed from devices and data.
+
+        Raises:
+          ConfigError: where the folder has another run, or no step is left.
+        """
+        if config.do_train:
+            self.record.check(asked)
+            self.record.check_steps(asked, config_lib.train_steps(config))
+
+    def tell_changes(self, asked: Config) -> None:
+        """Logs the settings changed since the run was started: a warning for those that affect the
+        weights."""
+        changes = self.record.changes(asked)
+        others = changes.pop("")
+        trained = [change for found in changes.values() for change in found]
+        if trained:
+            logging.warning("Changed since this run was started: %s", ", ".join(trained))
+        if others:
+            logging.info("Also changed, and of no effect on what is trained: %s", ", ".join(others))
+
+    def check_model(self, config: Config) -> None:
+        """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
+        activation or epsilon."""
+        saved = self._settings.get("model")
+        other = contradictions(config.model, saved) if isinstance(saved, dict) else []
+        if other:
+            raise ConfigError(
+                f"the run in --model_dir={config.model_dir} {'; it '.join(other)}. Give the config.json there"
+                " as --config in place of --bert_config_file, or change --model_dir."
+            )
+
+    def evaluations(self, last_step: int) -> dict[int, dict]:
+        """Returns {step: values} of the earlier evaluations up to `last_step`."""
+        return {
+            line["step"]: line
+            for line in self._metrics
+            if line["split"] == "eval" and line["step"] <= last_step
+        }
+
+    def skipped_steps(self, last_step: int) -> int:
+        """Returns the number of updates up to `last_step` that loss scaling skipped, in whole intervals: an
+        interval that was cut keeps its own count when it is resumed."""
+        return sum(
+            line.get("skipped_steps") or 0
+            for line in self._metrics
+            if line["split"] == "train" and line["step"] <= last_step and OPEN_STEPS not in line
+        )
+
+    def baseline(self) -> tuple[str, float] | None:
+        """Returns the constant prediction and its score (the baseline) from the result; None without them."""
+        prediction, score = (self.result.get(f"majority_{name}") for name in ("prediction", "accuracy"))
+        return None if prediction is None or score is None else (prediction, score)
+
+    def complete(self, result: TrainResult, first_step: int) -> None:
+        """Adds the earlier processes' share to the result of this process, which resumed at `first_step`:
+        skipped steps and, where nothing was trained, throughput and wall time."""
+        result.skipped_steps += self.skipped_steps(first_step)
+        if result.step == first_step == self.result.get("step"):  # nothing was trained: the speed is theirs
+            result.sequences_per_sec = self.result.get("sequences_per_sec")
+            result.wall_secs = self.result.get("wall_secs")
+
+
+def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
+    """Decides from the run in the folder what is left to do, before anything is built.
+
+    Returns:
+      (the configuration of the work left, which for a finished run may be an evaluation without training; the
+      finished run's result where no work is left, else None).
+
+    Raises:
+      ConfigError: where the run is another one, or is over and was trained otherwise.
+    """
+    if not config.do_train:
+        return config, None
+    try:
+        earlier = Earlier(config.model_dir)
+    except OSError:  # told where the folder is locked
+        return config, None
+    record, result = earlier.record, earlier.result
+    record.check(config)
+    if not (record.is_over and result) or record.changes(config)[LENGTH]:
+        return config, None
+    same = earlier.evaluates_like(config)
+    evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
+    predict = config.do_predict and not (same and result.get("predictions"))
+    if evaluate or predict:
+        logging.info("The run in %s is over: its weights are evaluated, and not trained", config.model_dir)
+        return config_lib.replaced(config, do_train=False), None
+    over = result_lib.from_dict(result)
+    over.reason += ". The run is over, and nothing in its folder was changed"
+    over.signal = None  # which was for the process of then
+    return config, over
+
+
+def restore(
+    config: Config,
+    manager: CheckpointManager,
+    state: TrainState,
+    earlier: Earlier,
+    task: Task,
+    initialize: Callable[[str], list[str]],
+) -> tuple[str, list[str]]:
+    """Sets the state: own newest (without training: best) checkpoint > init_checkpoint > fresh.
+
+    Args:
+      config, manager, state, task: of the run.
+      earlier: result, metrics and settings of earlier processes.
+      initialize: path -> names; sets the model's variables from a checkpoint, and returns the names of those
+        that the checkpoint lacks.
+
+    Returns:
+      (path of the checkpoint that was restored, empty without one; names of the head's fresh variables).
+
+    Raises:
+      ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
+    """
+    best = earlier.result.get("best_step") if is_scored(task) and not config.do_train else None
+    prefix = best is not None and manager.restore(best) or manager.restore_newest()
+    if prefix:
+        earlier.check_model(config)
+        if state.loss_scale:
+            state.loss_scale.go_on(state.step)
+        logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
+        return prefix, earlier.result.get("fresh_variables", [])
+    if config.init_checkpoint:
+        fresh = initialize(config.init_checkpoint)
+        if fresh and is_scored(task) and not config.do_train:
+            raise ConfigError(
+                f"--init_checkpoint={config.init_checkpoint} has no {', '.join(fresh)}: it was not"
+                " fine-tuned for this task. Give a checkpoint that was, or --do_train."
+            )
+        return config.init_checkpoint, fresh
+    only_timed = config.predict_epochs and config.generated_data
+    if not config.do_train and not only_timed:
+        raise ConfigError(
+            f"do_train=false, but --model_dir={config.model_dir} has no checkpoint to evaluate. Change"
+            " --model_dir, or give --init_checkpoint."
+        )
+    end = "; what they predict of generated data means nothing" if only_timed else ""
+    logging.info("Fresh weights from seed %d%s", config.seed, end)
+    return "", []
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Assets of a run
+
+
+_FLAGS = {"vocab.txt": "vocab_file", "tokenizer_config.json": "do_lower_case", "labels.json": "glue_task"}
+
+
+def missing(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
+    """Returns the part of {name: content} that a run's folder lacks.
+
+    Raises:
+      ConfigError: where a file is there with other content: the weights there belong to another vocabulary,
+        or other labels.
+    """
+    found = {name: b"".join(writing.read_lines(os.path.join(model_dir, name))) for name in wanted}
+    for name, content in found.items():
+        if content and not _says_the_same(name, content, wanted[name]):
+            flag = _FLAGS[name]
+            raise ConfigError(
+                f"--{flag} is not that of the run in --model_dir={model_dir}, which keeps its own in {name}."
+                f" Change --{flag}, or give another --model_dir; where there is no run, remove {name}."
+            )
+    return {name: wanted[name] for name, content in found.items() if not content}
+
+
+def write_assets(model_dir: str, contents: dict[str, bytes]) -> None:
+    """Writes files, each whole or not at all. Raises OSError."""
+    for name, content in contents.items():
+        writing.replace_file(os.path.join(model_dir, name), content)
+
+
+def write_settings(config: Config, command: list[str]) -> None:
+    """Writes the settings asked for and the command line. An evaluation leaves the settings of the run
+    alone."""
+    path = os.path.join(config.model_dir, "config.json")
+    if config.do_train or not tf.io.gfile.exists(path):
+        writing.replace_file(path, config_lib.to_json(config))
+        writing.replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
+
+
+def _says_the_same(name: str, there: bytes, wanted: bytes) -> bool:
+    """Compares text byte by byte, and JSON by the keys that both have: another version may write more."""
+    if not name.endswith(".json"):
+        return there == wanted
+    old, new = parse_json(there, name), parse_json(wanted, name)
+    return all(old[key] == new[key] for key in old.keys() & new.keys())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Layout
+
+
+LAYOUT_FILE = "layout.json"
+
+
+def read(model_dir: str) -> Layout | None:
+    """Returns the saved layout of the run that continues in a folder; None without a checkpoint or a saved
+    layout.
+
+    Raises:
+      ConfigError: for a damaged file.
+    """
+    path = os.path.join(model_dir, LAYOUT_FILE)
+    if not tf.io.gfile.exists(path) or not CheckpointManager(model_dir, {}, 1).steps():
+        return None
+    values = json_files.read_json(path)
+    names = [field.name for field in dataclasses.fields(Layout)]
+    layout = Layout(**{name: json_files.expect(values, name, int, path) for name in names})
+    if min(dataclasses.astuple(layout)) < 1 or layout.train_batch_size % layout.micro_batches:
+        raise ConfigError(
+            f"{path}: {layout.describe()} cannot share {layout.train_batch_size} rows. Remove it."
+        )
+    return layout
+
+
+def write_layout(model_dir: str, layout: Layout) -> None:
+    """Saves the layout of a run. Raises OSError."""
+    replace_file(os.path.join(model_dir, LAYOUT_FILE), json.dumps(dataclasses.asdict(layout)) + "\n")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Resharding
+
+
+def host_dataset(
+    task: Task, plan: BatchPlan, layout: Layout, order: TrainingOrder, context: tf.distribute.InputContext
+) -> tf.data.Dataset:
+    """Returns the batches of one host, one per replica, from the rows of its micro batches of the layout.
+
+    A host reads only the files of the workers whose micro batches it computes. Where several hosts share the
+    micro batches of one worker, each reads all of that worker's files and drops the rows of the others.
+    """
+    host, hosts = context.input_pipeline_id, context.num_input_pipelines
+    own = dataclasses.replace(order, num_hosts=layout.workers, reader=host)
+    parts = [_part(task, layout, own, share) for share in shares(layout, host, hosts)]
+    steps = parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(_joined)
+    batches = pipeline.rebatched(steps, plan.replica_batch_size, drop_remainder=True)
+    return pipeline.fixed(batches.prefetch(pipeline.CALLS))
+
+
+def _part(task: Task, layout: Layout, order: TrainingOrder, share: Share) -> tf.data.Dataset:
+    """Returns the rows of a share of one worker's micro batches in the layout, one element per step."""
+    rows = layout.train_batch_size
+    own = dataclasses.replace(order, host=share.worker)
+    batches = task.train_dataset(rows, rows // layout.num_replicas, own)
+    steps = pipeline.rebatched(batches, rows // layout.workers, drop_remainder=True)
+    micro = rows // layout.micro_batches
+    first, last = share.first * micro, share.last * micro
+    return steps.map(lambda step: {name: value[first:last] for name, value in step.items()})
+
+
+def _joined(*parts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    return {name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Data files
+#
+# For each file its size and a digest of some of its bytes are kept, so that terabytes are compared in
+# seconds. The order of the files counts, their folders do not.
+
+
+DATA_FILE = "data_files.json"
+_WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
+_SAMPLE_BYTES = 1 << 16  # of others: at the beginning, in the middle and at the end
+_READERS = 16
+Notes = dict  # {split: list of its DataFiles}, in the order in which they are read
+
+
+class DataFile(NamedTuple):
+    """Name, size and digest of a data file."""
+
+    name: str
+    bytes: int
+    digest: str
+
+    def describe(self) -> str:
+        return f"{self.name} ({self.bytes:,} bytes, {self.digest[:8]})"
+
+
+def note(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
+    """Saves the data files, {split: paths}, that a run begins with. Raises OSError."""
+    _write(model_dir, {split: _look_at(paths) for split, paths in data_files.items()}, False)
+
+
+def have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
+    """Tells whether a resumed run has, or once had, other data than it began with, and saves the present
+    ones.
+
+    Args:
+      config: configuration of the run.
+      data_files: {split: paths}.
+
+    Raises:
+      ConfigError: with --deterministic, where the data differ now; for a damaged file.
+    """
+    noted, changed = _read(config.model_dir)
+    found: Notes = {split: _look_at(paths) for split, paths in data_files.items()}
+    told = {split: _difference(found[split], noted[split]) for split in found if split in noted}
+    differences = [f"{split}: {difference}" for split, difference in told.items() if difference]
+    if differences and config.deterministic:
+        raise ConfigError(
+            f"--model_dir={config.model_dir} was begun with other data; {differences[0]}. Give the same"
+            " files, drop --deterministic, or give another --model_dir."
+        )
+    if differences:
+        logging.warning("The data are not those that this run began with; %s", "; ".join(differences))
+    _write(config.model_dir, {**noted, **found}, changed or bool(differences))
+    return changed or bool(differences)
+
+
+def _write(model_dir: str, notes: Notes, changed: bool) -> None:
+    values = {"changed": changed, "files": {split: list(map(list, own)) for split, own in notes.items()}}
+    replace_file(os.path.join(model_dir, DATA_FILE), json.dumps(values) + "\n")
+
+
+def _read(model_dir: str) -> tuple[Notes, bool]:
+    """Returns ({split: data files}, whether they changed earlier), as saved by `_write`; empty where an older
+    version began the run."""
+    path = os.path.join(model_dir, DATA_FILE)
+    if not files.is_file(path):
+        return {}, False
+    values = json_files.read_json(path)
+    try:
+        notes = {split: [DataFile(*own) for own in some] for split, some in values["files"].items()}
+        return notes, bool(values["changed"])
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(f"{path} is damaged. Restore or remove it.") from None
+
+
+def _look_at(paths: list[str]) -> list[DataFile]:
+    sizes = files.sizes(paths)
+    with ThreadPoolExecutor(_READERS) as readers:
+        digests = readers.map(_digest, paths, sizes)
+        names = map(os.path.basename, paths)
+        return [DataFile(*about) for about in zip(names, sizes, digests)]
+
+
+def _digest(path: str, size: int) -> str:
+    """Returns a digest of a small file, or of the beginning, middle and end of a large one."""
+    places = (0, size // 2, size - _SAMPLE_BYTES) if size > _WHOLE_BYTES else (0,)
+    length = _SAMPLE_BYTES if len(places) > 1 else size
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with files.naming(path), files.reading_parts(path) as read:
+            for place in places:
+                digest.update(read(place, length))
+    except ConfigError:
+        raise
+    except ValueError as error:  # it ends before
+        raise ConfigError(f"{path} was changed while it was read ({error}).") from None
+    return digest.hexdigest()
+
+
+def _difference(ours: list[DataFile], noted: list[DataFile]) -> str | None:
+    """Returns a description of the first difference between the files of a split and the saved ones; None
+    where they are equal."""
+    if [own[1:] for own in ours] == [own[1:] for own in noted]:
+        return None
+    if len(ours) != len(noted):
+        names, earlier = ({own.name for own in some} for some in (ours, noted))
+        told = [f"{name} is new" for name in sorted(names - earlier)]
+        told += [f"{name} is missing" for name in sorted(earlier - names)]
+        return f"{len(ours):,} files, there were {len(noted):,}" + (f" ({told[0]})" if told else "")
+    own, before = next((own, before) for own, before in zip(ours, noted) if own[1:] != before[1:])
+    return f"{own.describe()} in place of {before.describe()}"
