@@ -212,8 +212,10 @@ def words(arguments: list[str]) -> list[str]:
 
 def as_typed() -> str:
     """Returns this process's command line as typed in the repository."""
-    is_script = program().endswith(".py")
-    first = ["python", f"scripts/{program()}"] if is_script else program().split()
+    first = program().split()
+    if program().endswith(".py"):
+        folder = os.path.basename(os.path.dirname(os.path.abspath(sys.argv[0])))
+        first = ["python", f"{folder if folder == 'benchmarks' else 'scripts'}/{program()}"]
     return shlex.join([*first, *sys.argv[1:]])
 
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from official.cli import command_line
 from official.io.errors import ConfigError
@@ -66,3 +66,20 @@ def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -
 def stem(path: str) -> str:
     """Returns the name of a file without folder and ending, which charts call a model by."""
     return os.path.splitext(os.path.basename(path))[0]
+
+
+def table(columns: Sequence[tuple[str, str, str]], rows: Iterable[dict]) -> str:
+    """Returns rows as text: the first column is at the left, the others at the right.
+
+    Args:
+      columns: (title, key of a row, format of its value, such as ".3f") of each; a missing value is "-".
+      rows: the values.
+    """
+    cells = [[title for title, _, _ in columns]]
+    for row in rows:
+        values = (row.get(key) for _, key, _ in columns)
+        cells.append(["-" if v is None else format(v, how) for v, (_, _, how) in zip(values, columns)])
+    widths = [max(map(len, column)) + 2 for column in zip(*cells)]
+    return "\n".join(
+        line[0].ljust(widths[0]) + "".join(c.rjust(w) for c, w in zip(line[1:], widths[1:])) for line in cells
+    )

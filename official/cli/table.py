@@ -59,28 +59,7 @@ _ROWS = (
     Command("record", "official.cli.record", "keep the numbers and the picture of a finished run"),
     Command("benchmark run", "official.cli.benchmark.run", "the benchmarks of a YAML file"),
     Command("benchmark step", "official.cli.benchmark.step", "the training step, beside bare products"),
-    Command("benchmark attention", "official.cli.benchmark.attention", "attention over packed rows"),
-    Command(
-        "benchmark packing", "official.cli.benchmark.packing", "rows that are packed, or without padding"
-    ),
-    Command("benchmark optimizer", "official.cli.benchmark.optimizer", "the update, beside bare memory"),
-    Command("benchmark scaling", "official.cli.benchmark.scaling", "two processes, beside what is predicted"),
-    Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
-    Command("benchmark data-scale", "official.cli.benchmark.data_scale", "making records of ever more text"),
-    Command("benchmark features", "official.cli.benchmark.features", "SQuAD's questions to windows"),
-    Command("benchmark start", "official.cli.benchmark.start", "a process up to its first answer"),
-    Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),
-    Command("benchmark peers", "official.cli.benchmark.peers", "the training step, beside other systems"),
-    Command("benchmark fine-tuning", "official.cli.benchmark.fine_tuning", "fine-tuning, beside the Trainer"),
-    Command("benchmark numerics", "official.cli.benchmark.numerics", "the losses of all types, over seeds"),
-    Command("benchmark scores", "official.cli.benchmark.scores", "fine-tuned models in every precision"),
-    Command(
-        "benchmark inference", "official.cli.benchmark.inference.command", "inference, beside Hugging Face"
-    ),
-    Command("benchmark serving", "official.cli.benchmark.serving.command", "the server under load"),
-    Command("benchmark exports", "official.cli.benchmark.exports", "size and accuracy of exports"),
-    Command("benchmark memory", "official.cli.benchmark.memory", "the memory of a step, beside the plan's"),
-    Command("benchmark profile", "official.cli.benchmark.profile", "where the time of a step goes"),
+    Command("benchmark inference", "official.cli.benchmark.inference", "throughput and latency of inference"),
     Command("completion", "official.cli.completion", "print completions for bash, zsh or fish"),
 )
 COMMANDS = {command.name: command for command in _ROWS}
@@ -89,6 +68,14 @@ GROUPS = {
     "evaluate": "score predictions",
     "benchmark": "measure",
 }
+# Benchmarks that are programs of a checkout.
+PROGRAMS = {
+    name: f"benchmarks/{name.replace('-', '_')}.py"
+    for name in (
+        "conversion data data-scale exports fine-tuning memory numerics optimizer packing peers scores"
+        " serving start"
+    ).split()
+} | {"features": "benchmarks/squad_features.py", "profile": "benchmarks/step_profile.py"}
 DEFAULTS = {"data": "create", "benchmark": "run"}  # what a group without a second word is
 
 
@@ -109,6 +96,8 @@ def find(arguments: list[str]) -> tuple[Command, list[str]]:
         return COMMANDS[f"{first} {second}"], arguments[2:]
     if first in DEFAULTS and (not second or second.startswith("-")):
         return COMMANDS[f"{first} {DEFAULTS[first]}"], arguments[1:]
+    if first == "benchmark" and second in PROGRAMS:
+        raise ConfigError(f"benchmark {second} is a program of a checkout: python {PROGRAMS[second]}.")
     names = members(first)
     problem = "" if not second else f" {arguments[1][:100]!r} is unknown{suggest(second, names)}:"
     raise ConfigError(f"{first}:{problem} give one of {', '.join(names)}. See bert {first} --help.")
