@@ -10,7 +10,7 @@ with what an interrupted one has left.
 import argparse
 import os
 
-from official.cli import command_line, engine_flags, outputs
+from official.cli import command_line, outputs
 from official.cli.data import card
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
@@ -33,7 +33,7 @@ def make_parser() -> command_line.Parser:
     add("--algorithm", choices=ALGORITHMS, help=algorithm)
     add("--max_sequences_per_pack", type=int, default=3, help="Sequences of a row, at most.")
     add("--random_seed", type=int, default=12345, help="Seed of the order of the rows and who shares one.")
-    engine_flags.add(parser, "records")
+    command_line.add_engine_flags(parser, "records")
     add("--num_shards", type=int, help="Output files. Unset: 8, more where there are many sequences.")
     add("--report", help="File for the numbers (JSON).")
     picture = "File for a picture of the lengths before and the rows after (.png, .svg, .pdf)."
@@ -118,7 +118,7 @@ def draw(numbers: dict, path: str) -> None:
 
 def main() -> None:
     flags = parse_flags()
-    engine_flags.configure_logging()
+    command_line.configure_logging()
     numbers = {"algorithm": flags.algorithm, **(plan_only if flags.histogram else pack)(flags)}
     print(describe(numbers))
     if flags.report:

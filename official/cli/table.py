@@ -30,7 +30,7 @@ class Command(NamedTuple):
 
 _ROWS = (
     Command("train", "official.cli.train", "pre-train, or fine-tune on SQuAD or GLUE"),
-    Command("plan", "official.cli.plan", "show what a run will be: batches, steps, FLOPs, memory"),
+    Command("plan", "official.cli.train", "show what a run will be: batches, steps, FLOPs, memory"),
     Command("launch", "official.cli.launch", "start the processes of a run, and again after a loss"),
     Command("vocab", "official.cli.vocab", "learn a WordPiece vocabulary from text"),
     Command("data create", "official.cli.data.create", "text to records of masked words and sentence pairs"),

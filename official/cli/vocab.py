@@ -11,7 +11,7 @@ import sys
 
 import tqdm
 
-from official.cli import command_line, outputs, text_flags
+from official.cli import command_line, outputs
 from official.data.text import read_counts
 from official.data.text.documents import ReadCounts, read_documents
 from official.data.word_pieces import vocabulary_building
@@ -25,7 +25,7 @@ _CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
-    text_flags.add_text_flags(parser)
+    command_line.add_text_flags(parser)
     add(
         "--output_file",
         required=True,

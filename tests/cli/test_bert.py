@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from official.cli import aliases, completion, configs, flags, main, table
+from official.cli import command_line, completion, configs, flags, main, table
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -156,9 +156,9 @@ def test_an_unknown_name_is_named_with_those_there_are():
 
 
 def test_other_spellings_become_ours(monkeypatch):
-    monkeypatch.setitem(aliases.NAMES, "micro_batch", "train_batch_size")
+    monkeypatch.setitem(command_line.NAMES, "micro_batch", "train_batch_size")
     given = ["--wandb-name=a-b", "--micro-batch=3", "--nodo-train", "-h", "x-y", "--", "--a-b"]
-    assert aliases.normalized(given) == [
+    assert command_line.normalized(given) == [
         "--wandb_name=a-b",
         "--train_batch_size=3",
         "--nodo_train",
@@ -170,8 +170,8 @@ def test_other_spellings_become_ours(monkeypatch):
 
 
 def test_an_alias_is_no_setting_and_stands_for_one():
-    assert not set(aliases.NAMES) & set(flags.config_lib.FIELDS)
-    assert set(aliases.NAMES.values()) <= set(flags.config_lib.FIELDS)
+    assert not set(command_line.NAMES) & set(flags.config_lib.FIELDS)
+    assert set(command_line.NAMES.values()) <= set(flags.config_lib.FIELDS)
 
 
 # ---------------------------------------------------------------------------------------------------------

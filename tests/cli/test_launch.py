@@ -102,10 +102,10 @@ def test_the_table_of_a_run_has_the_replicas_of_its_processes():
     ],
 )
 def test_replicas_of_a_process_are_its_gpus(command, expected):
-    from official.cli import launch_plan
+    from official.cli import launch
 
     flags, words = launch.parse_flags(["--topology", "--instances_per_host=2", "--", *command.split()])
-    assert launch_plan.topology_of(flags, words).replicas == 2 * expected
+    assert launch.topology_of(flags, words).replicas == 2 * expected
 
 
 def test_replicas_that_processes_cannot_share_are_refused(monkeypatch):

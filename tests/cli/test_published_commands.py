@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from official.cli import aliases, completion, configs, flags, foreign, table, train
+from official.cli import command_line, completion, configs, flags, foreign, table, train
 from official.config import FIELDS, ConfigError, process_rank, train_steps
 from tests.conftest import ROOT
 
@@ -415,7 +415,7 @@ def test_graphcores_options_on_the_page_are_taken():
     section = text.split("### Options over a configuration")[1].split("- **Batch.**")[0]
     left = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     names = [name.split()[0].replace("-", "_") for cell in left for name in re.findall(r"`([^`]+)`", cell)]
-    known = set(FIELDS) | set(aliases.NAMES) | foreign.options_of_theirs()
+    known = set(FIELDS) | set(command_line.NAMES) | foreign.options_of_theirs()
     assert len(names) > 45 and set(names) <= known
 
 

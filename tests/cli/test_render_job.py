@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from official.cli import flags, render_job, rendered_command
+from official.cli import flags, render_job
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 from tests.launching import kubernetes_schemas
@@ -98,7 +98,7 @@ def test_a_shipped_file_is_valid_and_none_of_its_fields_may_be_misspelt(path):
 def test_a_shipped_file_runs_a_command_that_bert_train_takes(path):
     (pod,) = pods(list(yaml.safe_load_all(path.read_text())))
     (command,) = commands(pod)
-    assert rendered_command.arguments(tuple(command)) is not None
+    assert render_job.arguments(tuple(command)) is not None
     name = {"ipujob_4": "ipujob", "ipujob_64": "ipujob"}.get(path.stem, path.stem)
     words = commented(path.read_text())
     assert words[words.index("--") + 1 :][:2] == ["bert", "train"] and f"--kind={name}" in words
@@ -311,8 +311,8 @@ def test_the_example_of_the_help_works(render):
 
 
 def test_a_script_counts_as_bert_train():
-    assert rendered_command.arguments(("python", "/workspace/train.py", "--a")) == ["--a"]
-    assert rendered_command.arguments(("python", "other.py")) is None
+    assert render_job.arguments(("python", "/workspace/train.py", "--a")) == ["--a"]
+    assert render_job.arguments(("python", "other.py")) is None
     assert pathlib.Path(ROOT / "scripts" / "render_job.py").exists()
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from official.cli import command_line, engine_flags, text_flags
+from official.cli import command_line
 from official.cli.data import card
 from official.io import engines
 from official.io.errors import ConfigError, counted
@@ -35,7 +35,7 @@ def make_parser() -> command_line.Parser:
     parser.also(_THEIR_NAMES)
     parser.lists.add("output_file")
     add = parser.add_argument
-    text_flags.add_text_flags(parser)
+    command_line.add_text_flags(parser)
     add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
     exactly = (
         "In place of --output_dir: exactly these files, comma-separated, and no manifest. As in Graphcore's"
@@ -50,7 +50,7 @@ def make_parser() -> command_line.Parser:
     command_line.add_lower_case_flag(parser)
     _add_example_flags(parser)
     _add_format_flags(parser)
-    engine_flags.add(parser, "records")
+    command_line.add_engine_flags(parser, "records")
     add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
     overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
     add("--overwrite", action="store_true", help=overwrite)
@@ -151,7 +151,7 @@ def main() -> None:
     given = parse_flags()
     engines.load_ahead(given, "official.data.pretraining.creation")
     flags = vars(given)
-    engine_flags.configure_logging()
+    command_line.configure_logging()
     files = (flags.pop("output_file") or "").split(",")
     if files != [""]:
         flags |= {"num_shards": len(files), "output_dir": f"{files[0]}.unfinished"}

@@ -9,7 +9,7 @@ import argparse
 import os
 from typing import Any
 
-from official.cli import command_line, engine_flags, outputs
+from official.cli import command_line, outputs
 from official.cli.data import card, spread
 from official.cli.data.vocabularies import find_vocabulary
 from official.io import engines
@@ -44,7 +44,7 @@ def make_parser() -> command_line.Parser:
         " seed each: show mean and spread of their shares."
     )
     add("--spread", action="store_true", help=several)
-    engine_flags.add(parser, "numbers")
+    command_line.add_engine_flags(parser, "numbers")
     add("--work_dir", help="With --engine=ray: a folder that all nodes see, for temporary files.")
     add("--overwrite", action="store_true", help="Replace --picture, --report and --report_page.")
     return parser
@@ -151,7 +151,7 @@ def report_of(summary: Any, shares: dict) -> dict:
 
 def main() -> None:
     flags = parse_flags()
-    engine_flags.configure_logging()
+    command_line.configure_logging()
     if flags.spread:
         show_spread(flags)
         return

@@ -8,7 +8,7 @@ between documents), manifest.json and report.html. On which side a document is d
 
 import argparse
 
-from official.cli import command_line, engine_flags, text_flags
+from official.cli import command_line
 from official.cli.data import card
 from official.io import engines
 
@@ -16,7 +16,7 @@ from official.io import engines
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
-    text_flags.add_text_flags(parser)
+    command_line.add_text_flags(parser)
     add("--output_dir", required=True, help="Folder for train/, eval/, manifest.json and report.html.")
     add(
         "--eval_share",
@@ -31,7 +31,7 @@ def make_parser() -> command_line.Parser:
         default="auto",
         help="As of create_pretraining_data.py.",
     )
-    engine_flags.add(parser, "files")
+    command_line.add_engine_flags(parser, "files")
     add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
     return parser
 
@@ -43,7 +43,7 @@ def parse_flags() -> argparse.Namespace:
 def main() -> None:
     flags = parse_flags()
     engines.load_ahead(flags, "official.data.text.preparation")
-    engine_flags.configure_logging()
+    command_line.configure_logging()
     from official.data.text import (
         preparation,  # after the flags are checked
         read_counts,
