@@ -1,4 +1,4 @@
-"""Command line of all commands: flags in one form, other people's spellings, errors in one line, exit code 2."""
+"""Command line of all commands: flags in one form, other people's spellings, bad input in one line."""
 
 from __future__ import annotations
 

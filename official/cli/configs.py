@@ -1,4 +1,4 @@
-"""Configurations of --config: shipped ones, in configs/ or official/configs of the wheel, and Python files."""
+"""Configurations of --config: the shipped ones, in the checkout or the wheel, and Python files."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _export(result: TrainResult, config: Config) -> None:
     result.json."""
     if not config.export_dir or not _is_first(config) or result.status in ("interrupted", "failed"):
         return
-    from official.cli.export import describe
+    from official.cli.checkpoints import describe_export
     from official.inference import source
     from official.reporting.result import note_export
     from official.serving import export
@@ -171,7 +171,7 @@ def _export(result: TrainResult, config: Config) -> None:
         return
 
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
-    logging.info(describe(written, "fp32"))
+    logging.info(describe_export(written, "fp32"))
     result.export = written.folder
     note_export(config.model_dir, written.folder)
 

@@ -31,7 +31,7 @@ def test_typed_questions_are_answered(tmp_path, monkeypatch, capsys, blocks):
     context.write_text("word7 word8 word9")
     monkeypatch.setattr(sys, "argv", ["bert ask", f"--checkpoint={checkpoint}", f"--context={context}"])
     monkeypatch.setattr(sys, "stdin", io.StringIO("word7 word8?\n\nword9?\n"))
-    ask.main()
+    ask.run_ask()
     answers = capsys.readouterr().out.splitlines()
     assert len(answers) == 2 and all(0 < float(answer.split()[-1]) <= 1 for answer in answers)
 

@@ -15,8 +15,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from official.cli.data import glue as download_glue_data
-from official.cli.evaluate import glue_submission as make_glue_submission
+from official.cli import glue as download_glue_data
+from official.cli import scores as make_glue_submission
 from official.data.glue import files as files_lib
 from official.data.glue.tasks import TASKS
 from official.io.errors import ConfigError

@@ -10,8 +10,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from official.cli import vocab
-from official.cli.data import create, prepare
+from official.cli import text as text_lib
 from official.data.text import documents, preparation, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.io.errors import ConfigError
@@ -91,8 +90,8 @@ def test_preparation_and_vocabularies_take_the_field(tmp_path):
     assert manifest["documents"] == 50 and manifest["flags"]["text_field"] == "a.b"
     with pytest.raises(ConfigError, match="has no field --text_field=text. Fields with text: a.b"):
         preparation.prepare(preparation.Job(path, str(tmp_path / "other")))
-    assert len(vocab.read_sentences(path, 1000, ReadCounts(), "a.b")) == 100
-    for command in (prepare, vocab, create):
+    assert len(text_lib.read_sentences(path, 1000, ReadCounts(), "a.b")) == 100
+    for command in (text_lib, text_lib, text_lib):
         parser = command.make_parser()
         assert parser.get_default("text_field") == "text"
 

@@ -1,9 +1,4 @@
-"""Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing fetched
-twice.
-
-  bert data glue --data_dir=data/glue --tasks=all
-  bert data glue --data_dir=data/glue --tasks=cola,mrpc
-"""
+"""`bert data glue`: GLUE's data, every file checked by its sha256, nothing fetched twice."""
 
 import argparse
 import dataclasses
@@ -83,7 +78,7 @@ MRPC_DEV_IDS = Source(
 )
 
 
-def make_parser() -> command_line.Parser:
+def glue_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     add = parser.add_argument
     add("--data_dir", required=True, help="Folder for the data; each task gets its own in it.")
@@ -92,8 +87,8 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
+def glue_flags() -> argparse.Namespace:
+    flags = glue_parser().parse()
     if flags.base_url.split("://")[0] not in ("https", "http", "file"):
         raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
     return flags
@@ -277,8 +272,8 @@ def describe_rows(data_dir: str, folder: str) -> str:
     return ", ".join(texts)
 
 
-def main() -> None:
-    flags = parse_flags()
+def run_glue() -> None:
+    flags = glue_flags()
     for folder in folders_of(flags.tasks):
         try:
             done = fetch(flags.base_url, flags.data_dir, folder)
