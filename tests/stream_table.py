@@ -80,7 +80,7 @@ def arguments(command: table.Command) -> list[str] | None:
     if command.name in _OWN:
         return _OWN[command.name]
     words, rest = [], []
-    for action in command.load().make_parser()._actions:
+    for action in command.parser()._actions:
         value = "{new}" if action.dest in _OUTPUTS else "{input}"
         if not action.option_strings:
             rest.append(value)

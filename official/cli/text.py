@@ -1,4 +1,4 @@
-"""`bert data create`, `prepare` and `corpus`, and `bert vocab`: text to records, clean text and vocabularies."""
+"""`bert data create`, `prepare`, `corpus` and `bert vocab`: records, clean text, vocabularies from text."""
 
 from __future__ import annotations
 

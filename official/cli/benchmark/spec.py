@@ -1,18 +1,168 @@
-"""Reads files of benchmarks, in the format of Graphcore's `examples_utils benchmark`: every name, kind of
-value and regular expression is checked before anything runs."""
+"""Files of benchmarks, in the format of Graphcore's `examples_utils benchmark`, and their checks."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import itertools
 import math
+import operator
 import os
 import re
+import string
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from official.cli.benchmark.specs import arithmetic, parameters
 from official.io.errors import ConfigError, suggest
 from official.io.json_files import is_of_kind, kind_of, read_yaml
+
+# -----------------------------------------------------------------------------------------------------------
+# Expressions of numbers, as `derived` metrics have them
+#
+# The published runner gives the text to Python's `eval`. Here it is parsed with `ast`, and only numbers, +
+# - * / // % **, brackets and the functions of `_FUNCTIONS` are computed: a file of benchmarks runs the
+# commands that it shows, and no other code.
+
+
+_LONGEST = 1000  # characters
+_OPERATIONS: dict[type, Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "abs": abs,
+    "float": float,
+    "int": lambda value: float(int(value)),
+    "max": max,
+    "min": min,
+    "round": lambda value, digits=0.0: round(value, int(digits)),
+}
+
+
+def evaluate(expression: str) -> float:
+    """Returns the value of an expression; all numbers are floats, so that none grows without bound.
+
+    Raises:
+      ValueError: where it is no arithmetic, or its value is no real number.
+      ArithmeticError: for a division by zero and the like.
+    """
+    if len(expression) > _LONGEST:
+        raise ValueError(f"it has {len(expression)} characters, expected {_LONGEST} at most")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+        value = _value(tree.body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError("it is no arithmetic") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(value, float):
+        raise ValueError(f"its value {value} is no real number")
+    return value
+
+
+def _value(node: ast.expr) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return float(node.value)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.Call) and not node.keywords and _function_name(node.func) in _FUNCTIONS:
+        return _FUNCTIONS[_function_name(node.func)](*map(_value, node.args))
+    raise ValueError(
+        f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
+    )
+
+
+def _function_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Parameters: a run for each combination or row, and their {places} in a text
+
+
+def expand(values: Any, source: str) -> list[dict[str, str]]:
+    """Returns {parameter: value} of every variant; [{}] without parameters.
+
+    Args:
+      values: {name: "1,2"}: every combination, the first parameter changing fastest;
+        [[names], [values], ...]: a variant a row; None.
+      source: begins the messages.
+
+    Raises:
+      ConfigError: for rows of other lengths than their head.
+    """
+    if values is None:
+        return [{}]
+    return _rows(values, source) if isinstance(values, list) else _combinations(values, source)
+
+
+def _combinations(values: dict[Any, Any], source: str) -> list[dict[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, (dict, list)) or value is None:
+            raise ConfigError(
+                f"{source}: parameters: {name} is {value!s:.40}, expected values with commas between them,"
+                ' such as "1,2".'
+            )
+    names = [str(name) for name in values]
+    choices = [str(value).split(",") for value in values.values()]
+    # As published: the parameter that is named first changes fastest.
+    return [dict(zip(names, row[::-1])) for row in itertools.product(*choices[::-1])]
+
+
+def _rows(rows: list[Any], source: str) -> list[dict[str, str]]:
+    if len(rows) < 2 or not all(isinstance(row, list) for row in rows):
+        raise ConfigError(f"{source}: parameters: expected a list of names, then lists of values.")
+    names = [str(name) for name in rows[0]]
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != len(names):
+            raise ConfigError(
+                f"{source}: parameters: row {number} has {len(row)} values, expected {len(names)}:"
+                f" {', '.join(names)}."
+            )
+    return [dict(zip(names, map(str, row))) for row in rows[1:]]
+
+
+def name_of(benchmark: str, values: dict[str, str]) -> str:
+    """Returns the name of a variant: <benchmark>_<parameter>_<value>..., parameters sorted."""
+    return benchmark + "".join(f"_{name}_{values[name]}" for name in sorted(values))
+
+
+def check_placeholders(text: str, known: Collection[str], source: str) -> list[str]:
+    """Returns the names in {braces} of a text. Raises ConfigError where one is not known."""
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}. Braces that are no {{parameter}} are written twice.") from None
+    for field in fields:
+        if field not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise ConfigError(
+                f"{source}: there is no parameter {{{field}}}{suggest(field, known)}. Known: {names}. Braces"
+                " that are no parameter are written twice."
+            )
+    return fields
+
+
+def fill(text: str, values: dict[str, Any]) -> str:
+    """Returns a text with values for its {names}. Raises ConfigError for a format that one does not take."""
+    try:
+        return text.format(**values)
+    except ValueError as error:
+        raise ConfigError(f"{text[:60]!r}: {error}.") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Entries of a file
+
 
 LONGEST_SECS = 10**8  # of a timeout: three years
 REDUCTIONS = ("mean", "final", "min", "max", "value")
@@ -157,14 +307,14 @@ def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
 
 def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Benchmark:
     _check_keys(entry, source)
-    variants = parameters.expand(entry.get("parameters"), source)
+    variants = expand(entry.get("parameters"), source)
     metrics = tuple(_read_metric(key, value, source) for key, value in entry.get("data", {}).items())
     named = {*variants[0], *(metric.name for metric in metrics)}
     derived = []
     for key, value in entry.get("derived", {}).items():
         derived.append(_read_derived(str(key), value, named, source))
         named.add(str(key))
-    parameters.check_placeholders(entry["cmd"], variants[0], f"{source}: cmd")
+    check_placeholders(entry["cmd"], variants[0], f"{source}: cmd")
     timeout = entry.get("timeout")
     if timeout is not None and not 0 < timeout < LONGEST_SECS:
         raise ConfigError(f"{source}: timeout={timeout}, expected seconds above 0, below {LONGEST_SECS:,}.")
@@ -232,9 +382,9 @@ def _read_derived(name: str, value: Any, named: set[str], source: str) -> Derive
     source = f"{source}: derived: {name}"
     _check_object(value, "expr", _DERIVED_KEYS, source)
     expression = str(value["expr"])
-    fields = parameters.check_placeholders(expression, named, f"{source}: expr")
+    fields = check_placeholders(expression, named, f"{source}: expr")
     try:
-        arithmetic.evaluate(parameters.fill(expression, dict.fromkeys(fields, "1")))
+        evaluate(fill(expression, dict.fromkeys(fields, "1")))
     except ValueError as error:
         raise ConfigError(f"{source}: expr {expression!r}: {error}.") from None
     except ArithmeticError:
