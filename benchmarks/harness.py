@@ -41,23 +41,9 @@ def main(question: Callable[[], int | None]) -> NoReturn:
 # Results
 
 
-def write(flags: argparse.Namespace, record: dict, bars: Iterable[tuple], title: str, unit: str, **limit):
-    """Writes --output.json and its chart, where --output is given.
-
-    Args:
-      flags: of the benchmark.
-      record: its results.
-      bars: (name, value, relative spread, text, group) of each bar.
-      title, unit: of the chart.
-      **limit: `limit` and `limit_text` of a line to compare with.
-    """
-
-    def draw() -> bytes:
-        from official.reporting import measurement
-
-        return measurement.draw_bars([measurement.Bar(*bar) for bar in bars], title, unit, **limit)
-
-    outputs.write_results(flags.output, record, draw)
+def write(flags: argparse.Namespace, *given: Any, **limit: Any) -> None:
+    """Writes --output.json and its chart, where --output is given: `outputs.write_bars`."""
+    outputs.write_bars(flags.output, *given, **limit)
 
 
 def add_json_flags(parser: argparse.ArgumentParser) -> None:

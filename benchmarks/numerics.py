@@ -15,7 +15,6 @@ import dataclasses
 import os
 import statistics
 import subprocess
-from typing import Any
 
 import harness
 
@@ -28,7 +27,6 @@ VARIANTS = {
     "bf16": ("--dtype=bf16", "--fused_ops=true"),
     "bf16_plain": ("--dtype=bf16", "--fused_ops=false"),
 }
-_WIDTH, _HEIGHT = 12.0, 4.6  # of the picture, in inches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,41 +125,6 @@ def summarize(curves: dict[str, list[Curve]]) -> list[dict]:
     return rows
 
 
-def draw(rows: list[dict]) -> bytes:
-    """Draws the curves, mean and range of the seeds, and the final losses of all runs. Returns a PNG."""
-    from official.reporting import palette, plots
-
-    with plots.style():
-        figure = plots.new_figure(_WIDTH, _HEIGHT)
-        places = dict(left=0.06, right=0.94, wspace=0.45, bottom=0.14, top=0.82)
-        curves, final = figure.subplots(1, 2, gridspec_kw=places)
-        plots.write_head(curves, "Evaluation loss", "nats; mean and range of the seeds")
-        plots.write_head(final, "Final loss", "nats; a dot a seed, a line the mean")
-        labels = []
-        for place, (row, color) in enumerate(zip(rows, palette.COLORS)):
-            last = _draw_curve(curves, row, color, ("-", "--", ":", "-.")[place])
-            labels.append((last, f"{row['variant']} {last:.3f}", color))
-            dots = [place] * len(row["final_losses"])
-            final.plot(dots, row["final_losses"], "o", color=color, markersize=5, alpha=0.8)
-            final.hlines(row["mean"], place - 0.25, place + 0.25, color=color, linewidth=1.6)
-        plots.finish_axes(curves, "step", max(rows[0]["curves"][0]["steps"]))
-        plots.label_ends(curves, labels)
-        final.set_xticks(range(len(rows)), [row["variant"] for row in rows])
-        final.set_xlim(-0.5, len(rows) - 0.5)
-        return plots.render(figure, "png")
-
-
-def _draw_curve(axes: Any, row: dict, color: str, line: str) -> float:
-    """Draws mean and range of a variant's losses. Returns the last mean."""
-    steps = row["curves"][0]["steps"]
-    losses = list(zip(*(curve["losses"] for curve in row["curves"])))
-    means = [statistics.fmean(values) for values in losses]
-    axes.plot(steps, means, color=color, linewidth=1.6, marker="o", markersize=3.2, linestyle=line)
-    least, most = [min(values) for values in losses], [max(values) for values in losses]
-    axes.fill_between(steps, least, most, color=color, alpha=0.12, linewidth=0)
-    return means[-1]
-
-
 def main() -> int:
     flags = parse_flags()
     numbers = range(flags.num_runs)
@@ -189,7 +152,11 @@ def main() -> int:
         "train_flags": flags.train_flags,
         "variants": rows,
     }
-    outputs.write_results(flags.output, record, lambda: draw(rows))
+    bars = [
+        (row["variant"], row["mean"], row["spread"] / 2 / row["mean"], f"{row['mean']:.4f}", row["variant"])
+        for row in rows
+    ]
+    harness.write(flags, record, bars, "Final loss of all types", "nats; mean and range of the seeds")
     return 0 if all(row["agrees"] for row in rows) else 1
 
 

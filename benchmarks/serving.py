@@ -26,12 +26,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import harness
 import numpy as np
-import serving_report
 from harness import Environment
 from programs.load import Asked
 
@@ -793,6 +792,85 @@ def row_of_batches(sizes: Batches) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------
+# For people
+
+
+_LATENCIES = ("mean", "p50", "p99", "max")
+
+
+def table(measured: dict[str, Any]) -> str:
+    """Returns the table, a line for each case of the turns."""
+    rows = [
+        {
+            **row,
+            **{name: row["latency_ms"][name] for name in _LATENCIES},
+            "mb": row["peak_memory_bytes"] and row["peak_memory_bytes"] / 1e6,
+        }
+        for row in measured["cases"]
+    ]
+    columns = [
+        ("case", "name", ""),
+        ("questions/s", "sequences_per_sec", ".2f"),
+        ("+-", "spread", ".1%"),
+        *((f"{name} ms", name, ".1f") for name in _LATENCIES),
+        ("errors", "errors", ""),
+        ("same", "same_answers", ".1%"),
+        ("load s", "client_cpu_secs", ".1f"),
+        ("server s", "server_cpu_secs", ".1f"),
+        ("memory MB", "mb", ".0f"),
+    ]
+    return outputs.table(columns, rows)
+
+
+def _shown(value: float | None, style: str, unit: float = 1) -> str:
+    return "-" if value is None else format(value / unit, style)
+
+
+def verdicts(measured: dict[str, Any]) -> list[str]:
+    """Returns a line on the long load, one on the new version, and one on the turns."""
+    lines = [_load_line(measured["load"])]
+    if measured["reload"]:
+        lines.append(_reload_line(measured["reload"]))
+    return [*lines, _turns_line(measured["cases"], measured["load"]["clients"])]
+
+
+def _load_line(load: dict[str, Any]) -> str:
+    latencies, peak, size = load["latency_ms"], load["peak_memory"], load["batches"]["mean_size"]
+    window = f"{peak['window_secs']:g} s"
+    return (
+        f"{load['secs']:g} s, {load['clients']} clients: {load['errors']} of {load['requests']:,} requests"
+        f" lost; {load['requests_per_sec']:.2f} a second; p50 {latencies['p50']:.1f} ms,"
+        f" p99 {latencies['p99']:.1f} ms;"
+        f" {_shown(size, '.1f')} questions a batch; memory {peak['last_bytes'] / 1e6:.0f} MB in the last"
+        f" {window}, {_shown(peak['growth'], '+.1%')} to the {window} before"
+    )
+
+
+def _reload_line(reload: dict[str, Any]) -> str:
+    took = reload["swapped_secs"] - reload["appeared_secs"]
+    parts = [
+        f"{reload[name]['latency_ms']['p99']:.1f} ms {name} it" if reload[name]["latency_ms"] else ""
+        for name in ("before", "loading", "after")
+    ]
+    return (
+        f"a new version: served {took:.1f} s after it appeared, {reload['errors']} of"
+        f" {reload['requests']:,} requests lost; p99 {', '.join(filter(None, parts))}"
+    )
+
+
+def _turns_line(rows: Sequence[dict[str, Any]], most: int) -> str:
+    """Returns the ratios of our rate with most clients to those of the bare model, fewer clients, and each
+    peer."""
+    ours = {row["clients"]: row for row in rows if row["system"] == "bert serve"}
+    own = ours.pop(most)
+    others = [row for row in rows if row["system"] == "bare"]
+    others += ours.values()
+    others += [row for row in rows if row["system"] not in ("bert serve", "bare") and row["clients"] == most]
+    ratios = [f"{own['sequences_per_sec'] / row['sequences_per_sec']:.2f} x {row['name']}" for row in others]
+    return f"{own['name']}: {own['sequences_per_sec']:.2f} questions a second; {'; '.join(ratios)}"
+
+
+# ------------------------------------------------------------------------------------------------------------
 # Command line
 
 
@@ -855,17 +933,25 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = flags.work_dir or stack.enter_context(tempfile.TemporaryDirectory())
         measured = measure(flags, pairs, os.path.abspath(folder))
-    comparison = serving_report.verdicts(measured)
-    print("\n".join([serving_report.table(measured), *comparison]))
+    comparison = verdicts(measured)
+    print("\n".join([table(measured), *comparison]))
     errors = measured["errors"]
     for error in errors[:_SHOWN_ERRORS]:
         print(f"error: {error}")
     name = outputs.stem(os.path.normpath(flags.export_dir))
     record = {"model": name, "data": os.path.basename(flags.predict_file), **measured}
     title = f"Serving {name}, {flags.dtype}, {flags.threads} threads"
-    outputs.write_results(
-        flags.output, {**record, "comparison": comparison}, lambda: serving_report.draw(measured, title)
-    )
+    bars = [
+        (
+            row["name"],
+            row["sequences_per_sec"],
+            row["spread"],
+            f"{row['sequences_per_sec']:.3g}; p50 {row['latency_ms']['p50']:.0f} ms",
+            row["label"],
+        )
+        for row in measured["cases"]
+    ]
+    harness.write(flags, {**record, "comparison": comparison}, bars, title, "questions per second")
     return 1 if errors else 0
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from official.cli import command_line
 from official.io.errors import ConfigError
@@ -61,6 +62,27 @@ def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -
     )
     write_file(output + ".png", draw())
     print(f"{output}.json and {output}.png")
+
+
+def write_bars(
+    output: str | None, record: dict, bars: Iterable[tuple], title: str, unit: str, **limit: Any
+) -> None:
+    """Writes what was measured, and a chart of bars.
+
+    Args:
+      output: of `write_results`.
+      record: the results.
+      bars: (name, value, relative spread, text, group) of each bar.
+      title, unit: of the chart.
+      **limit: `limit` and `limit_text` of a line to compare with.
+    """
+
+    def draw() -> bytes:
+        from official.reporting import measurement
+
+        return measurement.draw_bars([measurement.Bar(*bar) for bar in bars], title, unit, **limit)
+
+    write_results(output, record, draw)
 
 
 def stem(path: str) -> str:

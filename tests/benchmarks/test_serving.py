@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import harness
 import pytest
 import serving
-import serving_report
 from programs import bare, load
 from programs.load import Asked
 
@@ -315,23 +314,22 @@ def test_everything_is_measured_in_one_run(fakes, tmp_path, monkeypatch):
     moments = measured["reload"]
     assert 0 < moments["appeared_secs"] < moments["swapped_secs"] < moments["secs"]
     assert measured["exit_codes"] == {"bert serve": 0, "litserve": 0}
-    text = "\n".join([serving_report.table(measured), *serving_report.verdicts(measured)])
+    text = "\n".join([serving.table(measured), *serving.verdicts(measured)])
     assert (
         "0 of" in text and "x fp32, batch 1: the bare model" in text and "x fp32, 2 clients: LitServe" in text
     )
     assert "a new version: served" in text and ", 0 of" in text
-    assert serving_report.draw(measured, "title").startswith(b"\x89PNG")
     json.dumps(measured, allow_nan=False)
 
 
 def test_errors_are_shown_and_make_the_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks/serving.py", "--export_dir=a", "--predict_file=b.json"])
     monkeypatch.setattr(serving, "read_questions", lambda flags: PAIRS)
-    monkeypatch.setattr(serving_report, "table", lambda measured: "table")
-    monkeypatch.setattr(serving_report, "verdicts", lambda measured: [])
-    monkeypatch.setattr(serving, "measure", lambda flags, pairs, folder: {"errors": []})
+    monkeypatch.setattr(serving, "table", lambda measured: "table")
+    monkeypatch.setattr(serving, "verdicts", lambda measured: [])
+    monkeypatch.setattr(serving, "measure", lambda flags, pairs, folder: {"errors": [], "cases": []})
     assert serving.main() == 0
-    monkeypatch.setattr(serving, "measure", lambda flags, pairs, folder: {"errors": ["lost"]})
+    monkeypatch.setattr(serving, "measure", lambda flags, pairs, folder: {"errors": ["lost"], "cases": []})
     assert serving.main() == 1
     assert "error: lost" in capsys.readouterr().out
 

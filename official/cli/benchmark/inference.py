@@ -722,7 +722,6 @@ def run(flags: argparse.Namespace, peers: Sequence[System] = ()) -> None:
       peers: the others.
     """
     from official.cli import flags as flags_lib
-    from official.cli.benchmark import latency
     from official.inference import backends
 
     settings = flags_lib.read_config(flags.config) if flags.config else {}
@@ -751,7 +750,17 @@ def run(flags: argparse.Namespace, peers: Sequence[System] = ()) -> None:
     name = outputs.stem(os.path.normpath(path))
     record = {"model": name, "config": dataclasses.asdict(found.bert), **measured, "comparison": comparison}
     title = f"Inference of {name}, {flags.instances} instance{'s' * (flags.instances > 1)}"
-    outputs.write_results(flags.output, record, lambda: latency.draw(rows, title, BACKENDS))
+    bars = [
+        (
+            row["name"],
+            row["sequences_per_sec"],
+            row["spread"],
+            f"{row['sequences_per_sec']:.4g} seq/s, {row['latency_ms']['p50']:.4g} ms",
+            row["label"],
+        )
+        for row in rows
+    ]
+    outputs.write_bars(flags.output, record, bars, title, "sequences per second; median latency of a batch")
 
 
 def main() -> None:

@@ -144,15 +144,8 @@ def main() -> None:
         "seed": 12345,
         **measured,
     }
-    title = f"Training step of {model}, {flags.optimizer_type.upper()}"
-    outputs.write_results(flags.output, record, lambda: chart(measured, title))
-
-
-def chart(measured: dict, title: str) -> bytes:
-    from official.reporting import measurement
-
     bars = [
-        measurement.Bar(
+        (
             row["name"],
             100 * row["share_of_products"],
             row["spread"],
@@ -161,10 +154,7 @@ def chart(measured: dict, title: str) -> bytes:
         )
         for row in measured["cases"]
     ]
-    return measurement.draw_bars(
-        bars,
-        title,
-        "achieved GFLOP/s of the step's matrix products, % of bare products of the same type",
-        limit=100.0,
-        limit_text="bare products",
-    )
+    title = f"Training step of {model}, {flags.optimizer_type.upper()}"
+    unit = "achieved GFLOP/s of the step's matrix products, % of bare products of the same type"
+    limit = {"limit": 100.0, "limit_text": "bare products"}
+    outputs.write_bars(flags.output, record, bars, title, unit, **limit)
