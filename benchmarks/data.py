@@ -10,7 +10,6 @@ files in the page cache, once it has started: a sequence a row, rows that are pa
 that are packed while they are read, all counted in sequences.
 """
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -44,13 +43,6 @@ def make_parser() -> command_line.Parser:
     )
     outputs.add_flags(parser)
     return parser
-
-
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds")
-    return flags
 
 
 def creation_cases(flags, folder: str) -> dict:
@@ -223,7 +215,9 @@ def _figures(timing, amount: float) -> dict:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds")
 
     with tempfile.TemporaryDirectory() as folder:
         figures = time_all(flags, folder)

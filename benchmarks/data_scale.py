@@ -39,22 +39,6 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "num_workers")
-    try:
-        flags.sizes = [round(float(size) * 1e9) for size in flags.gigabytes.split(",")]
-    except (ValueError, OverflowError):
-        flags.sizes = [0]
-    if min(flags.sizes) < 10**5 or sorted(set(flags.sizes)) != flags.sizes:
-        raise ConfigError(
-            f"--gigabytes={flags.gigabytes} is no list of ascending sizes of 0.0001 or more. Example:"
-            " 0.01,0.1,1."
-        )
-    return flags
-
-
 def write_text(path: str, texts: list[bytes], size: int) -> None:
     """Writes `size` bytes of text, or a little more: the texts again and again, each time with other words
     changed, so that no two documents are the same."""
@@ -154,7 +138,18 @@ def _show(row: dict) -> None:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "num_workers")
+    try:
+        flags.sizes = [round(float(size) * 1e9) for size in flags.gigabytes.split(",")]
+    except (ValueError, OverflowError):
+        flags.sizes = [0]
+    if min(flags.sizes) < 10**5 or sorted(set(flags.sizes)) != flags.sizes:
+        raise ConfigError(
+            f"--gigabytes={flags.gigabytes} is no list of ascending sizes of 0.0001 or more. Example:"
+            " 0.01,0.1,1."
+        )
     rows = measure_all(flags)
     bars = [
         (

@@ -40,14 +40,6 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    flags.checkpoints = [path for path in flags.checkpoints.split(",") if path]
-    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", _DTYPES)
-    return flags
-
-
 class Questions:
     """Questions and contexts, and their scores."""
 
@@ -183,7 +175,10 @@ def _of_export(folder: str, method: str) -> Ask:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    flags.checkpoints = [path for path in flags.checkpoints.split(",") if path]
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", _DTYPES)
     rows = measure(flags)
     for row in rows:
         row["mb"] = None if row["bytes"] is None else row["bytes"] / 1e6

@@ -371,15 +371,6 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "train_steps", "seeds")
-    flags.peers = command_line.read_list(flags.peers, "peers", tuple(SYSTEMS))
-    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
-    return flags
-
-
 def read_recipe(train_flags: list[str], train_steps: int, scored: bool = False) -> Config:
     """Returns the recipe behind `--` as a configuration of that many updates. Raises ConfigError for one that
     is wrong, or that the Trainer cannot follow, or that lacks what scores are made of."""
@@ -532,7 +523,11 @@ def _warn_of_epsilon(epsilon: float) -> None:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "train_steps", "seeds")
+    flags.peers = command_line.read_list(flags.peers, "peers", tuple(SYSTEMS))
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     config = read_recipe(flags.train_flags, flags.train_steps, flags.scores)
     runs = runs_of(flags, config)
     if any(not SYSTEMS[name].is_ours for name in flags.peers):

@@ -6,7 +6,10 @@
 The flags are those of `bert benchmark inference`. The peers' code is in programs/answering.py.
 """
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 import harness
 from harness import HUGGINGFACE, Environment
@@ -14,6 +17,11 @@ from harness import HUGGINGFACE, Environment
 from official.cli import command_line
 from official.cli.benchmark import inference
 from official.cli.benchmark.inference import ANSWERING, System
+from official.config import BertConfig
+from official.io.errors import ConfigError
+
+if TYPE_CHECKING:
+    from official.inference.source import Source
 
 _EXPORTED = Environment(
     "huggingface_exported",
@@ -39,13 +47,41 @@ _ROWS = (
 PEERS = {f"huggingface_{row[0]}": row for row in _ROWS}
 
 
+def write_huggingface(found: Source, checkpoint: str | None, folder: str) -> str:
+    """Writes a model in Hugging Face's format, once, and returns its folder. Raises ConfigError where the
+    format cannot hold it."""
+    from official.checkpoint import convert
+    from official.checkpoint.format import Options
+    from official.checkpoint.formats import huggingface
+
+    folder, bert = os.path.join(folder, "huggingface"), found.bert
+    if os.path.isdir(folder):
+        return folder
+    if bert.block_type != BertConfig.block_type:
+        raise ConfigError(
+            f"--peers: Hugging Face has no model of block_type={bert.block_type}. Drop --peers."
+        )
+    if checkpoint:
+        convert.convert(found.location, huggingface.FORMAT.name, folder)
+        return folder
+    options = Options(
+        num_attention_heads=bert.num_attention_heads,
+        hidden_act=bert.hidden_act,
+        layer_norm_eps=bert.layer_norm_eps,
+    )
+    os.makedirs(folder, exist_ok=True)
+    mapped = huggingface.from_canonical(found.tensors, options)
+    huggingface.write(mapped.tensors, folder, options, lambda written: None)
+    return folder
+
+
 def system_of(name: str, environments: str) -> System:
     """Returns a peer, which runs in its environment below a folder."""
     variant, title, dtypes, environment = PEERS[name]
     command = (harness.python_of(environment.name, environments), f"{harness.PROGRAMS}/answering.py")
     # The peers' program imports the protocol of answering.py, and not this project.
     env = {**harness.variables(environment.name), "BERT_ANSWERING": os.path.dirname(ANSWERING)}
-    return System(name, title, variant, dtypes, command, env, environment.name)
+    return System(name, title, variant, dtypes, command, env, environment.name, write_huggingface)
 
 
 def make_parser() -> command_line.Parser:

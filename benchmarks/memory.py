@@ -70,17 +70,6 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    command_line.check_counts(flags, "steps")
-    harness.check_json(flags)
-    cases = RECOMPUTE_CASES if flags.recompute else CASES
-    numbers = tuple(map(str, range(len(cases))))
-    chosen = command_line.read_list(flags.cases, "cases", numbers) if flags.cases else numbers
-    flags.cases = [cases[int(number)] for number in chosen]
-    return flags
-
-
 def read_config(case: dict, model: str) -> Config:
     """Returns the configuration of a case: synthetic data, on one CPU."""
     from official.cli import flags
@@ -150,7 +139,13 @@ def measure_in_process(case: dict, flags: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    command_line.check_counts(flags, "steps")
+    harness.check_json(flags)
+    cases = RECOMPUTE_CASES if flags.recompute else CASES
+    numbers = tuple(map(str, range(len(cases))))
+    chosen = command_line.read_list(flags.cases, "cases", numbers) if flags.cases else numbers
+    flags.cases = [cases[int(number)] for number in chosen]
     if flags.one:
         print(json.dumps(measure(json.loads(flags.one), flags.model, flags.steps)))
         return

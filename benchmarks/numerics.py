@@ -10,7 +10,6 @@ with the first one where their mean final losses are no further apart than the s
 the command goes on where it was. Exit code 1: one disagrees.
 """
 
-import argparse
 import dataclasses
 import os
 import statistics
@@ -55,18 +54,6 @@ def make_parser() -> command_line.Parser:
     outputs.add_flags(parser)
     parser.add_argument("train_flags", nargs="*", help="After --: the recipe, flags of train.py.")
     return parser
-
-
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    flags.variants = command_line.read_list(flags.variants, "variants", tuple(VARIANTS))
-    if flags.num_runs < 2:
-        raise ConfigError(
-            f"--num_runs={flags.num_runs}, expected 2 or more: the spread of the seeds is what differences"
-            " are compared with."
-        )
-    outputs.check_results(flags)
-    return flags
 
 
 def train(flags, variant: str, number: int) -> None:
@@ -126,7 +113,14 @@ def summarize(curves: dict[str, list[Curve]]) -> list[dict]:
 
 
 def main() -> int:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    flags.variants = command_line.read_list(flags.variants, "variants", tuple(VARIANTS))
+    if flags.num_runs < 2:
+        raise ConfigError(
+            f"--num_runs={flags.num_runs}, expected 2 or more: the spread of the seeds is what differences"
+            " are compared with."
+        )
+    outputs.check_results(flags)
     numbers = range(flags.num_runs)
     for number in numbers:  # seed by seed: what is there after an interruption can be compared
         for variant in flags.variants:

@@ -13,7 +13,6 @@ is the highest of the cases that meet each number once: w -= a x over as many we
 AdamW.
 """
 
-import argparse
 from typing import Any, NamedTuple
 
 import harness
@@ -58,13 +57,6 @@ def make_parser() -> command_line.Parser:
     inputs.add_timing_flags(parser, rounds=9)
     outputs.add_flags(parser)
     return parser
-
-
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds")
-    return flags
 
 
 def make_cases(flags) -> tuple[dict, int]:
@@ -182,7 +174,9 @@ def rows(timings: dict, parameters: int) -> list[dict]:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds")
     cases, parameters = make_cases(flags)
     found = rows(inputs.in_turns(cases, flags.rounds), parameters)
     columns = [

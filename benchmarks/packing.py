@@ -42,14 +42,6 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds", "steps", "train_batch_size")
-    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
-    return flags
-
-
 def make_configs(flags: argparse.Namespace, folder: str) -> dict[str, Config]:
     """Returns {"dtype, kind": configuration}."""
     from official.training import step_benchmark
@@ -166,7 +158,10 @@ def describe(measured: dict) -> str:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds", "steps", "train_batch_size")
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(flags, folder)
     print(describe(measured))

@@ -71,16 +71,6 @@ def make_parser() -> command_line.Parser:
     return parser
 
 
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = inputs.read_shapes(flags.shapes)
-    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
-    flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
-    return flags
-
-
 def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
     """Returns one row a system."""
     from official.training import step_benchmark
@@ -195,7 +185,12 @@ def report(flags: argparse.Namespace, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds", "steps")
+    flags.shapes = inputs.read_shapes(flags.shapes)
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
+    flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
     model = inputs.read_model(flags.bert_config_file)
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
     rows: list[dict] = []

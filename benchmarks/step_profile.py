@@ -8,7 +8,6 @@ Times are those of TensorFlow's operations as its profiler sees them, summed ove
 operations, a step. An operation that waits for a core counts as running, so profile on a quiet machine.
 """
 
-import argparse
 import glob
 import tempfile
 import time
@@ -36,14 +35,6 @@ def make_parser() -> command_line.Parser:
     )
     outputs.add_flags(parser)
     return parser
-
-
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    outputs.check_results(flags)
-    command_line.check_counts(flags, "steps")
-    flags.shapes = inputs.read_shapes(flags.shapes)
-    return flags
 
 
 def summarize(space, steps: int) -> dict:
@@ -103,7 +94,10 @@ def text(row: dict) -> str:
 
 
 def main() -> None:
-    flags = parse_flags()
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "steps")
+    flags.shapes = inputs.read_shapes(flags.shapes)
     official.choose_kernels(flags.dtype)  # those of train.py
     rows = [profile(flags, length, batch) for length, batch in flags.shapes]
     print("\n".join(map(text, rows)))

@@ -155,13 +155,6 @@ def ask_parser() -> command_line.Parser:
     return parser
 
 
-def _ask_flags() -> argparse.Namespace:
-    flags = ask_parser().parse()
-    if flags.answers < 1:
-        raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
-    return flags
-
-
 def read_context(path: str) -> str:
     """Returns the text of a file. Raises ConfigError where there is none."""
     text = files.read_text(path, f"--context={path}")
@@ -171,7 +164,9 @@ def read_context(path: str) -> str:
 
 
 def run_ask() -> int:
-    flags = _ask_flags()
+    flags = ask_parser().parse()
+    if flags.answers < 1:
+        raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
     context = read_context(flags.context)
     model = load(flags)
     model.prepare("answer")
@@ -209,12 +204,8 @@ def classify_parser() -> command_line.Parser:
     return parser
 
 
-def _classify_flags() -> argparse.Namespace:
-    return classify_parser().parse()
-
-
 def run_classify() -> int:
-    flags = _classify_flags()
+    flags = classify_parser().parse()
     model = load(flags)
     expected = model.texts_of_a_row
 
@@ -266,12 +257,6 @@ def fill_mask_parser() -> command_line.Parser:
     return parser
 
 
-def _fill_mask_flags() -> argparse.Namespace:
-    flags = fill_mask_parser().parse()
-    command_line.check_counts(flags, "top_k")
-    return flags
-
-
 def shown_masks(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool) -> str:
     """Returns the output for a text: a line of words for each mask, or one JSON object."""
     if not as_json:
@@ -292,7 +277,8 @@ def rounded(probability: float) -> str:
 
 
 def run_fill_mask() -> int:
-    flags = _fill_mask_flags()
+    flags = fill_mask_parser().parse()
+    command_line.check_counts(flags, "top_k")
     model = load(flags)
     model.prepare("fill_mask")
     asked = 0

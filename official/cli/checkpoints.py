@@ -186,10 +186,6 @@ def inspect_parser() -> command_line.Parser:
     return parser
 
 
-def _inspect_flags() -> argparse.Namespace:
-    return inspect_parser().parse()
-
-
 def inspect_checkpoint(path: str, digest: bool) -> dict:
     """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
     checkpoint."""
@@ -241,7 +237,7 @@ def describe_checkpoint(found: dict) -> str:
 
 
 def run_inspect() -> None:
-    flags = _inspect_flags()
+    flags = inspect_parser().parse()
     found = inspect_checkpoint(flags.path, flags.digest)
     print(json.dumps(found, indent=1) if flags.json else describe_checkpoint(found))
 

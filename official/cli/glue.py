@@ -1,6 +1,5 @@
 """`bert data glue`: GLUE's data, every file checked by its sha256, nothing fetched twice."""
 
-import argparse
 import dataclasses
 import hashlib
 import http.client
@@ -85,13 +84,6 @@ def glue_parser() -> command_line.Parser:
     add("--tasks", default="all", help=f"all, or some of {', '.join(TASKS)}, separated by commas.")
     add("--base_url", default=_BASE_URL, help="A mirror with the same paths: https://, http:// or file://.")
     return parser
-
-
-def glue_flags() -> argparse.Namespace:
-    flags = glue_parser().parse()
-    if flags.base_url.split("://")[0] not in ("https", "http", "file"):
-        raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
-    return flags
 
 
 def folders_of(tasks: str) -> list[str]:
@@ -273,7 +265,9 @@ def describe_rows(data_dir: str, folder: str) -> str:
 
 
 def run_glue() -> None:
-    flags = glue_flags()
+    flags = glue_parser().parse()
+    if flags.base_url.split("://")[0] not in ("https", "http", "file"):
+        raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
     for folder in folders_of(flags.tasks):
         try:
             done = fetch(flags.base_url, flags.data_dir, folder)

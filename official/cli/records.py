@@ -143,25 +143,6 @@ def inspect_parser() -> command_line.Parser:
     return parser
 
 
-def inspect_flags() -> argparse.Namespace:
-    flags = inspect_parser().parse()
-    if flags.examples < 0:
-        raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
-    if flags.picture:
-        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
-    for name in ("report", "report_page"):
-        if getattr(flags, name):
-            check_output_file(getattr(flags, name), name, flags.overwrite)
-    engines.check(flags)
-    if flags.work_dir and flags.engine != "ray":
-        raise ConfigError(f"--work_dir={flags.work_dir} needs --engine=ray.")
-    if flags.work_dir and not os.path.isdir(flags.work_dir):
-        raise ConfigError(f"--work_dir={flags.work_dir} is not a folder of this machine.")
-    if flags.spread and (flags.picture or flags.report_page):
-        raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
-    return flags
-
-
 def describe_records(summary, shares: dict, vocabulary) -> str:
     masks = (
         "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}"
@@ -243,7 +224,21 @@ def report_of_records(summary: Any, shares: dict) -> dict:
 
 
 def run_inspect() -> None:
-    flags = inspect_flags()
+    flags = inspect_parser().parse()
+    if flags.examples < 0:
+        raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
+    if flags.picture:
+        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
+    for name in ("report", "report_page"):
+        if getattr(flags, name):
+            check_output_file(getattr(flags, name), name, flags.overwrite)
+    engines.check(flags)
+    if flags.work_dir and flags.engine != "ray":
+        raise ConfigError(f"--work_dir={flags.work_dir} needs --engine=ray.")
+    if flags.work_dir and not os.path.isdir(flags.work_dir):
+        raise ConfigError(f"--work_dir={flags.work_dir} is not a folder of this machine.")
+    if flags.spread and (flags.picture or flags.report_page):
+        raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
     command_line.configure_logging()
     if flags.spread:
         show_spread(flags)
@@ -414,14 +409,6 @@ def eval_set_parser() -> command_line.Parser:
     return parser
 
 
-def eval_set_flags() -> argparse.Namespace:
-    flags = eval_set_parser().parse()
-    if flags.num_samples < 1:
-        raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
-    check_output_file(flags.output_file, "output_file", flags.overwrite)
-    return flags
-
-
 def read_examples(path: str, record_format: str):
     """Yields a record for each example of a file. Raises ConfigError where it is damaged."""
     from official.data.records import record_files
@@ -501,7 +488,10 @@ def _progress(examples, what: str):
 
 
 def run_eval_set() -> None:
-    flags = eval_set_flags()
+    flags = eval_set_parser().parse()
+    if flags.num_samples < 1:
+        raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
+    check_output_file(flags.output_file, "output_file", flags.overwrite)
     from official.data.records import record_files  # after the flags are checked: it loads TensorFlow
 
     files = record_files.find_files(flags.input_files, "input_files")
@@ -569,19 +559,6 @@ def pack_parser() -> command_line.Parser:
     return parser
 
 
-def pack_flags() -> argparse.Namespace:
-    flags = pack_parser().parse()
-    if flags.histogram and (flags.input_files or flags.output_dir):
-        raise ConfigError("--histogram only plans. Drop it, or --input_files and --output_dir.")
-    if not flags.histogram and not (flags.input_files and flags.output_dir):
-        raise ConfigError("Give --input_files and --output_dir, or --histogram to plan only.")
-    if flags.report:
-        check_output_file(flags.report, "report", flags.overwrite)
-    if flags.picture:
-        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
-    return flags
-
-
 def plan_only(flags: argparse.Namespace) -> dict:
     """Returns the numbers of a plan."""
     from official.data.packing import algorithms
@@ -644,7 +621,15 @@ def draw_plan(numbers: dict, path: str) -> None:
 
 
 def run_pack() -> None:
-    flags = pack_flags()
+    flags = pack_parser().parse()
+    if flags.histogram and (flags.input_files or flags.output_dir):
+        raise ConfigError("--histogram only plans. Drop it, or --input_files and --output_dir.")
+    if not flags.histogram and not (flags.input_files and flags.output_dir):
+        raise ConfigError("Give --input_files and --output_dir, or --histogram to plan only.")
+    if flags.report:
+        check_output_file(flags.report, "report", flags.overwrite)
+    if flags.picture:
+        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
     command_line.configure_logging()
     numbers = {"algorithm": flags.algorithm, **(plan_only if flags.histogram else pack_files)(flags)}
     print(describe_plan(numbers))

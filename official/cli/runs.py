@@ -1,6 +1,5 @@
 """`bert compare` and `bert record`: finished runs."""
 
-import argparse
 import os
 
 from official.cli import command_line, outputs
@@ -39,7 +38,7 @@ def compare_parser() -> command_line.Parser:
     return parser
 
 
-def _compare_flags() -> argparse.Namespace:
+def run_compare() -> None:
     flags = compare_parser().parse()
     if flags.target is not None and not 0 <= flags.target <= 1:
         raise ConfigError(f"--target={flags.target} is out of range. Allowed: 0 to 1.")
@@ -47,11 +46,6 @@ def _compare_flags() -> argparse.Namespace:
         outputs.check_picture_file(flags.output, "output", flags.overwrite)
     if flags.json:
         check_output_file(flags.json, "json", flags.overwrite)
-    return flags
-
-
-def run_compare() -> None:
-    flags = _compare_flags()
     # After the flags are checked: these load TensorFlow.
     from official.reporting import comparison, convergence, plots
 
@@ -89,10 +83,6 @@ def record_parser() -> command_line.Parser:
     )
     parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
     return parser
-
-
-def _record_flags() -> argparse.Namespace:
-    return record_parser().parse()
 
 
 def read_file(folder: str, name: str) -> str:
@@ -144,7 +134,7 @@ def _evaluations(folder: str) -> list[dict]:
 
 
 def run_record() -> None:
-    flags = _record_flags()
+    flags = record_parser().parse()
     folders = flags.model_dir.split(",")
     values = {os.path.basename(os.path.normpath(folder)): record_of(folder) for folder in folders}
     first = next(iter(values.values()))

@@ -1,6 +1,5 @@
 """`bert evaluate`: scores of answers to SQuAD, and a submission to GLUE's server."""
 
-import argparse
 import io
 import json
 import os
@@ -30,12 +29,8 @@ def squad_v1_parser() -> command_line.Parser:
     return parser
 
 
-def _squad_v1_flags() -> argparse.Namespace:
-    return squad_v1_parser().parse()
-
-
 def run_squad_v1() -> None:
-    flags = _squad_v1_flags()
+    flags = squad_v1_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
     if gold.version != _VERSION:
@@ -89,12 +84,8 @@ def squad_v2_parser() -> command_line.Parser:
     return parser
 
 
-def _squad_v2_flags() -> argparse.Namespace:
-    return squad_v2_parser().parse()
-
-
 def run_squad_v2() -> None:
-    flags = _squad_v2_flags()
+    flags = squad_v2_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
     na_probs = (
@@ -181,15 +172,6 @@ def glue_submission_parser() -> command_line.Parser:
     return parser
 
 
-def _submission_flags() -> argparse.Namespace:
-    flags = glue_submission_parser().parse()
-    for folder in flags.predictions:
-        if not os.path.isdir(folder):
-            raise ConfigError(f"--predictions={folder} is not a folder.")
-    check_output_file(flags.output, "output", flags.overwrite)
-    return flags
-
-
 def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
     """Returns the file of a task, None where no folder has it. Raises ConfigError where two have it."""
     paths = sorted(
@@ -240,7 +222,11 @@ def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
 
 
 def run_glue_submission() -> None:
-    flags = _submission_flags()
+    flags = glue_submission_parser().parse()
+    for folder in flags.predictions:
+        if not os.path.isdir(folder):
+            raise ConfigError(f"--predictions={folder} is not a folder.")
+    check_output_file(flags.output, "output", flags.overwrite)
     reports = [_report(task, flags) for task in TASKS.values()]
     paths = [path for path, _ in reports if path]
     wrong = [wrong for _, wrong in reports if wrong]

@@ -245,12 +245,8 @@ def prepare_parser() -> command_line.Parser:
     return parser
 
 
-def prepare_flags() -> argparse.Namespace:
-    return prepare_parser().parse()
-
-
 def run_prepare() -> None:
-    flags = prepare_flags()
+    flags = prepare_parser().parse()
     engines.load_ahead(flags, "official.data.text.preparation")
     command_line.configure_logging()
     from official.data.text import (
@@ -312,15 +308,6 @@ def corpus_parser() -> command_line.Parser:
     return parser
 
 
-def corpus_flags() -> argparse.Namespace:
-    flags = corpus_parser().parse()
-    if not 0 < flags.eval_share < 1:
-        raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
-    for name in ("train.txt", "eval.txt", _SUMMARY):
-        check_output_file(os.path.join(flags.output_dir, name), "output_dir", flags.overwrite)
-    return flags
-
-
 def write_documents(path: str, documents: list[list[str]]) -> dict[str, int]:
     """Writes one sentence per line with blank lines between documents; returns the numbers of what was
     written."""
@@ -330,7 +317,11 @@ def write_documents(path: str, documents: list[list[str]]) -> dict[str, int]:
 
 
 def run_corpus() -> None:
-    flags = corpus_flags()
+    flags = corpus_parser().parse()
+    if not 0 < flags.eval_share < 1:
+        raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
+    for name in ("train.txt", "eval.txt", _SUMMARY):
+        check_output_file(os.path.join(flags.output_dir, name), "output_dir", flags.overwrite)
     counts = docstring_corpus.CorpusCounts()
     train, evaluation = docstring_corpus.build_corpus(flags.sources.split(","), flags.eval_share, counts)
     if not train or not evaluation:
@@ -393,16 +384,6 @@ def vocab_parser() -> command_line.Parser:
     return parser
 
 
-def vocab_flags() -> argparse.Namespace:
-    flags = vocab_parser().parse()
-    for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
-        if getattr(flags, name) < minimum:
-            raise ConfigError(f"--{name}={getattr(flags, name)} is out of range. Allowed: {minimum} or more.")
-    for path in vocab_files(flags):
-        check_output_file(path, "output_file", flags.overwrite)
-    return flags
-
-
 def vocab_files(flags) -> list[str]:
     """Returns the files to write: beside an uncased vocabulary the other one only where there is one that may
     say otherwise."""
@@ -433,7 +414,12 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str
 
 
 def run_vocab() -> None:
-    flags = vocab_flags()
+    flags = vocab_parser().parse()
+    for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
+        if getattr(flags, name) < minimum:
+            raise ConfigError(f"--{name}={getattr(flags, name)} is out of range. Allowed: {minimum} or more.")
+    for path in vocab_files(flags):
+        check_output_file(path, "output_file", flags.overwrite)
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
     built = vocabulary_building.build_vocabulary(

@@ -152,14 +152,14 @@ def test_of_a_short_job_the_median_run_counts(tmp_path, monkeypatch):
 
 def test_the_model_for_hugging_face_has_the_same_weights(tmp_path):
     bert = BertConfig(**TINY)
-    flags, made_up = argparse.Namespace(checkpoint=None), source.made_up(bert, "answer", seed=3)
-    folder = inference_lib.Bench(flags, made_up, (), str(tmp_path / "a")).huggingface
+    made_up = source.made_up(bert, "answer", seed=3)
+    folder = inference.write_huggingface(made_up, None, str(tmp_path / "a"))
     read = registry.open_checkpoint(folder, "path").to_canonical().tensors
     assert set(read) == set(made_up.tensors)
     assert all((read[name].read() == made_up.tensors[name].read()).all() for name in read)
     other = dataclasses.replace(made_up, bert=dataclasses.replace(bert, block_type="groupbert"))
     with pytest.raises(ConfigError, match="--peers: Hugging Face has no model of block_type=groupbert"):
-        assert inference_lib.Bench(flags, other, (), str(tmp_path / "b")).huggingface
+        inference.write_huggingface(other, None, str(tmp_path / "b"))
 
 
 def test_the_verdict_of_inference_is_on_the_fastest_of_each_side():

@@ -2,14 +2,11 @@
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 import shutil
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import harness
 import pytest
@@ -71,48 +68,6 @@ def reply(text="Ada", start=0, end=3, score=0.5):
     return json.dumps({"predictions": [{"text": text, "start": start, "end": end, "score": score}]}).encode()
 
 
-@pytest.fixture(name="listen")
-def fixture_listen():
-    """Returns (answer) -> port of a server in this process; answer: (request's number) -> status, body."""
-    servers = []
-
-    def listen(answer):
-        numbers = iter(range(10**9))
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_):
-                pass
-
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                status, body = answer(next(numbers))
-                if status is None:
-                    self.close_connection = True
-                    return
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return server.server_address[1]
-
-    yield listen
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-@pytest.fixture(name="asked")
-def fixture_asked(tmp_path):
-    return load.read_questions(serving.write_questions(PAIRS[:1], str(tmp_path)))
-
-
 def test_a_body_is_that_of_the_contract(tmp_path):
     found = load.read_questions(serving.write_questions(PAIRS, str(tmp_path)))
     assert json.loads(found[1].body) == {
@@ -120,6 +75,8 @@ def test_a_body_is_that_of_the_contract(tmp_path):
         "instances": [{"question": "What?", "context": "Boats sail, Zoë."}],
     }
     assert found[1].context == PAIRS[1][1]
+    (one,) = [Asked(*one) for one in load.ask_all(1, "/x", found[:1], 1, 0.01)["asked"]]
+    assert one.error.startswith("ConnectionRefusedError")
 
 
 def test_what_is_no_answer_is_an_error():
@@ -132,58 +89,6 @@ def test_what_is_no_answer_is_an_error():
 def test_places_are_counted_in_characters():
     assert load.text_of(reply("Zoë", 12, 15), PAIRS[1][1]) == "Zoë"
     assert load.text_of(reply("", 0, 0), PAIRS[1][1]) == ""
-
-
-@pytest.fixture(name="ticks")
-def fixture_ticks(monkeypatch):
-    """Gives the load a clock that goes on by a second whenever it is read."""
-    numbers = itertools.count()
-    clock = lambda: float(next(numbers))
-    own = argparse.Namespace(monotonic=clock, process_time=clock, sleep=lambda secs: None)
-    monkeypatch.setattr(load, "time", own)
-
-
-def test_every_client_asks_its_own_questions_in_turn(listen, tmp_path, ticks):
-    found = load.read_questions(serving.write_questions(PAIRS, str(tmp_path)))
-    client = load.Client(listen(lambda number: (200, reply("", 0, 0))), "/x")
-    asked = load.ask_until(client, found, range(1, 99, 2), 9.0)
-    client.close()
-    assert [one.number for one in asked] == [1, 0, 2, 1, 0]
-    assert [(one.start, one.end) for one in asked] == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
-    assert not any(one.error for one in asked)
-
-
-def test_clients_ask_at_the_same_time(listen, tmp_path):
-    found = load.read_questions(serving.write_questions(PAIRS, str(tmp_path)))
-    together = threading.Barrier(3, timeout=30)
-
-    def answer(number):
-        if number < 3:  # the first ones are answered when all three are there
-            together.wait()
-        return 200, reply("", 0, 0)
-
-    result = load.ask_all(listen(answer), "/x", found, 3, 0.0)
-    every = [Asked(*one) for one in result["asked"]]
-    assert {one.number for one in every} == {0, 1, 2} and not any(one.error for one in every)
-    assert [one.end for one in every] == sorted(one.end for one in every)
-    assert all(result["began"] <= one.start <= one.end for one in every) and result["cpu_secs"] >= 0
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "shown"),
-    [(503, b"busy", "status 503: b'busy'"), (200, b"{}", "no prediction"), (None, b"", "Remote")],
-)
-def test_errors_are_counted_and_the_next_request_goes_on(listen, asked, ticks, status, body, shown):
-    port = listen(lambda number: (status, body) if number % 2 else (200, reply()))
-    every = [Asked(*one) for one in load.ask_all(port, "/x", asked, 1, 12.0)["asked"]]
-    assert [bool(one.error) for one in every] == [False, True] * 3
-    assert all(shown in one.error and one.text == "" for one in every[1::2])
-    assert {one.text for one in every[::2]} == {"Ada"}
-
-
-def test_a_server_that_is_not_there_is_an_error(asked):
-    (one,) = [Asked(*one) for one in load.ask_all(1, "/x", asked, 1, 0.01)["asked"]]
-    assert one.error.startswith("ConnectionRefusedError")
 
 
 def make_run(ends, secs=10.0, errors=(), samples=((0.0, 100),)):

@@ -70,7 +70,6 @@ def fixture_fakes(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(inference, "PRODUCTS", made._replace(name="products", variant="products"))
     peer = made._replace(name="peer", title="Peer", variant="second", dtypes=("fp32", "bf16"), group="peers")
-    monkeypatch.setattr(inference.Bench, "huggingface", "unused")
     return [made, peer]
 
 

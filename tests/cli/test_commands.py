@@ -11,6 +11,7 @@ import pytest
 from official.cli import command_line, outputs
 from official.io import errors
 from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT
 
 COMMANDS = [
@@ -107,13 +108,7 @@ def test_the_ending_of_a_picture_is_its_format(tmp_path, name, kind):
     "script,flag", [("inspect_data", "--picture=x.xyz"), ("compare_runs", "--output=x.xyz")]
 )
 def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
-    done = subprocess.run(
-        [sys.executable, f"scripts/{script}.py", "nowhere", flag],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = programs.run(f"scripts/{script}.py", "nowhere", flag)
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
@@ -154,7 +149,7 @@ def test_a_first_compiled_weight_is_silent():
         "import official; from official.modeling.layers import Dense; import tensorflow as tf; Dense('a', 4,"
         " 4, 0.1)\ntf.function(lambda x: x + 1, jit_compile=True)(1)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = programs.run("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official.cli import command_line, configs, outputs
@@ -54,7 +53,8 @@ class System(NamedTuple):
       dtypes: that it computes in, of DTYPES.
       command: words of its program.
       env: variables of its process; None: those of this one.
-      group: of peers, what the fastest is looked for in.
+      group: of peers, in which the fastest is looked for.
+      model: of peers, (model, its checkpoint or None, folder) -> path of the model in their format.
     """
 
     name: str
@@ -64,6 +64,7 @@ class System(NamedTuple):
     command: tuple[str, ...] = (sys.executable, ANSWERING)
     env: Mapping[str, str] | None = None
     group: str = ""
+    model: Callable[[Source, str | None, str], str] = lambda found, checkpoint, folder: folder
 
     @property
     def is_ours(self) -> bool:
@@ -467,32 +468,6 @@ class Bench:
         self.reference: dict[tuple, np.ndarray] = {}
         self.versions: dict[str, dict] = {}
 
-    @functools.cached_property
-    def huggingface(self) -> str:
-        """Folder of the model in Hugging Face's format; writes it at the first use. Raises ConfigError where
-        the format cannot hold it."""
-        from official.checkpoint import convert
-        from official.checkpoint.format import Options
-        from official.checkpoint.formats import huggingface
-
-        folder, bert = os.path.join(self.folder, "huggingface"), self.found.bert
-        if bert.block_type != BertConfig.block_type:
-            raise ConfigError(
-                f"--peers: Hugging Face has no model of block_type={bert.block_type}. Drop --peers."
-            )
-        if self.flags.checkpoint:
-            convert.convert(self.found.location, huggingface.FORMAT.name, folder)
-            return folder
-        options = Options(
-            num_attention_heads=bert.num_attention_heads,
-            hidden_act=bert.hidden_act,
-            layer_norm_eps=bert.layer_norm_eps,
-        )
-        os.makedirs(folder, exist_ok=True)
-        mapped = huggingface.from_canonical(self.found.tensors, options)
-        huggingface.write(mapped.tensors, folder, options, lambda written: None)
-        return folder
-
     def windows(self, length: int) -> Windows:
         """Returns the input windows for rows of `length` tokens: generated, or from real questions."""
         if self.flags.generated_data:
@@ -522,7 +497,7 @@ class Bench:
         flags = self.flags
         print(f"{system.title}, {dtype} ...", file=sys.stderr, flush=True)
         if not system.is_ours:
-            model: dict[str, Any] = {"model": self.huggingface}
+            model: dict[str, Any] = {"model": system.model(self.found, flags.checkpoint, self.folder)}
         elif flags.checkpoint:
             vocab_file = os.path.abspath(flags.vocab_file) if flags.vocab_file else None
             model = {"model": os.path.abspath(flags.checkpoint), "vocab_file": vocab_file}
