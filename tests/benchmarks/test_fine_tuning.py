@@ -238,14 +238,13 @@ def test_wrong_flags(tmp_path, recipe, monkeypatch):
         assert not (tmp_path / "work").exists(), message
 
 
-@pytest.mark.parametrize(
-    "epsilon, scores, told", [(1e-6, True, True), (1e-6, False, False), (1e-8, True, False)]
-)
-def test_where_epsilon_stands_is_told(tmp_path, recipe, monkeypatch, capsys, epsilon, scores, told):
-    arguments = [f"--work_dir={tmp_path}/work", "--environments=/nowhere", *["--no-scores"] * (not scores)]
-    with pytest.raises(ConfigError, match="Make it with"):
-        measure(monkeypatch, *arguments, "--", *recipe, f"--epsilon={epsilon}")
-    assert ("give --epsilon=1e-08" in capsys.readouterr().err) == told
+def test_where_epsilon_matters_a_line_says_so(tmp_path, recipe, monkeypatch, capsys):
+    for epsilon, scores, is_said in ((1e-6, True, True), (1e-6, False, False), (1e-8, True, False)):
+        arguments = ["--environments=/nowhere", *["--no-scores"] * (not scores)]
+        with pytest.raises(ConfigError, match="Make it with"):
+            work = f"--work_dir={tmp_path}/work"
+            measure(monkeypatch, work, *arguments, "--", *recipe, f"--epsilon={epsilon}")
+        assert ("give --epsilon=1e-08" in capsys.readouterr().err) == is_said
 
 
 def test_pre_training_is_refused():

@@ -243,18 +243,6 @@ def test_all_questions_with_tiny_settings(tmp_path):
     assert record["results"][0]["planned_bytes"] > 0 and "planned MB" in text
 
     record, _ = run(
-        "inference",
-        tmp_path,
-        of_model,
-        "--max_seq_length=8",
-        "--micro_batch_size=2",
-        "--backends=tensorflow",
-        "--rounds=2",
-        "--num_iter=4",
-    )
-    assert record["cases"][0]["latency_ms"]["p50"] > 0 and record["products_gflops"]["fp32"] > 0
-
-    record, _ = run(
         "numerics",
         tmp_path,
         f"--model_dir={tmp_path}/runs",

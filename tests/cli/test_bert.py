@@ -9,6 +9,7 @@ import pytest
 
 from official.cli import command_line, completion, configs, flags, main, table
 from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT
 
 
@@ -90,14 +91,7 @@ def test_a_package_that_is_missing_ends_in_one_line(tmp_path):
         "import sys\nsys.modules |= dict.fromkeys(('onnx', 'tornado'))\n"
     )
     for arguments, message in cases:
-        done = subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = programs.run(*arguments, cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
         assert (done.returncode, done.stdout) == (2, ""), (arguments, done.stderr)
         assert done.stderr.count("\n") == 1 and re.match(message, done.stderr), (arguments, done.stderr)
 

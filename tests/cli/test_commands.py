@@ -55,14 +55,7 @@ def parse(monkeypatch, *arguments: str):
 
 def test_help_is_there_without_tensorflow():
     assert len(COMMANDS) > 25
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_HELP, *COMMANDS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/scripts"},
-    )
+    done = programs.run("-c", ASK_FOR_HELP, *COMMANDS, PYTHONPATH=f"{ROOT}:{ROOT}/scripts")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -117,14 +110,9 @@ def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
 
 
 def test_who_asks_the_quickstart_for_help_does_not_start_it():
-    done = subprocess.run(
-        ["scripts/quickstart.sh", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (
-        2,
-        "",
-        1,
-    ) and "takes no arguments" in done.stderr
+    done = programs.call("scripts/quickstart.sh", "--help")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "takes no arguments" in done.stderr
 
 
 @pytest.fixture
