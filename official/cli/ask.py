@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Typed
+# The model that the flags name, and lines of stdin
 
 
 MAX_LINE = 2**24
@@ -137,17 +137,10 @@ def _decoded(line: bytes) -> str:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert ask
-#
-# bert ask --checkpoint=runs/squad --context=text.txt echo "Who was first?" | bert ask
-# --checkpoint=runs/squad --context=text.txt --answers=3
-#
-# A question a line; the end of input ends it. Each answer comes with its probability among the answers of
-# the n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are
-# answered.
 
 
 def ask_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_ask.__doc__)
     add_model_flags(parser)
     command_line.add_length_flag(parser)
     parser.add_argument("--context", required=True, help="File with the text, UTF-8.")
@@ -164,6 +157,15 @@ def read_context(path: str) -> str:
 
 
 def run_ask() -> int:
+    """Answers typed questions about a text, with a model that was fine-tuned on SQuAD.
+
+      bert ask --checkpoint=runs/squad --context=text.txt
+      echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
+
+    A question a line; the end of input ends it. Each answer comes with its probability among the answers of
+    the n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are
+    answered.
+    """
     flags = ask_parser().parse()
     if flags.answers < 1:
         raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
@@ -182,18 +184,10 @@ def run_ask() -> int:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert classify
-#
-# bert classify --checkpoint=runs/sst2 echo "A fine film." | bert classify --checkpoint=runs/sst2 bert
-# classify --checkpoint=runs/sst2 --all_probabilities < sentences.txt > labels.txt
-#
-# A sentence a line, or two with a tab between them for the tasks with pairs; the end of input ends it. Each
-# line of a file has a line of the output: a blank one for a line that is blank, or that could not be used,
-# which a line on stderr says with its number; the exit code is 2 then. Of a model that gives several labels
-# at once, or several scores, all are printed.
 
 
 def classify_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_classify.__doc__)
     add_model_flags(parser)
     command_line.add_length_flag(parser)
     parser.add_argument(
@@ -205,6 +199,17 @@ def classify_parser() -> command_line.Parser:
 
 
 def run_classify() -> int:
+    """Labels typed sentences, or pairs of them, with a model that was fine-tuned on a task of GLUE.
+
+      bert classify --checkpoint=runs/sst2
+      echo "A fine film." | bert classify --checkpoint=runs/sst2
+      bert classify --checkpoint=runs/sst2 --all_probabilities < sentences.txt > labels.txt
+
+    A sentence a line, or two with a tab between them for the tasks with pairs; the end of input ends it. Each
+    line of a file has a line of the output: a blank one for a line that is blank, or that could not be used,
+    which a line on stderr says with its number; the exit code is 2 then. Of a model that gives several labels
+    at once, or several scores, all are printed.
+    """
     flags = classify_parser().parse()
     model = load(flags)
     expected = model.texts_of_a_row
@@ -235,17 +240,10 @@ def shown_label(found: Label, kind: str, shows_all: bool = False) -> str:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert fill-mask
-#
-# echo "the capital of france is [MASK]." | bert fill-mask --checkpoint=runs/mine bert fill-mask
-# --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
-#
-# A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with
-# their probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others
-# are answered.
 
 
 def fill_mask_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_fill_mask.__doc__)
     add = parser.add_argument
     add_model_flags(parser)
     add("--top_k", type=int, default=5, help="Words to show for each mask.")
@@ -277,6 +275,15 @@ def rounded(probability: float) -> str:
 
 
 def run_fill_mask() -> int:
+    """Predicts the words that stand as [MASK] in typed text, with any checkpoint that has a masked-LM head.
+
+      echo "the capital of france is [MASK]." | bert fill-mask --checkpoint=runs/mine
+      bert fill-mask --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
+
+    A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with
+    their probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others
+    are answered.
+    """
     flags = fill_mask_parser().parse()
     command_line.check_counts(flags, "top_k")
     model = load(flags)

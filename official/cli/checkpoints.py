@@ -21,22 +21,13 @@ if TYPE_CHECKING:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert convert
-#
-# bert convert ACTION PATH --output_dir=DIR [flags]
-#
-# ACTION is SOURCE2TARGET with any two of google, graphcore, popart, native (this project; also keras),
-# garden (TF2 object checkpoints of the MLPerf submission), huggingface (or hf); or research2apps,
-# apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest checkpoint is taken.
-# The result is DIR/<basename of PATH>, or DIR itself for huggingface.
-#
-# Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
 
 
 _EVERYWHERE = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")
 
 
 def convert_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_convert.__doc__)
     add = parser.add_argument
     add("action", metavar="ACTION", help=f"{registry.describe_actions()}.")
     add("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
@@ -97,6 +88,18 @@ def options_of(flags: argparse.Namespace) -> Options:
 
 
 def run_convert() -> int:
+    """Converts BERT checkpoints between Google, Graphcore, PopART, Hugging Face, Model Garden and this
+    project, both ways.
+
+      bert convert ACTION PATH --output_dir=DIR [flags]
+
+    ACTION is SOURCE2TARGET with any two of google, graphcore, popart, native (this project; also keras),
+    garden (TF2 object checkpoints of the MLPerf submission), huggingface (or hf); or research2apps,
+    apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest checkpoint is taken.
+    The result is DIR/<basename of PATH>, or DIR itself for huggingface.
+
+    Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
+    """
     flags = convert_flags()
     if flags.report:
         check_output_file(flags.report, "report", flags.overwrite)
@@ -172,12 +175,10 @@ def print_published_line(action: str, report: dict) -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert inspect
-#
-# bert inspect PATH [--digest] [--json]
 
 
 def inspect_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_inspect.__doc__)
     parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
     parser.add_argument(
         "--digest", action="store_true", help="Also read every tensor and show the sha256 of its values."
@@ -189,9 +190,7 @@ def inspect_parser() -> command_line.Parser:
 def inspect_checkpoint(path: str, digest: bool) -> dict:
     """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
     checkpoint."""
-    from official.checkpoint import registry
     from official.checkpoint.errors import DamagedError
-    from official.io.errors import ConfigError
 
     checkpoint = registry.open_checkpoint(path, "PATH")
     try:
@@ -237,6 +236,10 @@ def describe_checkpoint(found: dict) -> str:
 
 
 def run_inspect() -> None:
+    """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
+
+    bert inspect PATH [--digest] [--json]
+    """
     flags = inspect_parser().parse()
     found = inspect_checkpoint(flags.path, flags.digest)
     print(json.dumps(found, indent=1) if flags.json else describe_checkpoint(found))
@@ -244,20 +247,13 @@ def run_inspect() -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert export
-#
-# bert export --checkpoint=runs/squad --export_dir=models/bert/1 bert export --checkpoint=runs/sst2
-# --export_dir=sst2_int8 --dtype=int8 bert export --checkpoint=runs/squad --export_dir=squad_onnx
-# --format=onnx
-#
-# The SavedModel has its tokenizer within: it is loaded by TensorFlow with tensorflow-text, by TensorFlow
-# Serving, and by every command here that takes a --checkpoint. Nothing that is there is replaced.
 
 
 _MEGABYTE = 1e6
 
 
 def export_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_export.__doc__)
     add = parser.add_argument
     add(
         "--checkpoint",
@@ -280,6 +276,15 @@ def export_parser() -> command_line.Parser:
 
 
 def run_export() -> None:
+    """Writes a model for other programs: a SavedModel that takes text, or an ONNX file.
+
+      bert export --checkpoint=runs/squad --export_dir=models/bert/1
+      bert export --checkpoint=runs/sst2 --export_dir=sst2_int8 --dtype=int8
+      bert export --checkpoint=runs/squad --export_dir=squad_onnx --format=onnx
+
+    The SavedModel has its tokenizer within: it is loaded by TensorFlow with tensorflow-text, by TensorFlow
+    Serving, and by every command here that takes a --checkpoint. Nothing that is there is replaced.
+    """
     flags = export_parser().parse()
     from official.serving import export
 

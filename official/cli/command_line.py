@@ -17,9 +17,6 @@ from typing import Any, NoReturn
 from official.io import engines, errors, signals, stores
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
-# -----------------------------------------------------------------------------------------------------------
-# Command line
-
 
 _FLAG = re.compile(r"--\w[\w-]*")
 _LARGEST = 2**63
@@ -408,10 +405,6 @@ def configure_logging() -> None:
     from official.reporting import progress  # late: who only asks for help does not wait for it
 
     progress.configure_logging()
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Text flags
 
 
 _TEXT = (

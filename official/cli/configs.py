@@ -13,9 +13,6 @@ from official.config.foreign.families import FAMILIES
 from official.io import files
 from official.io.errors import ConfigError, suggest
 
-# -----------------------------------------------------------------------------------------------------------
-# Configs
-
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ENDING, _FOLDER = ".flags", "configs"
@@ -105,8 +102,7 @@ def find(path: str) -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Python files: get_config(ARGUMENT) returns an ml_collections ConfigDict. The file is somebody's own
-# program
+# Python files: `get_config(ARGUMENT)` returns an ml_collections ConfigDict
 #
 # The file is somebody's own program, and it runs. What goes wrong in it is told with its line.
 

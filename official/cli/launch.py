@@ -23,16 +23,6 @@ from official.io.errors import ConfigError
 from official.launching import job, poprun
 from official.launching.poprun import DIALECTS, Dialect, Topology
 
-# -----------------------------------------------------------------------------------------------------------
-# Launch
-#
-#   bert launch --hosts=localhost --instances_per_host=2 -- bert train --config=quickstart
-#   bert launch --hosts=node1:4000,node2:4000 --max_restarts=5 -x PATH -- bert train --config=quickstart
-#
-# Each process gets TF_CONFIG: who is in the job, and which of them it is. Its lines are printed with its
-# rank in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C, SIGTERM and SIGHUP go to all processes. Exit codes
-# are those of the run: 1, 2, 3, 129, 130 and 143 end the job, anything else but 0 is a loss.
-
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RANGES = {
@@ -162,7 +152,7 @@ def _say(text: str) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Launch plan
+# Layout of a job, from its command: replicas, IPUs, and the family of programs that it belongs to
 
 
 # poprun's options that are the site's: names, addresses.

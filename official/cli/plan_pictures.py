@@ -14,9 +14,6 @@ from official.reporting import palette, plots
 from official.reporting.scaling_picture import Curve, Panel, plot_scaling
 from official.reporting.schedule_picture import Bar, Schedule, plot_schedules
 
-# -----------------------------------------------------------------------------------------------------------
-# Plan pictures
-
 
 _COLORS = {"same_share": palette.BLUE, "same_batch": palette.VERMILION}
 _NAMES = {"same_share": "each host with its own batch", "same_batch": "all hosts share the batch of the run"}
@@ -54,7 +51,7 @@ def _points(scaling: dict, key: str) -> tuple[tuple[int, float], ...]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Schedules
+# Schedules of pipelines
 
 
 _MOST_SHOWN = 16  # micro batches: more could not be told apart

@@ -15,7 +15,6 @@ from typing import Any
 
 from official.cli import command_line, outputs
 from official.io import engines, files, jobs, json_files, record_paths
-from official.io import files as io_files
 from official.io.errors import ConfigError, counted
 from official.io.record_paths import find_files
 from official.io.stores import is_remote
@@ -35,7 +34,6 @@ def find_vocabulary(path: str | None, first_file: str):
       first_file: path of the first file of records.
     """
     from official.data.word_pieces import vocabulary
-    from official.io import files, json_files, record_paths
 
     manifest, do_lower_case = os.path.join(os.path.dirname(first_file), "manifest.json"), None
     beside = record_paths.find_vocabulary([first_file])
@@ -104,17 +102,13 @@ def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_fil
 
 # -----------------------------------------------------------------------------------------------------------
 # bert data inspect
-#
-# bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
-#
-# Exit code 2, with file and number, at the first record that departs from the schema.
 
 
 _LABELS = {"records": "these records", "compare_to": "compared with"}
 
 
 def inspect_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_inspect.__doc__)
     add = parser.add_argument
     add("files", nargs="+", help="TFRecord files, globs or folders.")
     add(
@@ -224,6 +218,12 @@ def report_of_records(summary: Any, shares: dict) -> dict:
 
 
 def run_inspect() -> None:
+    """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
+
+      bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
+
+    Exit code 2, with file and number, at the first record that departs from the schema.
+    """
     flags = inspect_parser().parse()
     if flags.examples < 0:
         raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
@@ -388,12 +388,10 @@ def _shown(share: str, value: float) -> str:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert data eval-set
-#
-# bert data eval-set --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord \ --num_samples=10000
 
 
 def eval_set_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_eval_set.__doc__)
     add = parser.add_argument
     add(
         "--input_files",
@@ -461,7 +459,7 @@ def joined(examples, record_format: str):
 def unchanged(records, states: dict[str, str]):
     """Yields the records. Raises ConfigError at the end where a file was changed while it was read."""
     yield from records
-    io_files.check_unchanged(states)
+    files.check_unchanged(states)
 
 
 def write_records(path: str, records) -> None:
@@ -488,55 +486,55 @@ def _progress(examples, what: str):
 
 
 def run_eval_set() -> None:
+    """Makes the held-out evaluation set of MLPerf v1.0: evenly spaced examples of TFRecord files, copied as
+    they are.
+
+      bert data eval-set --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord \\
+        --num_samples=10000
+    """
     flags = eval_set_parser().parse()
     if flags.num_samples < 1:
         raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
     check_output_file(flags.output_file, "output_file", flags.overwrite)
     from official.data.records import record_files  # after the flags are checked: it loads TensorFlow
 
-    files = record_files.find_files(flags.input_files, "input_files")
-    if os.path.realpath(flags.output_file) in map(os.path.realpath, files):
+    paths = record_files.find_files(flags.input_files, "input_files")
+    if os.path.realpath(flags.output_file) in map(os.path.realpath, paths):
         raise ConfigError(
             f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another"
             " name."
         )
     folder = os.path.dirname(flags.output_file)
-    vocabulary = record_paths.find_vocabulary(files)
+    vocabulary = record_paths.find_vocabulary(paths)
     record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
-    states = io_files.states(files)
-    record_format = record_files.detect_format(files)
-    counts = count_examples(files, record_format)
+    states = files.states(paths)
+    record_format = record_files.detect_format(paths)
+    counts = count_examples(paths, record_format)
     examples = sum(counts)
     if examples < flags.num_samples:
         raise ConfigError(
             f"--input_files={flags.input_files} holds {examples:,} examples, fewer than"
             f" --num_samples={flags.num_samples:,}."
         )
-    picked = picked_examples(files, record_format, counts, picked_positions(examples, flags.num_samples))
+    picked = picked_examples(paths, record_format, counts, picked_positions(examples, flags.num_samples))
     records = joined(_progress(picked, "copying"), record_format)
     write_records(flags.output_file, unchanged(records, states))
     record_paths.put_vocabulary(folder, vocabulary)
     print(
-        f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(files):,}"
-        f" file{'s' * (len(files) > 1)}."
+        f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(paths):,}"
+        f" file{'s' * (len(paths) > 1)}."
     )
 
 
 # -----------------------------------------------------------------------------------------------------------
 # bert pack
-#
-# bert pack --input_files='records/*.tfrecord' --output_dir=packed bert pack --histogram=lengths.json
-# --algorithm=lpfhp --max_sequences_per_pack=12
-#
-# Each sequence is in exactly one row. The same input and flags make the same files; the same command goes
-# on with what an interrupted one has left.
 
 
 ALGORITHMS = ("spfhp", "lpfhp", "nnlshp", "ennlshp")
 
 
 def pack_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_pack.__doc__)
     add = parser.add_argument
     add("--input_files", help="TFRecords of one format: comma-separated files, folders or globs.")
     add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
@@ -621,6 +619,14 @@ def draw_plan(numbers: dict, path: str) -> None:
 
 
 def run_pack() -> None:
+    """Packs several sequences into a row: records of any of our formats to packed records.
+
+      bert pack --input_files='records/*.tfrecord' --output_dir=packed
+      bert pack --histogram=lengths.json --algorithm=lpfhp --max_sequences_per_pack=12
+
+    Each sequence is in exactly one row. The same input and flags make the same files; the same command goes
+    on with what an interrupted one has left.
+    """
     flags = pack_parser().parse()
     if flags.histogram and (flags.input_files or flags.output_dir):
         raise ConfigError("--histogram only plans. Drop it, or --input_files and --output_dir.")

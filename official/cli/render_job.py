@@ -28,16 +28,6 @@ from official.io.writing import check_output_file
 from official.launching import manifests
 from official.launching.manifests.ipu_job import SDK_IMAGE
 
-# -----------------------------------------------------------------------------------------------------------
-# Render job
-#
-#   bert render-job --kind=jobset --image=registry.example.com/bert-gpu:0.1.0 --workers=4 --gpus=8 \
-#     --volume=bert-data:/data:ro --volume=bert-runs:/runs \
-#     -- bert train --config=pretrain_base_128_phase1 --model_dir=/runs/base | kubectl apply -f -
-#
-# What is after -- runs in every pod. A command of `bert train` is checked here as it would be there: its
-# flags, its batches over all replicas, and that it saves where what it saves is kept.
-
 
 _OF_THE_FILE = ("output", "overwrite")
 _INDENT = "  "
@@ -175,7 +165,7 @@ def _comments(flags: argparse.Namespace, given: set[str], command: tuple[str, ..
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Rendered command
+# A command of `bert train`, checked as it would be in a pod
 
 
 _PYTHONS = ("python", "python3")

@@ -8,13 +8,10 @@ from official.io.writing import check_output_file
 
 # -----------------------------------------------------------------------------------------------------------
 # bert compare
-#
-# bert compare runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png bert compare runs/seed_*
-# --mlperf --ruleset=1.0.0
 
 
 def compare_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_compare.__doc__)
     add = parser.add_argument
     add("folders", nargs="+", metavar="DIR", help="Folders of runs (--model_dir).")
     add(
@@ -39,6 +36,12 @@ def compare_parser() -> command_line.Parser:
 
 
 def run_compare() -> None:
+    """Compares runs: a table of settings and results, their curves in one picture, and the MLPerf score of
+    several seeds.
+
+      bert compare runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png
+      bert compare runs/seed_* --mlperf --ruleset=1.0.0
+    """
     flags = compare_parser().parse()
     if flags.target is not None and not 0 <= flags.target <= 1:
         raise ConfigError(f"--target={flags.target} is out of range. Allowed: 0 to 1.")
@@ -68,13 +71,10 @@ def run_compare() -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert record
-#
-# bert record --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini bert record
-# --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
 
 
 def record_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_record.__doc__)
     parser.add_argument(
         "--model_dir", required=True, help="Folder of the run, or of several: comma-separated."
     )
@@ -86,8 +86,6 @@ def record_parser() -> command_line.Parser:
 
 
 def read_file(folder: str, name: str) -> str:
-    from official.io.errors import ConfigError
-
     path = os.path.join(folder, name)
     try:
         with open(path, encoding="utf-8") as file:
@@ -134,6 +132,12 @@ def _evaluations(folder: str) -> list[dict]:
 
 
 def run_record() -> None:
+    """Records finished runs for the README: command, result (with commit, versions, machine) and evaluations,
+    and the picture of one run.
+
+      bert record --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
+      bert record --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
+    """
     flags = record_parser().parse()
     folders = flags.model_dir.split(",")
     values = {os.path.basename(os.path.normpath(folder)): record_of(folder) for folder in folders}

@@ -15,21 +15,23 @@ from official.io.writing import check_output_file
 
 # -----------------------------------------------------------------------------------------------------------
 # bert evaluate squad-v1
-#
-# bert evaluate squad-v1 dev-v1.1.json predictions.json
 
 
 _VERSION = "1.1"
 
 
 def squad_v1_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_squad_v1.__doc__)
     parser.add_argument("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
     parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts.")
     return parser
 
 
 def run_squad_v1() -> None:
+    """Evaluates predictions for SQuAD v1.1 with the official measures.
+
+    bert evaluate squad-v1 dev-v1.1.json predictions.json
+    """
     flags = squad_v1_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
@@ -43,15 +45,10 @@ def run_squad_v1() -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert evaluate squad-v2
-#
-# bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
-#
-# The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir
-# besides, as published.
 
 
 def squad_v2_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_squad_v2.__doc__)
     add = parser.add_argument
     add("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
     add(
@@ -85,6 +82,13 @@ def squad_v2_parser() -> command_line.Parser:
 
 
 def run_squad_v2() -> None:
+    """Evaluates predictions for SQuAD v2.0 with the official measures.
+
+      bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
+
+    The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir
+    besides, as published.
+    """
     flags = squad_v2_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
@@ -138,15 +142,13 @@ def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None
 
 # -----------------------------------------------------------------------------------------------------------
 # bert evaluate glue-submission
-#
-# bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
 
 
 _FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes
 
 
 def glue_submission_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_glue_submission.__doc__)
     add = parser.add_argument
     add(
         "--predictions",
@@ -222,6 +224,10 @@ def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
 
 
 def run_glue_submission() -> None:
+    """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
+
+    bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
+    """
     flags = glue_submission_parser().parse()
     for folder in flags.predictions:
         if not os.path.isdir(folder):

@@ -11,24 +11,18 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-import tqdm
-
 from official.cli import command_line, outputs, records
-from official.data.text import docstring_corpus, read_counts
-from official.data.text.documents import ReadCounts, read_documents
-from official.data.word_pieces import vocabulary_building
 from official.io import engines, files
 from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
     from official.data.pretraining.job import Job
+    from official.data.text.documents import ReadCounts
 
 
 # -----------------------------------------------------------------------------------------------------------
 # bert data create
-#
-# bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \ --output_dir=records
 
 
 # Graphcore's names of the flags, and its values where a command of its does not say them.
@@ -44,7 +38,7 @@ _THEIR_VALUES = {"dupe_factor": 6, "random_seed": 1984, "do_lower_case": False}
 
 
 def create_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_create.__doc__)
     parser.also(_THEIR_NAMES)
     parser.lists.add("output_file")
     add = parser.add_argument
@@ -161,6 +155,11 @@ def _job(flags: dict[str, Any]) -> Job:
 
 
 def run_create() -> None:
+    """Makes TFRecords of masked-LM and next-sentence examples from text.
+
+      bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
+        --output_dir=records
+    """
     given = create_flags()
     engines.load_ahead(given, "official.data.pretraining.creation")
     flags = vars(given)
@@ -214,16 +213,10 @@ def show_manifest(manifest: dict) -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert data prepare
-#
-# bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
-#
-# Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank
-# line between documents), manifest.json and report.html. On which side a document is depends on its text
-# alone.
 
 
 def prepare_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_prepare.__doc__)
     add = parser.add_argument
     command_line.add_text_flags(parser)
     add("--output_dir", required=True, help="Folder for train/, eval/, manifest.json and report.html.")
@@ -246,6 +239,14 @@ def prepare_parser() -> command_line.Parser:
 
 
 def run_prepare() -> None:
+    """Cleans text, splits it into sentences, and shares the documents out to training and evaluation.
+
+      bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
+
+    Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank
+    line between documents), manifest.json and report.html. On which side a document is depends on its text
+    alone.
+    """
     flags = prepare_parser().parse()
     engines.load_ahead(flags, "official.data.text.preparation")
     command_line.configure_logging()
@@ -277,17 +278,15 @@ def run_prepare() -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert data corpus
-#
-# bert data corpus --output_dir=data/quickstart/corpus
-#
-# Writes train.txt and eval.txt (one sentence per line, a blank line between documents) and corpus.json.
 
 
 _SUMMARY = "corpus.json"
 
 
 def corpus_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    from official.data.text import docstring_corpus
+
+    parser = command_line.Parser(run_corpus.__doc__)
     add = parser.add_argument
     add("--output_dir", required=True, help="Folder for train.txt, eval.txt and corpus.json.")
     add(
@@ -317,6 +316,14 @@ def write_documents(path: str, documents: list[list[str]]) -> dict[str, int]:
 
 
 def run_corpus() -> None:
+    """Builds a small English corpus from what is installed: the language reference and docstrings.
+
+      bert data corpus --output_dir=data/quickstart/corpus
+
+    Writes train.txt and eval.txt (one sentence per line, a blank line between documents) and corpus.json.
+    """
+    from official.data.text import docstring_corpus
+
     flags = corpus_parser().parse()
     if not 0 < flags.eval_share < 1:
         raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
@@ -347,15 +354,13 @@ def run_corpus() -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # bert vocab
-#
-# bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
 
 
 _CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds there that capitals count
 
 
 def vocab_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
+    parser = command_line.Parser(run_vocab.__doc__)
     add = parser.add_argument
     command_line.add_text_flags(parser)
     add(
@@ -398,6 +403,10 @@ def vocab_files(flags) -> list[str]:
 def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str = "text") -> list[str]:
     """Returns the sentences of all files or, where there are more than `most`, every second, fourth, eighth
     .. one."""
+    import tqdm
+
+    from official.data.text.documents import read_documents
+
     step, kept = 1, []
     paths = files.find_files(patterns, "input_files")
     with tqdm.tqdm(
@@ -414,6 +423,14 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str
 
 
 def run_vocab() -> None:
+    """Builds a WordPiece vocabulary of exactly --vocab_size lines from text.
+
+    bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
+    """
+    from official.data.text import read_counts
+    from official.data.text.documents import ReadCounts
+    from official.data.word_pieces import vocabulary_building
+
     flags = vocab_parser().parse()
     for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
         if getattr(flags, name) < minimum:

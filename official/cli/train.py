@@ -37,16 +37,6 @@ if TYPE_CHECKING:
     from official.reporting.result import TrainResult
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Train
-#
-# bert train --config=quickstart [--name=value ...] python train.py --flagfile=configs/quickstart.flags
-# [--name=value ...] python train.py --flagfile=configs/mlperf_v100.flags --plan python train.py --help
-#
-# Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 non-finite loss, 4 a peer
-# process was lost or did not come (start all again), 129 / 130 / 143 saved on a signal.
-
-
 def start() -> NoReturn:
     """Runs the command line of this process, and ends it.
 
@@ -222,7 +212,7 @@ def _say_what_starts(config: Config) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Plan
+# bert plan: `bert train --plan`
 
 
 def start_plan() -> NoReturn:

@@ -228,12 +228,6 @@ def _draw_panel(axes: Axes, unit: str, rows: list[tuple[str, float]], color: str
 
 # -----------------------------------------------------------------------------------------------------------
 # bert benchmark run
-#
-# bert benchmark --spec=benchmarks.yml --benchmark=pretrain_base_128_gen_cpu python scripts/benchmark.py
-# --spec benchmarks.yml --log-dir logs
-#
-# The format is that of Graphcore's `examples_utils benchmark`; so are the names of the options. A benchmark
-# that fails is reported, and the others run. Exit code 1 where one has failed.
 
 
 _LISTS = ("spec", "benchmark", "csv_metrics", "custom_metrics_files")
