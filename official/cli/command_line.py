@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from official.io import engines, errors, signals, stores
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
-
 _FLAG = re.compile(r"--\w[\w-]*")
 _LARGEST = 2**63
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

@@ -13,7 +13,6 @@ from official.config.foreign.families import FAMILIES
 from official.io import files
 from official.io.errors import ConfigError, suggest
 
-
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ENDING, _FOLDER = ".flags", "configs"
 _THEIRS, _TESTS = "graphcore", "tests"  # folders in it: Graphcore's, and in theirs those of their tests

@@ -23,7 +23,6 @@ from official.io.errors import ConfigError
 from official.launching import job, poprun
 from official.launching.poprun import DIALECTS, Dialect, Topology
 
-
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RANGES = {
     "instances_per_host": (1, 1024),

@@ -14,7 +14,6 @@ from official.reporting import palette, plots
 from official.reporting.scaling_picture import Curve, Panel, plot_scaling
 from official.reporting.schedule_picture import Bar, Schedule, plot_schedules
 
-
 _COLORS = {"same_share": palette.BLUE, "same_batch": palette.VERMILION}
 _NAMES = {"same_share": "each host with its own batch", "same_batch": "all hosts share the batch of the run"}
 

@@ -28,7 +28,6 @@ from official.io.writing import check_output_file
 from official.launching import manifests
 from official.launching.manifests.ipu_job import SDK_IMAGE
 
-
 _OF_THE_FILE = ("output", "overwrite")
 _INDENT = "  "
 _EVERY = ("name", "image", "namespace")
