@@ -2,7 +2,7 @@
 
 A spelling is never a setting: configurations, flagfiles that we ship and saved runs hold our names only.
 Options that are no setting by another name, such as --micro-batch-size, are those of
-`official.config.foreign.options`.
+`official.graphcore.configurations`.
 """
 
 from __future__ import annotations

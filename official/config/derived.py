@@ -294,6 +294,10 @@ def compiles_first(config: Config) -> bool:
     return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
 
+# Modules of the styles of --log_style, imported by a run that has it.
+LOG_STYLES = {"plain": "official.reporting.progress", "graphcore": "official.graphcore.log_style"}
+
+
 def follows_graphcore_log(config: Config) -> bool:
     """Tells whether the log and the tags of metrics are those of Graphcore's programs."""
     return config.log_style == "graphcore"

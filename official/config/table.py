@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, cast
 
 from official.config.model import BertConfig
-from official.config.settings import data, devices, ipu, optimization, run
+from official.config.settings import data, devices, optimization, run
 
 # In the order of --help and config.json.
 SECTIONS = (
@@ -19,7 +19,7 @@ SECTIONS = (
     optimization.OPTIMIZATION,
     devices.DEVICES,
     devices.PIPELINE,
-    ipu.SECTION,
+    devices.IPU,
     run.MLPERF,
     run.PLAN,
     run.PROFILING,
@@ -44,7 +44,7 @@ class Config(
     optimization.Optimization,
     devices.Devices,
     devices.Pipeline,
-    ipu.Ipu,
+    devices.Ipu,
     run.MLPerf,
     run.Plan,
     run.Profiling,

@@ -286,7 +286,7 @@ def test_an_ipujob_writes_its_configuration_first():
     (writer,), (trainer,) = spec["initContainers"], spec["containers"]
     assert (writer["image"], trainer["image"]) == (asked.image, "graphcore/tensorflow:2")
     assert f"{shlex.join(COMMAND)} --plan --plan_config_file=/job/run.json" in writer["args"][0].splitlines()
-    assert trainer["args"][0].rstrip().endswith("python3 -m official.training.ipu /job/run.json")
+    assert trainer["args"][0].rstrip().endswith("python3 -m official.graphcore /job/run.json")
     for container in (writer, trainer):
         assert {"name": "job", "mountPath": "/job"} in container["volumeMounts"]
         subprocess.run(["bash", "-n"], input=container["args"][0], text=True, check=True)

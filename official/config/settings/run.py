@@ -158,7 +158,7 @@ class Plan:
     plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
     plan_config_file: str | None = setting(
         None,
-        "With --plan: also write the whole configuration as JSON, for python -m official.training.ipu FILE.",
+        "With --plan: also write the whole configuration as JSON, for python -m official.graphcore FILE.",
     )
     plan_picture: str | None = setting(
         None,

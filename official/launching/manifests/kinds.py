@@ -9,11 +9,11 @@ https://jobset.sigs.k8s.io/docs/concepts/, kubeflow/trainer at v1.9: pkg/util/tr
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from official.launching.manifests import ipu_job
 from official.launching.manifests.job import (
     Document,
     Job,
@@ -184,7 +184,7 @@ def _tpu_job(job: Job) -> list[Document]:
 
 def _ipujob(job: Job) -> list[Document]:
     check_ipus(job)
-    return [ipu_job.document(job)]
+    return [importlib.import_module("official.graphcore.kubernetes").document(job)]
 
 
 _WORKERS = ("workers", "gpus", "port")
