@@ -238,14 +238,10 @@ def _half_or_float(value: Any) -> str:
 _IPU_TF1: Table = {
     **{
         name: Row(name, truth)
-        for name in """execution_profile memory_profile sync_replicas_independently replicated_tensor_sharding
+        for name in """replicated_tensor_sharding
         stochastic_rounding no_outlining fp_exceptions""".split()
     },
-    **{
-        name: Row(name, whole)
-        for name in """device_iterations min_remote_tensor_size max_cross_replica_sum_buffer_size
-        max_reduce_scatter_buffer_size""".split()
-    },
+    **{name: Row(name, whole) for name in ("device_iterations", "min_remote_tensor_size")},
     "available_memory_proportion": Row("available_memory_proportion", _shares),
     "variable_offloading": Row("optimizer_state_offchip", truth),
     "partials_type": Row("partials_type", of({"half": "half", "float": "float"})),
@@ -256,7 +252,6 @@ _IPU_TF1: Table = {
 _IPU_TF1_DEFAULTS = {
     "available_memory_proportion": 0.23,
     "enable_recomputation": True,
-    "max_cross_replica_sum_buffer_size": 10 << 20,
     "partials_type": "half",
     "scheduler": "CLUSTERING",
 }
@@ -367,8 +362,8 @@ _TF1_OPTIMIZATION = {
     "decay_rate": Row("decay_rate", number),
     "warmup": Row("@warmup", number),
     "loss_scaling": Row("loss_scale", loss_scale),
-    "loss_scaling_by_step": Row("loss_scale_by_step", as_json),
-    "use_debiasing": Row("lamb_bias_correction", truth),
+    "loss_scaling_by_step": Row("@loss_scale_by_step", as_json),
+    "use_debiasing": Row("@lamb_debiasing", truth),
     "use_nvlamb": Row("@nvlamb", truth),
     "use_mpclip": Row("@mpclip", truth),
     "reduction_type": Row("@reduction", of({"mean": "mean", "sum": "sum"})),
@@ -415,6 +410,8 @@ _TF1_NOT_NEEDED = {
         "restore_optimiser_from_checkpoint save_optimiser_to_checkpoint"),
     **not_needed("--model_dir names the run and holds its logs, TensorBoard and report",
         "name name_suffix log_dir profile_dir steps_per_tensorboard log_all_workers"),
+    **not_needed("POPLAR_ENGINE_OPTIONS in the environment asks for it",
+        "execution_profile memory_profile sync_replicas_independently"),
     **not_needed("progress is shown on terminals", "progress_bar verbose_logging"),
     **not_needed("accuracies are always measured", "disable_acc"),
     **not_needed("optimizer state and rates are float32",
@@ -428,7 +425,8 @@ _TF1_NOT_NEEDED = {
         "num_synthetic_dataset_samples"),
 }  # fmt: skip
 _TF1_IPU_ONLY = ipu_only(
-    """ipu_replica_identical_seed recomputation_mode matmul_serialize_factor embedded_runtime
+    """max_cross_replica_sum_buffer_size max_reduce_scatter_buffer_size
+    ipu_replica_identical_seed recomputation_mode matmul_serialize_factor embedded_runtime
     dump_raw_timings num_iter num_inference_thread"""
 )
 

@@ -99,7 +99,7 @@ def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping
         notes.append(
             "replicated_tensor_sharding=false: here it shares out offloaded state to several replicas"
         )
-    if values["dtype"] == "fp16" and not values["loss_scale"] and not values["loss_scale_by_step"]:
+    if values["dtype"] == "fp16" and not values["loss_scale"]:
         settings["loss_scale"] = "1"
         notes.append("loss_scale=1, which no key says: steps on IPUs skip no update")
 
@@ -386,8 +386,9 @@ def _settle_factor(terms: dict[str, Any], base: Mapping[str, Any]) -> None:
 def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family: str | None) -> None:
     """Fills in schedule, optimizer, clipping and loss scale."""
     if "optimizer" in terms:
-        settings["optimizer_type"], corrects = terms["optimizer"]
-        settings |= {"lamb_bias_correction": corrects, "adam_bias_correction": corrects}
+        settings["optimizer_type"], settings["bias_correction"] = terms["optimizer"]
+    if settings.get("optimizer_type") == "lamb" and "lamb_debiasing" in terms:
+        settings["bias_correction"] = terms["lamb_debiasing"]
     for variant in ("nvlamb", "mpclip"):
         if terms.get(variant):
             settings["lamb_variant"] = variant
@@ -397,8 +398,8 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
         settings["loss_normalization"] = "local"
     if terms.get("dynamic_scale"):
         settings["loss_scale"] = "dynamic"
-    if settings.get("loss_scale_by_step"):
-        settings.pop("loss_scale", None)
+    if terms.get("loss_scale_by_step"):
+        settings["loss_scale"] = terms["loss_scale_by_step"]
     if "powers" in terms:
         settings["warmup_power"], settings["poly_power"] = terms["powers"][0], terms["powers"][-1]
     if terms.get("schedule") == "constant":

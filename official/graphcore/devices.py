@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import os
 import shlex
 from collections.abc import MutableMapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from official.config.table import Config
 from official.distribution.pipelining.plan import power_of_two
-from official.graphcore.rules import WITHOUT_DEVICE, connection
+from official.graphcore.rules import IPU_VERSION
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -55,23 +54,15 @@ def load_popdist() -> Any:
 # Environment
 
 
-FLAGS, ENGINE = "TF_POPLAR_FLAGS", "POPLAR_ENGINE_OPTIONS"
+FLAGS = "TF_POPLAR_FLAGS"
 
 
 def prepare_environment(config: Config, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets TF_POPLAR_FLAGS and POPLAR_ENGINE_OPTIONS for a run; to be called before TensorFlow is loaded.
-
-    Flags and keys that are there already keep their values.
-
-    Raises:
-      ConfigError: where POPLAR_ENGINE_OPTIONS holds no JSON object.
-    """
+    """Sets TF_POPLAR_FLAGS for a run; to be called before TensorFlow is loaded. Flags that are there already
+    keep their values."""
     flags = _with_flags(environment.get(FLAGS, ""), poplar_flags(config))
     if flags:
         environment[FLAGS] = flags
-    options = engine_options(config)
-    if options:
-        environment[ENGINE] = json.dumps({**options, **_engine_options_of(environment)})
 
 
 def poplar_flags(config: Config) -> dict[str, str]:
@@ -85,46 +76,12 @@ def poplar_flags(config: Config) -> dict[str, str]:
     return flags
 
 
-def engine_options(config: Config) -> dict[str, str]:
-    """Returns {key of POPLAR_ENGINE_OPTIONS: value} of a run.
-
-    Source: Graphcore's TF1 BERT, its README on profiling and its launch scripts.
-    """
-    options = {}
-    if config.memory_profile or config.execution_profile:
-        kind = "execution" if config.execution_profile else "memory"
-        folder = config.profile_dir or config.model_dir or "."
-        options = {
-            "autoReport.all": "true",
-            "autoReport.directory": os.path.join(folder, f"{kind}_report"),
-            "autoReport.outputExecutionProfile": "true" if config.execution_profile else "false",
-            "debug.allowOutOfMemory": "true",
-            "debug.outputAllSymbols": "true",
-        }
-    if config.sync_replicas_independently:
-        options["target.syncReplicasIndependently"] = "true"
-    return options
-
-
 def _with_flags(given: str, flags: dict[str, str]) -> str:
     """Returns a line of flags with those that it does not have yet."""
     words = shlex.split(given)
     known = {word.partition("=")[0] for word in words}
     words += [f"{name}={value}" if value else name for name, value in flags.items() if name not in known]
     return " ".join(map(shlex.quote, words))
-
-
-def _engine_options_of(environment: MutableMapping[str, str]) -> dict[str, str]:
-    text = environment.get(ENGINE) or "{}"
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(
-            f"{ENGINE}={text[:80]!r} in the environment is no JSON object. Correct or unset it."
-        )
-    return found
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -237,11 +194,10 @@ def make_strategy(api: Any, instances: Instances) -> Any:
 
 
 def _set_connection(config: Config, api: Any, options: Any) -> None:
-    name, device = connection(config), options.device_connection
-    device.type = getattr(api.config.DeviceConnectionType, name.upper())
-    if name in WITHOUT_DEVICE:
-        device.version = config.ipu_version
-    if name != "always":  # of IPUs that are there, it is known
+    if config.compile_only:  # for IPUs that are not there
+        device = options.device_connection
+        device.type = api.config.DeviceConnectionType.PRE_COMPILE
+        device.version = IPU_VERSION
         device.enable_remote_buffers = config.optimizer_state_offchip
 
 
@@ -256,7 +212,5 @@ def _set_numbers(config: Config, api: Any, options: Any) -> None:
 def _set_optimizations(config: Config, api: Any, options: Any) -> None:
     optimizations = options.optimizations
     optimizations.minimum_remote_tensor_size = config.min_remote_tensor_size
-    optimizations.maximum_cross_replica_sum_buffer_size = config.max_cross_replica_sum_buffer_size
-    optimizations.maximum_reduce_scatter_buffer_size = config.max_reduce_scatter_buffer_size
     optimizations.enable_graph_outlining = not config.no_outlining
     options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.scheduler.upper())

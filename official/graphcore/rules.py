@@ -1,4 +1,4 @@
-"""Rules for the settings of a run on IPUs, and what follows from them: its connection, shares of memory."""
+"""Rules for the settings of a run on IPUs, and what follows from them: shares of memory."""
 
 from __future__ import annotations
 
@@ -10,33 +10,18 @@ if TYPE_CHECKING:
     from official.config.table import Config
 
 
-# Compile for a device that is not attached: which one has to be said.
-WITHOUT_DEVICE = ("pre_compile", "never")
+IPU_VERSION = "ipu2"  # for which --compile_only compiles
 # Setting: its one value, and what there is instead of the others.
 _ONLY = {
     "enable_xla": (False, "IPUs compile every step as a whole. Drop --enable_xla."),
-    "explicit_allreduce": (False, "Use --max_cross_replica_sum_buffer_size, or drop --explicit_allreduce."),
+    "explicit_allreduce": (False, "Drop --explicit_allreduce."),
     "pack_on_the_fly": (False, "Write packed records: scripts/pack_pretraining_data.py."),
     "num_runs": (1, "Start one run a seed."),
     "deterministic": (False, "Add --stochastic_rounding=false in its place."),
     "device_warmup": (False, "The first call of the IPUs compiles: use --compile_only before. Drop it."),
-    "intra_op_threads": (None, "Drop --intra_op_threads."),
-    "inter_op_threads": (None, "Drop --inter_op_threads."),
     "mllog_file": (None, "metrics.jsonl has the same numbers. Drop --mllog_file."),
     "mllog_to_stdout": (False, "metrics.jsonl has the same numbers. Drop --mllog_to_stdout."),
 }
-
-
-def connection(config: Config) -> str:
-    """Returns the --ipu_connection of the run: with --compile_only one that takes no IPUs."""
-    if config.compile_only and config.ipu_connection not in WITHOUT_DEVICE:
-        return "pre_compile"
-    return config.ipu_connection
-
-
-def computes(config: Config) -> bool:
-    """Tells whether steps are computed, and not only compiled."""
-    return connection(config) not in WITHOUT_DEVICE
 
 
 def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | None]:
@@ -89,7 +74,6 @@ def check_ipu(config: Config) -> None:
     _check_gradients(config)
     _check_replicas(config)
     _check_iterations(config)
-    _check_connection(config)
 
 
 def _shown(value: object) -> str:
@@ -104,12 +88,12 @@ def _check_gradients(config: Config) -> None:
             "clip_scope=micro_batch does not go with --distribution_strategy=ipu: its pipelines add gradients"
             " up before anybody sees them. Use --clip_scope=global or none."
         )
-    fp16 = config.dtype == "fp16" and config.loss_scale is None and config.loss_scale_by_step is None
+    fp16 = config.dtype == "fp16" and config.loss_scale is None
     if config.loss_scale == "dynamic" or fp16:
         raise ConfigError(
             f"loss_scale={config.loss_scale or 'unset (dynamic for fp16)'} does not go with"
             " --distribution_strategy=ipu, whose steps skip no update. Give a number, such as"
-            " --loss_scale=512, or --loss_scale_by_step."
+            " --loss_scale=512, or numbers by step."
         )
     if config.recompute not in ("none", "block"):
         raise ConfigError(
@@ -144,17 +128,4 @@ def _check_iterations(config: Config) -> None:
         raise ConfigError(
             f"steps_per_loop={config.steps_per_loop} is not a multiple of device_iterations={every}. Nearest"
             f" valid: {nearest_multiples(config.steps_per_loop, every)}."
-        )
-
-
-def _check_connection(config: Config) -> None:
-    if config.ipu_connection == "pre_compile" and not config.executable_cache_path:
-        raise ConfigError(
-            "ipu_connection=pre_compile keeps what it compiles in a folder, and none is given. Add"
-            " --executable_cache_path=DIR."
-        )
-    if config.execution_profile and not computes(config):
-        raise ConfigError(
-            "execution_profile counts cycles of IPUs that compute, and this run only compiles. Use"
-            " --memory_profile, or drop --compile_only and --ipu_connection."
         )

@@ -23,7 +23,7 @@ from official.data.pipeline import MOST_STREAMS
 from official.graphcore import devices as devices_lib
 from official.graphcore import pipeline, program, records
 from official.graphcore.program import initialize
-from official.graphcore.rules import computes
+from official.graphcore.rules import IPU_VERSION
 from official.io.errors import ConfigError
 from official.reporting import environment
 from official.reporting.metrics import MetricsWriter
@@ -178,7 +178,7 @@ def run(config: Config, command: list[str]) -> int:
     for name, flag in (("wandb", config.wandb), ("log_style=graphcore", follows_graphcore_log(config))):
         if flag:
             logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
-    if not computes(config):
+    if config.compile_only:
         return _compile(*_make_ready(config))
     surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
     surroundings["working_directory"] = os.getcwd()  # of paths in the settings
@@ -276,7 +276,7 @@ def _train(loop: PipelineLoop, devices: program.Devices, earlier: Earlier | None
 
 
 def _compile(config: Config, task: Task, devices: program.Devices) -> int:
-    """Compiles the programs of a run without IPUs, for --ipu_version, and returns the exit code."""
+    """Compiles the programs of a run without IPUs, and returns the exit code."""
     since = time.monotonic()
     with _explained():
         state = program.make_state(config, task, devices)
@@ -285,9 +285,7 @@ def _compile(config: Config, task: Task, devices: program.Devices) -> int:
         PipelineLoop(config, task, state, devices, plan, manager, [], Interruption(), {}).compile()
     kept = config.executable_cache_path
     where = f"; kept in {kept}" if kept else ""
-    print(
-        f"compiled in {time.monotonic() - since:.1f} s for {config.ipu_version}{where}; nothing was trained"
-    )
+    print(f"compiled in {time.monotonic() - since:.1f} s for {IPU_VERSION}{where}; nothing was trained")
     return 0
 
 

@@ -1,6 +1,5 @@
 """What the IPU back end makes of the configuration: options, environment, replicas, latencies."""
 
-import json
 import sys
 import types
 
@@ -41,7 +40,6 @@ def test_options_follow_from_the_settings(configured):
             partials_type="half",
             recompute="block",
             min_remote_tensor_size=50000,
-            max_cross_replica_sum_buffer_size=1 << 20,
             no_outlining=True,
             scheduler="clustering",
         )
@@ -51,7 +49,6 @@ def test_options_follow_from_the_settings(configured):
     assert floats.inv and floats.div0 and floats.oflo and floats.esr.name == "OFF"
     assert found.matmuls.poplar_options == {"partialsType": "half"}
     assert found.optimizations.minimum_remote_tensor_size == 50000
-    assert found.optimizations.maximum_cross_replica_sum_buffer_size == 1 << 20
     assert not found.optimizations.enable_graph_outlining
     assert found.scheduling.algorithm.name == "CLUSTERING"
     assert found.device_connection.type.name == "ALWAYS" and found.device_connection.version == ""
@@ -67,10 +64,8 @@ def test_without_settings_they_are_the_published_ones(configured):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (dict(ipu_connection="on_demand"), ("ON_DEMAND", "", True)),
-        (dict(ipu_connection="never", ipu_version="ipu21"), ("NEVER", "ipu21", True)),
+        (dict(compile_only=True), ("PRE_COMPILE", "ipu2", True)),
         (dict(compile_only=True, optimizer_state_offchip=False), ("PRE_COMPILE", "ipu2", False)),
-        (dict(compile_only=True, ipu_connection="never"), ("NEVER", "ipu2", True)),
     ],
 )
 def test_how_the_ipus_are_taken(configured, settings, expected):
@@ -121,46 +116,17 @@ def test_a_pipeline_of_one_stage_is_refused(configured):
 # Environment
 
 
-def test_the_environment_gets_what_is_asked_for(configured):
+def test_the_environment_gets_what_is_asked_for_and_keeps_what_a_person_has_set(configured):
     found = {}
-    config = configured(
-        executable_cache_path="a folder",
-        memory_profile=True,
-        profile_dir="reports",
-        sync_replicas_independently=True,
-    )
-    devices.prepare_environment(config, found)
-    assert found[devices.FLAGS] == "'--executable_cache_path=a folder'"
-    assert json.loads(found[devices.ENGINE]) == {
-        "autoReport.all": "true",
-        "autoReport.directory": "reports/memory_report",
-        "autoReport.outputExecutionProfile": "false",
-        "debug.allowOutOfMemory": "true",
-        "debug.outputAllSymbols": "true",
-        "target.syncReplicasIndependently": "true",
-    }
-
-
-def test_what_a_person_has_set_stays(configured):
-    own = {
-        devices.FLAGS: "--executable_cache_path=mine --show_progress_bar=true",
-        devices.ENGINE: '{"autoReport.directory": "mine", "target.hostSyncTimeout": "600"}',
-    }
+    devices.prepare_environment(configured(executable_cache_path="a folder"), found)
+    assert found == {devices.FLAGS: "'--executable_cache_path=a folder'"}
+    own = {devices.FLAGS: "--executable_cache_path=mine --show_progress_bar=true"}
     found = dict(own)
     devices.prepare_environment(configured(), found)
     assert found == own
-    config = configured(executable_cache_path="other", execution_profile=True, synthetic_input=True)
-    devices.prepare_environment(config, found)
+    devices.prepare_environment(configured(executable_cache_path="other", synthetic_input=True), found)
     assert found[devices.FLAGS].startswith(own[devices.FLAGS])
     assert "other" not in found[devices.FLAGS] and "--use_synthetic_data" in found[devices.FLAGS]
-    engine = json.loads(found[devices.ENGINE])
-    assert engine["autoReport.directory"] == "mine" and engine["target.hostSyncTimeout"] == "600"
-    assert engine["autoReport.outputExecutionProfile"] == "true"
-
-
-def test_engine_options_that_are_no_json_are_named(configured):
-    with pytest.raises(ConfigError, match="POPLAR_ENGINE_OPTIONS='yes' in the environment is no JSON"):
-        devices.prepare_environment(configured(memory_profile=True), {devices.ENGINE: "yes"})
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -314,7 +314,6 @@ def test_wrong_combinations_are_one_line(configured):
         ("stsb", dict(export_dir="there"), "export_dir"),
         ("stsb", dict(profile_steps="1,2"), "profile_steps"),
         ("stsb", dict(deterministic=True), "deterministic=true does not go with"),
-        ("stsb", dict(intra_op_threads=2), "Drop --intra_op_threads"),
     ]
     wrong = []
     for task, settings, message in refused:

@@ -21,7 +21,7 @@ def test_a_tf1_configuration_says_how_its_ipus_compute():
     assert (config.ipu_replicas, config.num_accumulation_steps) == (4, 2050)
     assert config.train_batch_size == 8 * 2050 * 4
     assert (config.dtype, config.partials_type, config.recompute) == ("fp16", "half", "block")
-    assert config.scheduler == "clustering" and config.max_cross_replica_sum_buffer_size == 10 << 20
+    assert config.scheduler == "clustering"
     assert config.loss_scale == "32768" and config.pipeline_stages.startswith("emb+pos+hid")
 
 

@@ -96,7 +96,7 @@ def test_every_published_file_is_taken(backend, tmp_path):
 def test_a_file_holds_what_its_program_reads():
     """What the published files of today say reaches the settings."""
     config = settings_of(shipped("tf1", "groupbert/pretrain_base_groupbert_128.json"), "ipu")
-    assert (config["lamb_variant"], config["lamb_bias_correction"]) == ("mpclip", True)
+    assert (config["lamb_variant"], config["bias_correction"]) == ("mpclip", True)
     assert (config["gradient_reduction"], config["min_remote_tensor_size"]) == ("sum", 50000)
     config = settings_of(shipped("tf1", "pretrain_tiny_128_lamb.json"), "mirrored")
     assert config["static_mask"] and not config["model"].use_prediction_bias

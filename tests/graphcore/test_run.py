@@ -248,8 +248,6 @@ def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_pat
         (dict(ipu_replicas=3), "Nearest valid: 2 or 4"),
         (dict(replicated_tensor_sharding=True), "ipu_replicas=1"),
         (dict(device_iterations=3), "Nearest valid: 3"),
-        (dict(ipu_connection="pre_compile"), "Add --executable_cache_path=DIR"),
-        (dict(compile_only=True, execution_profile=True), "Use --memory_profile"),
         (dict(recompute="attention"), "--recompute=block"),
     ],
 )

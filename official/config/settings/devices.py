@@ -208,15 +208,6 @@ class Devices:
         "prediction. Losses are those of padded rows, to rounding; dropout's masks are others. Packed rows "
         "have little padding, and steps that are compiled as a whole have one size: both are refused.",
     )
-    intra_op_threads: int | None = setting(
-        None, "CPU threads that one operation is shared out to. Unset: one a core.", minimum=1
-    )
-    inter_op_threads: int | None = setting(
-        None,
-        "CPU threads that run operations side by side. Unset: one a core; 1 and 2 on two cores were "
-        "measured to be the same.",
-        minimum=1,
-    )
     enable_xla: bool = setting(False, "Compile the forward and backward pass with XLA.")
     device_warmup: bool = setting(
         False,
@@ -277,19 +268,6 @@ class Ipu:
     ipu_replicas: int = setting(
         1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1, backends=_IPU
     )
-    ipu_connection: str = setting(
-        "always",
-        "always: take the IPUs at once. on_demand: wait until there are some. pre_compile: compile for IPUs"
-        " that are not here, into --executable_cache_path. never: compile only, to see that it compiles.",
-        choices=("always", "on_demand", "pre_compile", "never"),
-        backends=_IPU,
-    )
-    ipu_version: str = setting(
-        "ipu2",
-        "With --ipu_connection=pre_compile or never: which IPUs to compile for.",
-        choices=("ipu1", "ipu2", "ipu21"),
-        backends=_IPU,
-    )
     device_iterations: int = setting(
         1, "Steps of one call of the IPUs; divides --steps_per_loop.", minimum=1, backends=_IPU
     )
@@ -320,15 +298,6 @@ class Ipu:
     min_remote_tensor_size: int = setting(
         128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0, backends=_IPU
     )
-    max_cross_replica_sum_buffer_size: int = setting(
-        0,
-        "Bytes of gradients that are added up across replicas at once; 0: one by one.",
-        minimum=0,
-        backends=_IPU,
-    )
-    max_reduce_scatter_buffer_size: int = setting(
-        0, "The same for gradients whose optimizer state is shared out.", minimum=0, backends=_IPU
-    )
     no_outlining: bool = setting(
         False, "Compile equal parts of the model each by itself: more memory, less copying.", backends=_IPU
     )
@@ -338,18 +307,6 @@ class Ipu:
         choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path"),
         backends=_IPU,
     )
-    sync_replicas_independently: bool = setting(
-        False, "Let replicas talk to the host without waiting for each other.", backends=_IPU
-    )
-    memory_profile: bool = setting(
-        False,
-        "Write Poplar's report of the memory of each tile, also where it does not suffice.",
-        backends=_IPU,
-    )
-    execution_profile: bool = setting(
-        False, "The same with the cycles of each step; needs IPUs.", backends=_IPU
-    )
-    profile_dir: str | None = setting(None, "Folder of both reports. Unset: --model_dir.", backends=_IPU)
 
 
 IPU = Section("IPUs", Ipu, evaluation=False)
