@@ -308,7 +308,7 @@ def test_the_configuration_goes_with_the_package(tmp_path):
     command = [*writer["command"], writer["args"][0].replace("/job", str(folder))]
     subprocess.run(command, env=environment, check=True, cwd=tmp_path)
     assert json.loads((folder / "run.json").read_text()) == {"model": f"{folder}/official/x.json"}
-    assert (folder / "official" / "training" / "ipu" / "__main__.py").exists()
+    assert (folder / "official" / "graphcore" / "__main__.py").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------
