@@ -17,8 +17,8 @@ from official.config.foreign import older, rows, translation
 from official.config.foreign.families import FAMILIES, Family, family_of, flat
 from official.config.foreign.options import OPTIONS, table_for
 from official.io.errors import ConfigError, suggest
+from official.io.files import expanded
 from official.io.json_files import read_yaml
-from official.io.stores import expanded
 
 _YAML = (".yml", ".yaml")
 _WITH_ENTRY = re.compile(r"(.+?\.(?:yml|yaml|py)):(.*)", re.DOTALL)

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from absl import logging
 
-from official.io import files, json_files, stores, writing
+from official.io import files, json_files, writing
 from official.io.errors import ConfigError
-from official.io.stores import is_remote, store_of
+from official.io.files import is_remote, store_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Times of the rounds
@@ -93,7 +93,7 @@ def held(path: str, folder: str) -> Iterator[None]:
       ConfigError: where another process holds it, or has taken it meanwhile.
       OSError: where the store does not answer.
     """
-    own = stores.new_tag()
+    own = files.new_tag()
     _refuse(path, folder, own)
     _write(path, own)
     time.sleep(_LOOK_AGAIN_SECS)
@@ -124,7 +124,7 @@ def _refuse(path: str, folder: str, own: str) -> None:
     found = _read(path)
     owner = str(found.get("owner", own))
     silent_secs = time.time() - found.get("seen_at", 0)
-    if owner == own or stores.is_dead(owner) or silent_secs > _DEAD_SECS:
+    if owner == own or files.is_dead(owner) or silent_secs > _DEAD_SECS:
         return
     raise ConfigError(
         f"--output_dir={folder} is being written to by another process ({owner}, seen {silent_secs:.0f} s"

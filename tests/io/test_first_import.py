@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from official.io import errors, first_import
+from official.io import quiet
 from tests.conftest import ROOT
 
 
@@ -16,7 +16,7 @@ def test_importing_tensorflow_writes_nothing():
 
 
 def test_only_log_lines_are_kept_back(capfd):
-    with errors.without_noise():
+    with quiet.without_noise():
         os.write(
             2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
         )
@@ -29,7 +29,7 @@ def test_only_log_lines_are_kept_back(capfd):
 
 def test_a_package_that_is_loaded_stays_as_it_is():
     before = list(sys.meta_path)
-    first_import.prepare("os")
+    quiet.prepare_import("os")
     assert sys.meta_path == before
 
 
@@ -37,9 +37,7 @@ def test_an_error_of_the_import_is_raised_and_its_output_shown(tmp_path):
     (tmp_path / "broken_package.py").write_text(
         "import os\nos.write(2, b'before\\n')\nraise ValueError('no good')\n"
     )
-    code = (
-        "from official.io import first_import; first_import.prepare('broken_package'); import broken_package"
-    )
+    code = "from official.io import quiet; quiet.prepare_import('broken_package'); import broken_package"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},

@@ -84,7 +84,7 @@ def test_every_reader_is_this_one():
         "official/cli/benchmark/serving/peer_programs/load.py",
         "official/cli/benchmark/serving/peer_programs/bare.py",
         "official/cli/benchmark/serving/peer_programs/litserve_server.py",
-        "official/launching/guard.py",  # what the launcher says to it
+        "official/launching/supervisor.py",  # what the launcher says to it
         "scripts/fuzzing/observed_runs.py",
         "scripts/fuzzing/observed_jobs.py",
         "official/config/values.py",  # of a flag, and it tells a step that stands twice

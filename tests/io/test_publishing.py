@@ -11,7 +11,8 @@ from official.checkpoint import registry
 from official.checkpoint.containers import hf_folder, onnx_file
 from official.checkpoint.convert import convert
 from official.checkpoint.format import Options
-from official.io import signals, stores, writing
+from official.io import files as files_lib
+from official.io import signals, writing
 from official.io.errors import ConfigError
 from tests.checkpoint.test_convert import OPTIONS, random_checkpoint, write
 from tests.checkpoint.test_format_huggingface import shard
@@ -149,7 +150,7 @@ def test_what_a_killed_process_has_taken_away_comes_back(moves_before, tmp_path,
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr(stores._Local, "remove_folder", lambda self, path: None)
+    monkeypatch.setattr(files_lib.Store, "remove_folder", lambda self, path: None)
 
     def move(moves):
         real(moves[:moves_before])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from official.io import files, fsspec_store, jobs, stores, writing
+from official.io import files, jobs, writing
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -14,12 +14,12 @@ from tests.conftest import ROOT
 @pytest.fixture(params=["local", "ram"], name="folder")
 def _folder(request, tmp_path):
     folder = str(tmp_path) if request.param == "local" else f"ram://{tmp_path.name}"
-    stores.store_of(folder).make_folder(f"{folder}/a/b")
+    files.store_of(folder).make_folder(f"{folder}/a/b")
     return folder
 
 
 def test_files_are_written_found_and_taken_away(folder):
-    store = stores.store_of(folder)
+    store = files.store_of(folder)
     writing.replace_file(f"{folder}/a/b/x.txt", "one\ntwo")
     writing.replace_file(f"{folder}/a/y.txt", b"three")
     found = files.find_files(f"{folder}/**/*.txt", "input_files")
@@ -52,7 +52,7 @@ def test_the_digest_is_of_names_sizes_and_beginnings(folder):
 
 
 def test_no_module_of_the_ground_floor_loads_tensorflow():
-    modules = [f"official.io.{path.stem}" for path in pathlib.Path(stores.__file__).parent.glob("[a-z]*.py")]
+    modules = [f"official.io.{path.stem}" for path in pathlib.Path(files.__file__).parent.glob("[a-z]*.py")]
     code = f"import sys, {', '.join(modules)}; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
@@ -62,17 +62,17 @@ def test_an_error_of_a_library_s_own_kind_is_an_os_error_that_names_the_file():
         def __init__(self, one, other):
             super().__init__(f"{one} {other}")
 
-    with pytest.raises(OSError, match="no way") as found, fsspec_store._errors("gs://a/b"):
+    with pytest.raises(OSError, match="no way") as found, files._os_errors("gs://a/b"):
         raise Unreachable("no", "way")
     assert found.value.filename == "gs://a/b"
-    with pytest.raises(PermissionError), fsspec_store._errors("s3://a/b"):
+    with pytest.raises(PermissionError), files._os_errors("s3://a/b"):
         raise PermissionError("Forbidden")
 
 
 def test_what_a_finished_job_has_left_of_its_work_folder_is_removed(tmp_path):
     with jobs.folder_of(str(tmp_path), {"a": 1}, False) as folder:
         jobs.remove_left(str(tmp_path))
-        assert stores.store_of(folder).is_folder(folder)  # somebody is at work there
+        assert files.store_of(folder).is_folder(folder)  # somebody is at work there
     assert not any(tmp_path.iterdir())
     (tmp_path / ".unfinished" / "level-0").mkdir(parents=True)
     (tmp_path / ".unfinished" / "lock").touch()

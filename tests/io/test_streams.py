@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from official.io import errors
+from official.io import quiet
 from tests.conftest import ROOT
 
 HEAD = """
@@ -107,8 +107,8 @@ def test_a_pipe_that_is_not_ready_is_waited_for():
 def test_the_last_words_of_a_process_that_aborts_are_heard():
     """However much noise is kept back before."""
     code = """
-from official.io import errors
-with errors.without_noise():
+from official.io import quiet
+with quiet.without_noise():
     os.write(2, b"I0000 00:00:1795384536.594967 22802 x.cc:1] noise\\n" * 1000)
     os.write(2, b"F0000 00:00:1795384536.594967 22802 x.cc:1] Unknown flags\\nno line end")
     os.abort()
@@ -121,7 +121,7 @@ with errors.without_noise():
 
 def test_without_a_process_beside_it_the_noise_is_heard(capfd, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with errors.without_noise():
+    with quiet.without_noise():
         os.write(2, b"I0000 00:00:1795384536.594967 22802 x.cc:1] noise\n")
     assert capfd.readouterr().err.endswith("noise\n")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
-from official.io import label_files, vocabulary_files
+from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 
 UNCASED = (*SPECIAL_TOKENS, "paris", "is", "in", "france", "##s", "[unused1]", ".", "12", "中")
@@ -195,24 +195,24 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
 
 
 def test_labels_come_back(tmp_path):
-    (tmp_path / "labels.json").write_text(label_files.content(("no", "yes")))
-    assert label_files.read(str(tmp_path)) == {
+    (tmp_path / "labels.json").write_text(model_folder.labels_json(("no", "yes")))
+    assert model_folder.read_labels(str(tmp_path)) == {
         "labels": ("no", "yes"),
         "problem_type": "single_label_classification",
     }
-    keys = label_files.to_hugging_face(("no", "yes"), None, 2)
+    keys = model_folder.labels_to_hugging_face(("no", "yes"), None, 2)
     assert keys == {
         "id2label": {"0": "no", "1": "yes"},
         "label2id": {"no": 0, "yes": 1},
-    } and label_files.of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
+    } and model_folder.labels_of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
     assert (
-        label_files.to_hugging_face(("no", "yes"), None, 3)["id2label"]["2"] == "LABEL_2"
+        model_folder.labels_to_hugging_face(("no", "yes"), None, 3)["id2label"]["2"] == "LABEL_2"
     )  # names of another head
-    keys = label_files.to_hugging_face(None, "regression", 1)
-    assert label_files.of_hugging_face(keys, "config.json") == {
+    keys = model_folder.labels_to_hugging_face(None, "regression", 1)
+    assert model_folder.labels_of_hugging_face(keys, "config.json") == {
         "labels": ("LABEL_0",),
         "problem_type": "regression",
     }
     (tmp_path / "labels.json").write_text('{"labels": 3}')
     with pytest.raises(ConfigError, match="labels=3, expected a list of names"):
-        label_files.read(str(tmp_path))
+        model_folder.read_labels(str(tmp_path))

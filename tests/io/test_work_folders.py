@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from official.io import stores, writing
+from official.io import files, writing
 from tests.conftest import ROOT
 
 HOLD = """
@@ -41,7 +41,7 @@ def test_what_a_killed_process_left_is_removed_and_a_living_one_keeps_its_own(tm
     others = [tmp_path / name for name in ("bert-large", "bert-work-another.host-1234")]
     for other in others:
         other.mkdir()
-    (tmp_path / f"bert-work-{stores.host()}-link").symlink_to(others[0])
+    (tmp_path / f"bert-work-{files.host()}-link").symlink_to(others[0])
     assert os.listdir(left) == ["file"]
     with writing.new_folder(str(tmp_path)) as own:
         assert not os.path.exists(left) and os.listdir(kept) == ["file"] and os.listdir(own) == []

@@ -233,15 +233,15 @@ def test_a_signal_after_a_loss_ends_the_job_without_a_restart(launched, tmp_path
 def test_nothing_is_left_when_the_launcher_is_killed(launched, tmp_path):
     process = launched("sleep 600 & setsid sleep 600 & touch up-$r; wait")
     wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
-    assert len(alive(f"MARK={tmp_path}")) >= 9  # launcher, guards, shells, sleeps
+    assert len(alive(f"MARK={tmp_path}")) >= 9  # launcher, supervisors, shells, sleeps
     process.kill()
     wait_until(lambda: not alive(f"MARK={tmp_path}"))
 
 
-def test_nothing_is_left_when_a_guard_is_killed(launched, tmp_path):
-    process = launched("echo $PPID > guard-$r.new; mv guard-$r.new guard-$r; sleep 600 & wait")
-    wait_until(lambda: (tmp_path / "guard-0").exists() and (tmp_path / "guard-1").exists())
-    os.kill(int((tmp_path / "guard-1").read_text()), signal.SIGKILL)
+def test_nothing_is_left_when_a_supervisor_is_killed(launched, tmp_path):
+    process = launched("echo $PPID > supervisor-$r.new; mv supervisor-$r.new supervisor-$r; sleep 600 & wait")
+    wait_until(lambda: (tmp_path / "supervisor-0").exists() and (tmp_path / "supervisor-1").exists())
+    os.kill(int((tmp_path / "supervisor-1").read_text()), signal.SIGKILL)
     assert process.wait(20) == 4 and "was ended by SIGKILL" in process.stderr.read()
     assert alive(f"MARK={tmp_path}") == []
 
@@ -329,8 +329,8 @@ def test_a_host_that_stays_away_ends_the_job(run, ssh, tmp_path):
     assert code == 4 and said[-1] == "beta.invalid: no answer after --host_timeout_secs=0.5"
 
 
-def test_a_guard_that_hears_nothing_kills_its_process(tmp_path):
-    guard = os.path.join(os.path.dirname(job.__file__), "guard.py")
+def test_a_supervisor_that_hears_nothing_kills_its_process(tmp_path):
+    supervisor = os.path.join(os.path.dirname(job.__file__), "supervisor.py")
     order = {
         "command": ["sleep", "600"],
         "folder": None,
@@ -338,7 +338,7 @@ def test_a_guard_that_hears_nothing_kills_its_process(tmp_path):
         "silence_secs": 0.6,
     }
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", guard], stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        [sys.executable, "-I", "-S", supervisor], stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     )
     process.stdin.write(json.dumps(order).encode() + b"\n")
     wait_until(lambda: alive(f"MARK={tmp_path}"))

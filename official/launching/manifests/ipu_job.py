@@ -13,7 +13,7 @@ from __future__ import annotations
 import shlex
 
 from official.launching import poprun
-from official.launching.manifests.job import Document, Job, amount, literal, mounts, volumes
+from official.launching.manifests import Document, Job, amount, literal, mounts, volumes
 from official.launching.poprun import DIALECTS
 
 SDK_IMAGE = "graphcore/tensorflow:2"
