@@ -376,10 +376,8 @@ def _words(order: Order, worker: Worker) -> list[str]:
 def _kill_session(session: int) -> None:
     """Kills what is left of a supervisor's session: something, where the supervisor itself was killed."""
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            if int(fields[3]) == session and fields[0] != b"Z":
+        with contextlib.suppress(OSError):
+            if os.getsid(int(name)) == session:
                 os.kill(int(name), signal.SIGKILL)
 
 
