@@ -54,6 +54,7 @@ setup(
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
         "official.data": ["native/*.cc"],
         "official.io": ["native/*.h", "*.yml"],
+        "official.launching.manifests": ["*.yml"],
         "official.modeling.operations.native": ["*.cc", "*.h"],
         "official.optimization.native": ["*.cc", "*.h"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],

@@ -163,19 +163,6 @@ def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:
     return manifest
 
 
-@contextlib.contextmanager
-def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
-    """As `unfinished.folder_of`, and an OSError in the block becomes a ConfigError that names the folder."""
-    try:
-        with folder_of(output_dir, job, overwrite) as folder:
-            yield folder
-    except OSError as error:
-        raise ConfigError(
-            f"--output_dir={output_dir} cannot be written to: {error.strerror or error}. The same command"
-            " goes on with what is not done."
-        ) from None
-
-
 def may_be_finished(folder: str, overwrite: bool) -> bool:
     """Tells whether a folder has the manifest of some finished job that is not to be replaced."""
     return not overwrite and files.is_file(os.path.join(folder, MANIFEST))
@@ -235,7 +222,7 @@ _READ_AT_ONCE = 1024  # what so many tasks have done
 
 
 @contextlib.contextmanager
-def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
+def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
     """Holds the work folder of a job; it is removed when the body ends without an error.
 
     Args:
@@ -245,24 +232,31 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
       overwrite: whether what another job left unfinished is thrown away.
 
     Raises:
-      ConfigError: where another job was left unfinished, a job is at work, or the folder cannot be made.
+      ConfigError: where another job was left unfinished, a job is at work, or the folder, or something in the
+        body, cannot be written.
     """
     folder = os.path.join(output_dir, _FOLDER)
-    with _locked(os.path.join(folder, _LOCK), output_dir):
-        earlier = read_done(os.path.join(folder, _JOB))
-        if earlier is not None and earlier == json.loads(json.dumps(job)):
-            logging.info("Going on with what is done already in %s.", folder)
-        else:
-            if earlier is not None and not overwrite:
-                raise ConfigError(
-                    f"--output_dir={output_dir} holds an unfinished job with another"
-                    f" {_differences(earlier, job)}. Give the same flags and input to go on with it, another"
-                    " --output_dir, or throw it away with --overwrite."
-                )
-            _clear(folder)
-            write_done(os.path.join(folder, _JOB), job)
-        yield folder
-        _remove(folder)
+    try:
+        with _locked(os.path.join(folder, _LOCK), output_dir):
+            earlier = read_done(os.path.join(folder, _JOB))
+            if earlier is not None and earlier == json.loads(json.dumps(job)):
+                logging.info("Going on with what is done already in %s.", folder)
+            else:
+                if earlier is not None and not overwrite:
+                    raise ConfigError(
+                        f"--output_dir={output_dir} holds an unfinished job with another"
+                        f" {_differences(earlier, job)}. Give the same flags and input to go on with it,"
+                        " another --output_dir, or throw it away with --overwrite."
+                    )
+                _clear(folder)
+                write_done(os.path.join(folder, _JOB), job)
+            yield folder
+            _remove(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"--output_dir={output_dir} cannot be written to: {error.strerror or error}. The same command"
+            " goes on with what is not done."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -289,15 +283,15 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
 
 
 def _differences(earlier: dict, job: dict) -> str:
-    names = sorted(name for name in {*earlier, *job} if earlier.get(name) != job.get(name))
-    return ", ".join(name + _different_keys(earlier.get(name), job.get(name)) for name in names)
-
-
-def _different_keys(earlier, value) -> str:
-    if not isinstance(earlier, dict) or not isinstance(value, dict):
-        return ""
-    keys = sorted(key for key in {*earlier, *value} if earlier.get(key) != value.get(key))
-    return f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
+    """Returns the names of the values that differ; of objects, a key and how many more."""
+    told = []
+    for name in sorted(name for name in {*earlier, *job} if earlier.get(name) != job.get(name)):
+        before, now = earlier.get(name), job.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+            name += f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
+        told.append(name)
+    return ", ".join(told)
 
 
 def remove_left(output_dir: str) -> None:

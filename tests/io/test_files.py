@@ -60,7 +60,7 @@ def test_an_error_of_a_library_s_own_kind_is_an_os_error_that_names_the_file():
 
 
 def test_what_a_finished_job_has_left_of_its_work_folder_is_removed(tmp_path):
-    with jobs.folder_of(str(tmp_path), {"a": 1}, False) as folder:
+    with jobs.unfinished_folder(str(tmp_path), {"a": 1}, False) as folder:
         jobs.remove_left(str(tmp_path))
         assert files.is_folder(folder)  # somebody is at work there
     assert not any(tmp_path.iterdir())

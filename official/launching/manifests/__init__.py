@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -90,79 +92,6 @@ def wrapped(words: Iterable[str], indent: str = "") -> list[str]:
 
 
 Document = dict[str, Any]
-_USER = 10001  # of the project's images
-
-
-def labels(job: Job) -> Document:
-    """Returns the labels of a job and its pods."""
-    return {"app.kubernetes.io/name": job.name}
-
-
-def metadata(job: Job, name: str = "name") -> Document:
-    """Returns the metadata of a document: its `name`, or `generateName` for the server to make one of."""
-    space = {"namespace": job.namespace} if job.namespace else {}
-    return {name: job.name, **space, "labels": labels(job)}
-
-
-def pod_template(job: Job, container: Document) -> Document:
-    """Returns the template of pods that run one container as a user without rights.
-
-    SIGTERM comes to the program itself, which saves; `grace_secs` later comes SIGKILL.
-    """
-    grace = {} if job.grace_secs is None else {"terminationGracePeriodSeconds": job.grace_secs}
-    spec = {
-        "restartPolicy": "Never",
-        **grace,
-        "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        **_node_selector(job),
-        "containers": [container],
-        "volumes": volumes(job, "shm"),
-    }
-    return {"metadata": {"labels": labels(job)}, "spec": spec}
-
-
-def _node_selector(job: Job) -> Document:
-    tpu = {
-        "cloud.google.com/gke-tpu-accelerator": job.tpu_type,
-        "cloud.google.com/gke-tpu-topology": job.tpu_topology,
-    }
-    wanted = {**(tpu if job.tpu_type else {}), **job.node_labels}
-    return {"nodeSelector": wanted} if wanted else {}
-
-
-def container(
-    job: Job, name: str, command: list[str], variables: Mapping[str, str], port_name: str = ""
-) -> Document:
-    """Returns a container that runs the job's image.
-
-    Args:
-      job: what is asked for.
-      name: of the container.
-      command: its words, which Kubernetes takes as they are.
-      variables: of the environment, before those of the job.
-      port_name: of the port of the job; empty: others need not reach this container.
-    """
-    environment = {**variables, **job.variables}
-    port = [{"name": port_name, "containerPort": job.port, "protocol": "TCP"}] if port_name else []
-    found: Document = {"name": name, "image": job.image, "command": [literal(word) for word in command]}
-    if environment:
-        found["env"] = [{"name": each, "value": value} for each, value in environment.items()]
-    if port:
-        found["ports"] = port
-    resources = _resources(job)
-    if resources:
-        found["resources"] = resources
-    found["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    found["volumeMounts"] = mounts(job, "shm")
-    return found
 
 
 def literal(word: str) -> str:
@@ -190,25 +119,25 @@ def amount(text: str | None) -> str | int | None:
 def mounts(job: Job, memory: str) -> list[Document]:
     """Returns the volume mounts of a container; `memory` is the name of the volume of /dev/shm."""
     found: list[Document] = [{"name": memory, "mountPath": "/dev/shm"}]
+    names = _volume_names(job)
     for volume in job.volumes:
         read_only = {"readOnly": True} if volume.is_read_only else {}
-        found.append({"name": _volume_name(job, volume.claim), "mountPath": volume.path, **read_only})
+        found.append({"name": names[volume.claim], "mountPath": volume.path, **read_only})
     return found
 
 
 def volumes(job: Job, memory: str) -> list[Document]:
     """Returns the volumes of a pod: memory for /dev/shm, and the claims."""
     found: list[Document] = [{"name": memory, "emptyDir": {"medium": "Memory", "sizeLimit": job.shm}}]
-    claims = list(dict.fromkeys(volume.claim for volume in job.volumes))
-    for claim in claims:
-        found.append({"name": _volume_name(job, claim), "persistentVolumeClaim": {"claimName": claim}})
+    for claim, name in _volume_names(job).items():
+        found.append({"name": name, "persistentVolumeClaim": {"claimName": claim}})
     return found
 
 
-def _volume_name(job: Job, claim: str) -> str:
-    """Returns the name of a claim's volume within its pod: a label, which a claim's name need not be."""
-    claims = list(dict.fromkeys(volume.claim for volume in job.volumes))
-    return f"volume-{claims.index(claim)}"
+def _volume_names(job: Job) -> dict[str, str]:
+    """Returns {claim: name within its pod}, which is a label: a claim's name need not be one."""
+    claims = dict.fromkeys(volume.claim for volume in job.volumes)
+    return {claim: f"volume-{number}" for number, claim in enumerate(claims)}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -409,21 +338,7 @@ def _check_volumes(volumes: tuple[Volume, ...]) -> None:
 # https://jobset.sigs.k8s.io/docs/concepts/, kubeflow/trainer at v1.9: pkg/util/train/train_util.go
 
 
-_FINAL_CODES = [1, 2, 3]  # the target was not reached, bad input, a loss that is not finite
-_SAVED_CODE = 143
 _CONTAINER = "bert"
-# Kubeflow starts a process again whose code is 128 or above, and no other: 4 becomes 138, which its pages
-# leave to programs that want it. SIGTERM is handed on.
-_TFJOB_SHELL = """\
-process= early=
-trap 'if [ -n "$process" ]; then kill -TERM "$process"; else early=1; fi' TERM INT
-"$@" & process=$!
-[ -z "$early" ] || kill -TERM "$process"
-wait "$process"; code=$?
-while kill -0 "$process" 2>/dev/null; do wait "$process"; code=$?; done
-[ "$code" -ne 4 ] || code=138
-exit "$code"
-"""
 
 
 class Kind(NamedTuple):
@@ -452,56 +367,109 @@ def documents(kind: str, job: Job) -> list[Document]:
     return KINDS[kind].make(job)
 
 
+@functools.lru_cache(maxsize=1)
+def _templates() -> Document:
+    """Returns jobs.yml: {name: document with $NAMES}."""
+    import yaml  # late: few commands write it
+
+    with open(os.path.join(os.path.dirname(__file__), "jobs.yml"), encoding="utf-8") as file:
+        return yaml.safe_load(file)
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a part of a template with values in place of $NAMES; without keys whose value is None."""
+    if isinstance(part, dict):
+        filled = {key: _filled(each, values) for key, each in part.items()}
+        return {key: value for key, value in filled.items() if value is not None}
+    if isinstance(part, list):
+        return [_filled(each, values) for each in part]
+    return values[part[1:]] if isinstance(part, str) and part.startswith("$") else part
+
+
+def _made(
+    kind: str, job: Job, variables: Mapping[str, str], backoff_limit: int = 0, **more
+) -> list[Document]:
+    """Returns the documents of a kind.
+
+    Args:
+      kind: its name in jobs.yml.
+      job: what is asked for.
+      variables: of the environment, before those of the job.
+      backoff_limit: of the Job.
+      more: values in place of the usual ones.
+    """
+    # Devices are whole; memory is not shared out twice, cores may be. Of devices Kubernetes takes the limit
+    # for the request; GKE's page of TPUs has both.
+    tpu = {"google.com/tpu": job.tpu_chips} if job.tpu_type else {}
+    memory = {"memory": amount(job.memory)} if job.memory else {}
+    cores = {"cpu": amount(job.cpu)} if job.cpu else {}
+    gpus = {"nvidia.com/gpu": job.gpus} if job.gpus and not tpu else {}
+    requests, limits = {**cores, **memory, **tpu}, {**memory, **gpus, **tpu}
+    resources = {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+    of_tpu = {
+        "cloud.google.com/gke-tpu-accelerator": job.tpu_type,
+        "cloud.google.com/gke-tpu-topology": job.tpu_topology,
+    }
+    environment = {**variables, **job.variables}
+    values = {
+        "name": job.name,
+        "namespace": job.namespace or None,
+        "labels": {"app.kubernetes.io/name": job.name},
+        "container": _CONTAINER,
+        "image": job.image,
+        "command": [literal(word) for word in job.command],
+        "env": [{"name": each, "value": value} for each, value in environment.items()] or None,
+        "ports": [{"name": "peers", "containerPort": job.port, "protocol": "TCP"}],
+        "resources": resources or None,
+        "mounts": mounts(job, "shm"),
+        "pod_restarts": "Never",
+        "grace_secs": job.grace_secs,
+        "node_selector": {**(of_tpu if job.tpu_type else {}), **job.node_labels} or None,
+        "volumes": volumes(job, "shm"),
+        "subdomain": None,
+        "workers": job.workers,
+        "port": job.port,
+        "max_restarts": job.max_restarts,
+        "backoff_limit": backoff_limit,
+        **more,
+    }
+    return _filled(_templates()[kind], values)
+
+
 def _jobset(job: Job) -> list[Document]:
-    """Returns a JobSet with one Job: it starts all pods again where one is lost, and has the Service."""
-    final = {
-        "name": "trying_again_is_no_use",
-        "action": "FailJobSet",
-        "onJobFailureReasons": ["PodFailurePolicy"],
-    }
-    spec = {
-        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "failurePolicy": {"maxRestarts": job.max_restarts, "rules": [final]},
-        "replicatedJobs": [
-            # Without a second try of its own: the first pod that fails ends the Job, and so starts all again.
-            {"name": "worker", "replicas": 1, "template": {"spec": _indexed(job, backoff_limit=0)}}
-        ],
-    }
-    head = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
-    return [{**head, "metadata": metadata(job), "spec": spec}]
+    """Without a second try of its own: the first pod that fails ends the Job, and so starts all again."""
+    return _made("jobset", job, _of_workers(job))
 
 
 def _indexed_job(job: Job) -> list[Document]:
-    """Returns a Job and the Service by which its pods find each other.
+    """A Job replaces pods one by one. The others of a lost one exit with 4, so each restart of all is as many
+    failures as there are workers."""
+    limit = job.workers * job.max_restarts
+    return _made("indexed_job", job, _of_workers(job), limit, subdomain=job.name)
 
-    A Job replaces pods one by one. The others of a lost one exit with 4, so each restart of all is as many
-    failures as there are workers.
-    """
-    service = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {"job-name": job.name},
-        "ports": [{"name": "peers", "port": job.port}],
+
+def _tfjob(job: Job) -> list[Document]:
+    command = ["/bin/bash", "-c", _templates()["tfjob_shell"], _CONTAINER, *job.command]
+    ports = [{"name": "tfjob-port", "containerPort": job.port, "protocol": "TCP"}]
+    return _made(
+        "tfjob",
+        job,
+        {},
+        container="tensorflow",
+        command=[literal(word) for word in command],
+        ports=ports,
+        pod_restarts=None,  # it follows from the policy of the replicas
+    )
+
+
+def _tpu_job(job: Job) -> list[Document]:
+    check_tpu(job)
+    # How TensorFlow finds a TPU of its own machine.
+    variables = {
+        "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
+        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": "/lib/libtpu.so",
     }
-    spec = _indexed(job, backoff_limit=job.workers * job.max_restarts)
-    spec["template"]["spec"]["subdomain"] = job.name
-    return [
-        {"apiVersion": "v1", "kind": "Service", "metadata": metadata(job), "spec": service},
-        {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(job), "spec": spec},
-    ]
-
-
-def _indexed(job: Job, backoff_limit: int) -> Document:
-    """Returns the specification of a Job whose pods are numbered."""
-    worker = container(job, _CONTAINER, list(job.command), _of_workers(job), port_name="peers")
-    return {
-        "completionMode": "Indexed",
-        "completions": job.workers,
-        "parallelism": job.workers,
-        "backoffLimit": backoff_limit,
-        "podFailurePolicy": _pod_failure_policy(),
-        "template": pod_template(job, worker),
-    }
+    return _made("tpu_job", job, variables, job.max_restarts, ports=None)
 
 
 def _of_workers(job: Job) -> dict[str, str]:
@@ -521,49 +489,6 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
         told = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
         return {"TF_CONFIG": json.dumps({**told, "environment": "cloud"})} if job.workers > 1 else {}
     return {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": hosts[rank], **_of_workers(job)}
-
-
-def _pod_failure_policy() -> Document:
-    """Returns the pod failure policy of a Job. An end that no rule names is a failure: code 4, or SIGKILL."""
-
-    def codes(action: str, values: list[int]) -> Document:
-        told = {"containerName": _CONTAINER, "operator": "In", "values": values}
-        return {"action": action, "onExitCodes": told}
-
-    moved = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    return {"rules": [codes("FailJob", _FINAL_CODES), codes("Ignore", [_SAVED_CODE]), moved]}
-
-
-def _tfjob(job: Job) -> list[Document]:
-    """Returns a TFJob, which has a TF_CONFIG for each worker; names of its container and port are the
-    operator's."""
-    command = ["/bin/bash", "-c", _TFJOB_SHELL, _CONTAINER, *job.command]
-    template = pod_template(job, container(job, "tensorflow", command, {}, port_name="tfjob-port"))
-    del template["spec"]["restartPolicy"]  # it follows from the policy of the replicas
-    workers = {"replicas": job.workers, "restartPolicy": "ExitCode", "template": template}
-    spec = {
-        "runPolicy": {"cleanPodPolicy": "Running"},
-        "successPolicy": "AllWorkers",
-        "tfReplicaSpecs": {"Worker": workers},
-    }
-    head = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob"}
-    return [{**head, "metadata": metadata(job), "spec": spec}]
-
-
-def _tpu_job(job: Job) -> list[Document]:
-    """Returns a Job of one pod, on one host with a TPU."""
-    check_tpu(job)
-    # How TensorFlow finds a TPU of its own machine.
-    variables = {
-        "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
-        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": "/lib/libtpu.so",
-    }
-    spec = {
-        "backoffLimit": job.max_restarts,
-        "podFailurePolicy": _pod_failure_policy(),
-        "template": pod_template(job, container(job, _CONTAINER, list(job.command), variables)),
-    }
-    return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(job), "spec": spec}]
 
 
 def _ipujob(job: Job) -> list[Document]:
