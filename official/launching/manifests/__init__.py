@@ -437,13 +437,13 @@ def _made(
 
 
 def _jobset(job: Job) -> list[Document]:
-    """Returns a JobSet, whose Job has no second try of its own: the first pod that fails ends it, and so starts
+    """Returns a JobSet. Its Job has no second try of its own: the first pod that fails ends it, and so starts
     all again."""
     return _made("jobset", job, _of_workers(job))
 
 
 def _indexed_job(job: Job) -> list[Document]:
-    """Returns a Job, which replaces pods one by one, and its Service. The others of a lost pod exit with 4, so
+    """Returns a Service and a Job, which replaces pods one by one. The others of a lost pod exit with 4, so
     each restart of all is as many failures as there are workers."""
     limit = job.workers * job.max_restarts
     return _made("indexed_job", job, _of_workers(job), limit, subdomain=job.name)
