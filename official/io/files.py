@@ -271,8 +271,8 @@ class Store:
         return found
 
     def glob(self, pattern: str) -> list[str]:
-        """Returns the files, and no folders, that a glob stands for; `**` enters each folder once: links may
-        lead back to a folder above."""
+        """Returns the files, and no folders, that a glob stands for; `**` leaves hidden ones out, and enters each
+        folder once: links may lead back to a folder above."""
         if "**" not in pattern:
             return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
         base = _fixed_part(pattern)
@@ -416,7 +416,9 @@ class RemoteStore(Store):
 
     def glob(self, pattern: str) -> list[str]:
         base = _fixed_part(pattern)
-        if glob.has_magic(os.path.dirname(pattern)[len(base) :]) or "**" in pattern:
+        if "**" in pattern:
+            return _matching(self.files_below(base), pattern)
+        if glob.has_magic(os.path.dirname(pattern)[len(base) :]):
             return _matching(self._all_below(base), pattern)
         try:
             return _matching(self._listed(base), pattern)

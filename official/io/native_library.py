@@ -134,7 +134,7 @@ def _digest(recipe: Recipe, compiler: str) -> str:
 
 
 def _cpu_info(path: str) -> dict[str, str]:
-    """Returns the kernel's description of the first CPU: its name, its instructions, ..; {} where there is none."""
+    """Returns the kernel's description of the first CPU: name, instructions, ..; {} where there is none."""
     lines: dict[str, str] = {}
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:

@@ -48,7 +48,8 @@ def test_objects_are_written_found_read_and_removed(bucket):
     for name in names:
         writing.replace_file(f"{folder}/{name}", name)
     text = [f"{folder}/a/b/x.txt", f"{folder}/a/y.txt"]
-    assert files.find_files(f"{folder}/**/*.txt", "") == [f"{folder}/.hidden/w.txt", *text]
+    assert files.find_files(f"{folder}/**/*.txt", "") == text
+    assert files.find_files(f"{folder}/.*/*.txt", "") == [f"{folder}/.hidden/w.txt"]
     assert files.find_files(folder, "") == [*text, f"{folder}/a/z.bin"]
     assert files.find_files(f"{folder}/a/*", "") == [text[1], f"{folder}/a/z.bin"]
     assert files.sizes([f"{folder}/{name}" for name in names]) == list(map(len, names))
