@@ -271,8 +271,8 @@ class Store:
         return found
 
     def glob(self, pattern: str) -> list[str]:
-        """Returns the files, and no folders, that a glob stands for; `**` leaves hidden ones out, and enters each
-        folder once: links may lead back to a folder above."""
+        """Returns the files, and no folders, that a glob stands for; `**` leaves hidden ones out, and enters
+        each folder once: links may lead back to a folder above."""
         if "**" not in pattern:
             return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
         base = _fixed_part(pattern)
