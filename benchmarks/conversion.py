@@ -19,7 +19,7 @@ from official.cli import command_line
 from official.cli.benchmark import inputs
 
 _IMPORTS = (
-    "from official.cli import convert; from official.checkpoint import convert; "
+    "from official.cli import checkpoints; from official.checkpoint import convert; "
     "import official.inference.verification"
 )
 

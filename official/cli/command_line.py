@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-from official.io import engines, errors, signals, stores
+from official.io import engines, files, quiet, signals
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
 _FLAG = re.compile(r"--\w[\w-]*")
@@ -117,7 +117,7 @@ def _with_homes(value: Any) -> Any:
     """Returns the value of a flag with ~ and ~user expanded, where it is text or a list of texts."""
     if isinstance(value, list):
         return [_with_homes(each) for each in value]
-    return stores.expanded(value) if isinstance(value, str) else value
+    return files.expanded(value) if isinstance(value, str) else value
 
 
 def _is_on_or_off(action: argparse.Action) -> bool:
@@ -228,7 +228,7 @@ def in_new_process(*words: str) -> list[str]:
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with its code; bad input ends with one line on stderr and code 2, a signal with
     129, 130 or 143."""
-    errors.quieten_libraries()
+    quiet.quieten_libraries()
     atexit.register(gc.freeze)  # what is left goes with the process: nobody looks for cycles in it
     try:
         with signals.raising():  # an exception, so that files are cleaned up
@@ -251,7 +251,7 @@ def fail(error: ConfigError) -> int:
 #
 # A spelling is never a setting: configurations, flagfiles that we ship and saved runs hold our names only.
 # Options that are no setting by another name, such as --micro-batch-size, are those of
-# `official.config.foreign.options`.
+# `official.graphcore.configurations`.
 
 
 # Another name -> ours. Names are compared with underscores: hyphens are the spelling of Graphcore's commands.
@@ -264,7 +264,7 @@ NAMES: dict[str, str] = {
     "enable_wandb": "wandb",
     "generated_dataset": "generated_data",
     "loss_scaling": "loss_scale",
-    "loss_scaling_by_step": "loss_scale_by_step",
+    "loss_scaling_by_step": "loss_scale",
     "mask_tokens": "max_predictions_per_seq",
     "onnx_checkpoint": "init_checkpoint",
     "output_dir": "model_dir",

@@ -19,9 +19,10 @@ from official.cli import flags as train_flags
 from official.config.table import Config
 from official.distribution.pipelining import plan as pipeline_plan
 from official.distribution.pipelining.plan import power_of_two
+from official.graphcore import poprun
+from official.graphcore.poprun import DIALECTS, Dialect, Topology
 from official.io.errors import ConfigError
-from official.launching import job, poprun
-from official.launching.poprun import DIALECTS, Dialect, Topology
+from official.launching import job
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RANGES = {
@@ -156,7 +157,7 @@ def _say(text: str) -> None:
 
 # poprun's options that are the site's: names, addresses.
 SITE = ("vipu_server_host", "vipu_partition", "vipu_cluster", "vipu_allocation")
-_IPU_MODULE = "official.training.ipu"
+_IPU_MODULE = "official.graphcore"
 _OURS = ("train.py", "bert", "official.cli", _IPU_MODULE)
 _VALUE = re.compile(r"(?!-)[\w.,:/${}\[\]-]+")
 

@@ -16,8 +16,8 @@ from typing import Any
 from official.cli import command_line, outputs
 from official.io import engines, files, jobs, json_files, record_paths
 from official.io.errors import ConfigError, counted
+from official.io.files import is_remote
 from official.io.record_paths import find_files
-from official.io.stores import is_remote
 from official.io.writing import check_output_file
 from official.reporting import data_card
 

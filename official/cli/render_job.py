@@ -22,11 +22,11 @@ from official.cli import command_line, flags, outputs
 from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.distribution.batch_plan import BatchPlan, lay_out, make_batch_plan
+from official.graphcore.kubernetes import SDK_IMAGE
 from official.io.errors import ConfigError, suggest
 from official.io.files import is_remote
 from official.io.writing import check_output_file
 from official.launching import manifests
-from official.launching.manifests.ipu_job import SDK_IMAGE
 
 _OF_THE_FILE = ("output", "overwrite")
 _INDENT = "  "

@@ -14,7 +14,7 @@ import yaml
 from official.cli import flags, table
 from official.cli.benchmark import latency, run, runs, spec
 from official.cli.benchmark.latency import Block
-from official.reporting import graphcore_log
+from official.graphcore import log_style
 from official.reporting.measurement import Timing
 from tests.conftest import ROOT
 
@@ -113,12 +113,12 @@ def printed_by_training(variant: runs.Variant) -> str:
     assert "--log_style=graphcore" in arguments
     config = flags.parse([*arguments, "--plan"])
     if config.task != "pretrain":
-        return "\n".join(graphcore_log.step_line(step, 20, interval()) for step in (1, 2, 3))
+        return "\n".join(log_style.step_line(step, 20, interval()) for step in (1, 2, 3))
     lines = []
     for step, secs in ((1, 9.0), (2, 9.0), (3, 0.25), (12, 0.75)):
         values = interval(**pretraining)
-        lines += [graphcore_log.step_line(step, 20, values)]
-        lines += [graphcore_log.iteration_line(config, step, values, secs)]
+        lines += [log_style.step_line(step, 20, values)]
+        lines += [log_style.iteration_line(config, step, values, secs)]
     return "\n".join(lines)
 
 
