@@ -45,12 +45,13 @@ HDFS = [FSSPEC, *PYARROW]
 
 setup(
     name="bert-tf2",
-    version="0.1.0",
+    version="0.2.0.dev0",
     description="BERT training, fine-tuning and conversion on TensorFlow 2.",
     # configs/ of the repository is official/configs of the wheel: see official/cli/configs.py.
     packages=[*find_packages(include=["official*", "tf2_bert*"]), "official.configs"],
     package_dir={"official.configs": "configs"},
     package_data={
+        "official": ["py.typed"],
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
         "official.data": ["native/*.cc"],
         "official.io": ["native/*.h", "*.yml"],
@@ -120,6 +121,7 @@ setup(
             "google-cloud-bigquery>=3.20,<4",
             *per_stack(tf215=["grpcio-status<1.63"], modern=["grpcio-status"]),
         ],
+        "docs": ["pdoc>=15,<17"],
         "dev": [
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",

@@ -116,7 +116,7 @@ def _read_flags(
         truths = _TRUTHS | {f"{_FIELD}{name}" for name in _TRUTHS} | {"help"}
         arguments = aliases.joined(_expanded(argv, values), truths, aliases.LISTS)
         arguments, fields = _split_fields(arguments)
-        arguments, options = aliases.split(arguments, foreign.options_of_theirs())
+        arguments, options = aliases.split(arguments, foreign.options_of_theirs(arguments, set(values)))
         return values([_PROGRAM, *arguments])[1:], options, fields
     except flags.UnrecognizedFlagError as error:
         if error.flagname in config_lib.REMOVED:

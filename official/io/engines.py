@@ -135,7 +135,12 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
         with write_end, read_end, pool:
             try:
                 window = number * _WAITING_PER_PROCESS
-                watch(pool.submit, iter(tasks.tasks), lambda: window, show=lambda: bar.move_to(*counters))
+                watch(
+                    pool.submit,
+                    iter(tasks.tasks),
+                    lambda: window,
+                    show=lambda: bar.move_to(counters[0], counters[1]),
+                )
             except BaseException:
                 # Without this, leaving the pool waits for the tasks in work.
                 for process in multiprocessing.active_children():

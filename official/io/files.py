@@ -24,7 +24,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 from official.io.errors import ConfigError, how_to_install
 
@@ -290,7 +290,7 @@ class Store:
         """Opens a file for reading, buffered; also a pipe that a shell hands over."""
         if not path.startswith(_STREAMS) or os.path.isdir(path):
             check_readable(path)  # first: to open a pipe waits for its writer
-        return cast(BinaryIO, open(path, "rb", buffering=_BUFFER_BYTES))
+        return open(path, "rb", buffering=_BUFFER_BYTES)
 
     def read_range(self, path: str, start: int, size: int) -> bytes:
         """Returns bytes of a file from `start` on, fewer where it ends before."""

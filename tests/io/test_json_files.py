@@ -80,8 +80,8 @@ def test_every_reader_is_this_one():
         "scripts/fuzzing/observed_runs.py",
         "scripts/fuzzing/observed_jobs.py",
         "official/config/values.py",  # of a flag, and it tells a step that stands twice
-        "official/distribution/ipu/environment.py",  # of a variable of the environment
-        "official/training/ipu/run.py",
+        "official/graphcore/devices.py",  # of a variable of the environment
+        "official/graphcore/run.py",
         "scripts/fuzzing/server.py",
         "scripts/fuzzing/processes.py",
         "scripts/fuzzing/damage.py",

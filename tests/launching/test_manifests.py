@@ -282,7 +282,7 @@ def test_an_ipujob_writes_its_configuration_first():
     (writer,), (trainer,) = spec["initContainers"], spec["containers"]
     assert (writer["image"], trainer["image"]) == (asked.image, "graphcore/tensorflow:2")
     assert f"{shlex.join(COMMAND)} --plan --plan_config_file=/job/run.json" in writer["args"][0].splitlines()
-    assert trainer["args"][0].rstrip().endswith("python3 -m official.training.ipu /job/run.json")
+    assert trainer["args"][0].rstrip().endswith("python3 -m official.graphcore /job/run.json")
     for container in (writer, trainer):
         assert {"name": "job", "mountPath": "/job"} in container["volumeMounts"]
         subprocess.run(["bash", "-n"], input=container["args"][0], text=True, check=True)
@@ -304,7 +304,7 @@ def test_the_configuration_goes_with_the_package(tmp_path):
     command = [*writer["command"], writer["args"][0].replace("/job", str(folder))]
     subprocess.run(command, env=environment, check=True, cwd=tmp_path)
     assert json.loads((folder / "run.json").read_text()) == {"model": f"{folder}/official/x.json"}
-    assert (folder / "official" / "training" / "ipu" / "__main__.py").exists()
+    assert (folder / "official" / "graphcore" / "__main__.py").exists()
 
 
 # ------------------------------------------------------------------------------------------------------------

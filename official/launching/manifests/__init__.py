@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
 import math
 import os
@@ -489,10 +490,8 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
 
 
 def _ipujob(job: Job) -> list[Document]:
-    from official.launching.manifests import ipu_job  # late: it needs what stands here
-
     check_ipus(job)
-    return [ipu_job.document(job)]
+    return [importlib.import_module("official.graphcore.kubernetes").document(job)]
 
 
 _WORKERS = ("workers", "gpus", "port")
