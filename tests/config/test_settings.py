@@ -10,7 +10,7 @@ import pytest
 
 from official.config import FIELDS, SECTIONS, Config, ConfigError, replaced
 from official.config.backends import BACKENDS
-from official.config.checks import check_backend
+from official.config.checks import check_rows
 from official.config.setting import Section, setting
 from tests.conftest import ROOT
 
@@ -107,4 +107,4 @@ def test_a_misspelled_trait_of_a_row_is_found_at_once():
 def test_a_back_end_refuses_what_only_others_know():
     config = Config(distribution_strategy="one_device", tpu="x")
     with pytest.raises(ConfigError, match="tpu=x needs --distribution_strategy=tpu, received one_device."):
-        check_backend(config)
+        check_rows(config)
