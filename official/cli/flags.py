@@ -11,7 +11,7 @@ from official.cli import aliases, command_line, configs, foreign, python_config
 from official.config import ConfigError, process_rank
 from official.io import files
 from official.io.errors import check_arguments
-from official.io.stores import expanded
+from official.io.files import expanded
 
 _FIELD, _SIZE = "config.", "model."  # of --config.NAME, and of the sizes among these names
 _PROGRAM = "train.py"  # absl wants a name; no message has it

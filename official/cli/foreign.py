@@ -14,8 +14,8 @@ from official.cli import configs, python_config
 from official.cli.aliases import Options
 from official.config.backends import BACKENDS
 from official.io.errors import ConfigError, suggest
+from official.io.files import expanded
 from official.io.json_files import read_yaml
-from official.io.stores import expanded
 
 if TYPE_CHECKING:  # its modules are imported where there is something of theirs
     from official.graphcore import configurations

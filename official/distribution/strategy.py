@@ -13,7 +13,7 @@ from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.distribution import backends
 from official.distribution.backends.backend import HostDataset, input_context
-from official.io import errors
+from official.io import quiet
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)}
     )
-    errors.silence_compiler()  # after the strategy, which is to come before all operations
+    quiet.silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
 
 

@@ -14,7 +14,7 @@ import shlex
 
 from official.graphcore import poprun
 from official.graphcore.poprun import DIALECTS
-from official.launching.manifests.job import Document, Job, amount, literal, mounts, volumes
+from official.launching.manifests import Document, Job, amount, literal, mounts, volumes
 
 SDK_IMAGE = "graphcore/tensorflow:2"
 _FOLDER = "/job"

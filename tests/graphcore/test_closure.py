@@ -15,15 +15,13 @@ MOST_FILES = 244  # many of a few lines: a row of settings, a package's one sent
 MOST_LINES = 26_600
 # What an import inside of a function names and such a run never comes to: it takes plain operations,
 # TensorFlow's own stores where fsspec is not installed, and processes of its own machine.
-NOT_REACHED = frozenset(
-    {"official.modeling.operations.fused", "official.io.fsspec_store", "official.io.ray_engine"}
-)
+NOT_REACHED = frozenset({"official.modeling.operations.fused", "official.io.ray_engine"})
 # What is there for data that are made up.
 MADE_UP = frozenset({"official.data.generated"})
 # What stands in functions that it never calls: it compiles a step as a whole, and shares no functions in it.
 NOT_CALLED = {"tf.function(experimental_attributes=)", "tf.function(reduce_retracing=)"}
 # Beside Python's own library.
-PACKAGES = {"absl", "numpy", "tensorflow", "yaml"}
+PACKAGES = {"absl", "fsspec", "numpy", "tensorflow", "yaml"}  # fsspec where it is installed
 PACKAGES_OF_FINE_TUNING = {"scipy", "sklearn", "tokenizers", "tqdm"}
 
 

@@ -105,12 +105,12 @@ class _Watched:
     def __init__(self, order: dict[str, Any], libc: ctypes.CDLL) -> None:
         self.code: int | None = None
         self._process: subprocess.Popen | None = None
-        guard = os.getpid()
+        own = os.getpid()
 
         def prepare() -> None:
             os.setpgid(0, 0)
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != guard:  # it died before that
+            if os.getppid() != own:  # it died before that
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
