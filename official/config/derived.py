@@ -295,8 +295,8 @@ def compiles_first(config: Config) -> bool:
     return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
 
-# Modules of the styles of --log_style, imported by a run that has it.
-LOG_STYLES = {"plain": "official.reporting.progress", "graphcore": "official.graphcore.log_style"}
+# Modules of the log's styles, imported by a run that asks for one: with --log_style, or --predict_epochs.
+LOG_STYLES = {"graphcore": "official.graphcore.log_style", "popart": "official.graphcore.popart_lines"}
 
 
 def follows_graphcore_log(config: Config) -> bool:
