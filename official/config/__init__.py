@@ -28,11 +28,11 @@ from official.config.derived import (
     synthetic_sequences_per_pack,
     train_steps,
     with_eval_rule,
+    with_generated_data,
     with_gradient_scopes,
     with_steps,
     words_of_records,
 )
-from official.config.generated_data import with_made_up_data
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
 from official.config.setting import Field, Section
 from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced
@@ -107,7 +107,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:
                     values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
-    config = with_gradient_scopes(with_eval_rule(with_made_up_data(Config(**values))))
+    config = with_gradient_scopes(with_eval_rule(with_generated_data(Config(**values))))
     if config.task == "pretrain":
         config = with_steps(config)
     validate(config)

@@ -19,7 +19,7 @@ SECTIONS = (
     optimization.OPTIMIZATION,
     devices.DEVICES,
     devices.PIPELINE,
-    devices.IPU,
+    devices.IPUS,
     run.MLPERF,
     run.PLAN,
     run.PROFILING,

@@ -145,7 +145,7 @@ def _score(loop: RunLoop, task: ScoredTask) -> Findings:
 def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
     """Predicts `passes` times, logs throughput and latency of each pass, reading of the data excluded, and
     returns the outputs of the last."""
-    style = importlib.import_module(config_lib.LOG_STYLES["graphcore"])  # whose option asks for it
+    style = importlib.import_module(config_lib.LOG_STYLES["popart"])
     outputs: Outputs = {}
     for number in range(passes):
         secs: list[float] = []

@@ -171,9 +171,7 @@ def test_contradictions_are_refused(make_config, settings, message):
         make_config(**{"learning_rate": None, **settings})
 
 
-@pytest.mark.parametrize(
-    "text", ["8", "[1]", '{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"]
-)
+@pytest.mark.parametrize("text", ['{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"])
 def test_what_is_no_table_of_steps_is_refused(make_config, text):
     with pytest.raises(ConfigError, match="loss_scale=.*expected JSON of step and value"):
         make_config(loss_scale=text)

@@ -401,7 +401,7 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
         ),
         (
             dict(task="squad", train_file="f", predict_file="f", num_runs=2, do_train=False),
-            "repeats a training",
+            "needs --do_train",
         ),
         (dict(task="squad", use_synthetic_data=True), "use_synthetic_data excludes do_eval"),
         *(

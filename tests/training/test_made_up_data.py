@@ -149,7 +149,7 @@ def test_only_compiling_does_not_need_a_folder(make):
     [
         (dict(generated_data=True, synthetic_input=True), "generated_data excludes synthetic_input"),
         (dict(generated_data=True), "generated_data excludes use_synthetic_data"),
-        (dict(compile_only=True, do_train=False, do_eval=True), "compile_only needs --do_train"),
+        (dict(compile_only=True, do_train=False, do_eval=True), "compile_only=True needs --do_train"),
         (dict(log_style="poplar"), "log_style='poplar' is not one of plain, graphcore"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from official.config.backends import BACKENDS
+from official.config.model import block_parameters
 from official.config.settings.devices import SCHEDULES
 from official.config.values import read_devices, read_stages, written_stages
 from official.io.errors import ConfigError, nearest_multiples
@@ -228,7 +229,7 @@ def flops_of_row(stage: str, config: Config) -> int:
         "classifier": _CLASSES * hidden,
     }
     if stage.startswith("layer_"):
-        per_token = _group_products(model) if model.block_type == "groupbert" else _products(model)
+        per_token = _group_products(model) if model.is_groupbert else _products(model)
         return 2 * length * (per_token + 2 * length * hidden)  # scores, and their sums of values
     return 2 * products.get(stage, 0)
 
@@ -270,25 +271,7 @@ def parameters_of(stage: str, model: BertConfig) -> int:
     }
     if not stage.startswith("layer_"):
         return known[stage]
-    return _group_parameters(model) if model.block_type == "groupbert" else _parameters(model)
-
-
-def _parameters(model: BertConfig) -> int:
-    """Returns the parameters of a block of BERT."""
-    hidden, inner = model.hidden_size, model.intermediate_size
-    return _products(model) + _attention_biases(model) + inner + hidden + 4 * hidden
-
-
-def _attention_biases(model: BertConfig) -> int:
-    return model.hidden_size * (3 * model.use_qkv_bias + model.use_attention_projection_bias)
-
-
-def _group_parameters(model: BertConfig) -> int:
-    """Returns the parameters of a block of GroupBERT."""
-    hidden, inner = model.hidden_size, model.intermediate_size
-    mixer = hidden if model.groupbert_ffn_output_groups > 1 else 0
-    biases = 3 * hidden + _attention_biases(model) + 2 * (inner + hidden + mixer)
-    return _group_products(model) + biases + 5 * 2 * hidden
+    return block_parameters(model)
 
 
 def _kept_bytes(stage: str, config: Config) -> int:
