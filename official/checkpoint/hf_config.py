@@ -10,8 +10,8 @@ import json
 import os
 import re
 
-from official.checkpoint.format import Options
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.formats import Options
+from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import (
     activation_of,

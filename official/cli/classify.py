@@ -17,7 +17,7 @@ from official.cli import command_line, typed
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:  # it loads TensorFlow
-    from official.inference.sentences import Label
+    from official.inference.methods import Label
 
 
 def make_parser() -> command_line.Parser:

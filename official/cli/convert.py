@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from official.checkpoint import registry
-from official.checkpoint.format import Options
+from official.checkpoint.formats import Options
 from official.cli import command_line, outputs
 from official.config.model import LARGEST
 from official.io.errors import ConfigError, report_error

@@ -27,8 +27,7 @@ def parse_flags() -> argparse.Namespace:
 def inspect(path: str, digest: bool) -> dict:
     """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
     checkpoint."""
-    from official.checkpoint import registry
-    from official.checkpoint.errors import DamagedError
+    from official.checkpoint import DamagedError, registry
     from official.io.errors import ConfigError
 
     checkpoint = registry.open_checkpoint(path, "PATH")

@@ -211,7 +211,7 @@ def test_flops_are_those_of_each_product():
 
 
 def test_the_model_for_hugging_face_has_the_same_weights(tmp_path):
-    made_up = source.made_up(BERT, "answer", seed=3)
+    made_up = source.random_source(BERT, "answer", seed=3)
     folder = models.write_huggingface(made_up, True, str(tmp_path / "hf"))
     read = registry.open_checkpoint(folder, "path").to_canonical().tensors
     assert set(read) == set(made_up.tensors)

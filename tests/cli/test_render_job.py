@@ -89,7 +89,7 @@ def test_a_shipped_file_is_valid_and_none_of_its_fields_may_be_misspelt(path):
         for name, damaged in kubernetes_schemas.misspelt(document):
             try:
                 kubernetes_schemas.check(damaged)
-            except kubernetes_schemas.Refused:
+            except kubernetes_schemas.HTTPError:
                 continue
             pytest.fail(f"{name} misspelt passed")
 

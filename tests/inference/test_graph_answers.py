@@ -10,10 +10,10 @@ import tensorflow as tf
 from official.data.squad import answers, features
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.inference.graph import methods
-from official.inference.graph.methods import Special
-from official.inference.graph.tokenizer import Splitter
-from official.inference.questions import answers_of, data_of
+from official.inference import graph_methods
+from official.inference.graph_methods import Special
+from official.inference.graph_tokenizer import Splitter
+from official.inference.methods import answers_of, data_of
 
 LETTERS = "abcdefgh"
 WORDS = Vocabulary((*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "."), "")
@@ -65,7 +65,7 @@ class Sides:
         rows = [(question.text, self.data.contexts[question.context]) for question in self.data.questions]
         split = splitter()
         self.questions, self.contexts = (split(tf.constant(list(texts))) for texts in zip(*rows))
-        self.windows = methods.cut_windows(self.questions, self.contexts, rules)
+        self.windows = graph_methods.cut_windows(self.questions, self.contexts, rules)
         shape = len(self.features), int(self.features.lengths.max(initial=1))
         generator = np.random.default_rng(seed)
         self.logits = [
@@ -77,13 +77,13 @@ class Sides:
 def test_windows_are_those_of_the_pipeline(number):
     sides = Sides(asked(number), RULES[number][0], 0, 1.0)
     made = sides.features
-    rows = methods.rows_of(sides.windows, sides.questions, sides.contexts, SPECIAL)
+    rows = graph_methods.rows_of(sides.windows, sides.questions, sides.contexts, SPECIAL)
     expected = made.batch(slice(None), int(made.lengths.max(initial=1)))
     for name, values in rows.items():
         np.testing.assert_array_equal(values, expected[name], name)
     np.testing.assert_array_equal(sides.windows.questions_R, made.question_numbers)
     width = rows["input_ids"].shape[1]
-    is_max = methods.is_max_context(sides.windows, width, tf.size(sides.contexts.ids_T))
+    is_max = graph_methods.is_max_context(sides.windows, width, tf.size(sides.contexts.ids_T))
     np.testing.assert_array_equal(is_max, answers.is_max_context(made)[:, :width])
     assert len(made) > len(sides.data.questions) - 6 and (made.window_lengths > 0).all()
 
@@ -94,7 +94,7 @@ def test_answers_are_those_of_the_pipeline(number, spread):
     window_rules, rules = RULES[number]
     sides = Sides(asked(number + 10), window_rules, number, spread)
     found = answers.answer_questions(*sides.logits, sides.features, sides.data, rules)
-    given = methods.find(*map(tf.constant, sides.logits), sides.windows, sides.contexts, rules)
+    given = graph_methods.find(*map(tf.constant, sides.logits), sides.windows, sides.contexts, rules)
     assert {name: values.dtype.name for name, values in given.items()} == {
         "text": "string",
         "start": "int32",
@@ -114,8 +114,8 @@ def test_no_question_at_all():
     rules = dataclasses.replace(RULES[0][1], version_2_with_negative=True)
     split = splitter()
     none = split(tf.constant([], tf.string))
-    windows = methods.cut_windows(none, none, RULES[0][0])
-    rows = methods.rows_of(windows, none, none, SPECIAL)
+    windows = graph_methods.cut_windows(none, none, RULES[0][0])
+    rows = graph_methods.rows_of(windows, none, none, SPECIAL)
     assert rows["input_ids"].shape[0] == 0
     logits = tf.zeros([0, 1])
-    assert methods.find(logits, logits, windows, none, rules)["text"].shape == (0,)
+    assert graph_methods.find(logits, logits, windows, none, rules)["text"].shape == (0,)

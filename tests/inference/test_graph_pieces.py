@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from official.data.squad import features, squad_files
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.inference.graph.tokenizer import Splitter
+from official.inference.graph_tokenizer import Splitter
 from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA
 

@@ -38,7 +38,7 @@ IPUJOB = {
 _FREE = {"labels", "nodeSelector", "selector", "requests", "limits"}
 
 
-class Refused(Exception):
+class HTTPError(Exception):
     """A manifest is not what its reader takes."""
 
 
@@ -58,7 +58,7 @@ def _validator(name: str):
 
 def _check_kubernetes(name: str, document: dict) -> None:
     for error in _validator(name).iter_errors(document):
-        raise Refused(error.message)
+        raise HTTPError(error.message)
 
 
 def _check_pod(template: dict) -> None:
@@ -69,7 +69,7 @@ def _check_pod(template: dict) -> None:
 
 def _check_fields(part: dict, known: set[str], where: str) -> None:
     if not part.keys() <= known:
-        raise Refused(f"{where}: {part.keys() - known}")
+        raise HTTPError(f"{where}: {part.keys() - known}")
 
 
 def _check_jobset(document: dict) -> None:
@@ -79,9 +79,9 @@ def _check_jobset(document: dict) -> None:
     try:
         read = models.JobsetV1alpha2JobSet.from_dict(document)
     except ValueError as error:  # pydantic's
-        raise Refused(str(error)) from None
+        raise HTTPError(str(error)) from None
     if read.to_dict() != document:  # a field that it does not know is left out
-        raise Refused("JobSet: a field that the models do not have")
+        raise HTTPError("JobSet: a field that the models do not have")
     for job in document["spec"]["replicatedJobs"]:
         head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job["name"]}}
         _check_kubernetes("job-batch-v1", {**head, **job["template"]})
@@ -94,11 +94,11 @@ def _check_tfjob(document: dict) -> None:
     _check_fields(spec, TFJOB["TFJobSpec"], "spec")
     _check_fields(spec["runPolicy"], TFJOB["RunPolicy"], "runPolicy")
     if spec["successPolicy"] not in ("", "AllWorkers") or not spec["tfReplicaSpecs"].keys() <= _REPLICAS:
-        raise Refused("successPolicy, or tfReplicaSpecs")
+        raise HTTPError("successPolicy, or tfReplicaSpecs")
     for replicas in spec["tfReplicaSpecs"].values():
         _check_fields(replicas, TFJOB["ReplicaSpec"], "tfReplicaSpecs")
         if replicas["restartPolicy"] not in _RESTARTS:
-            raise Refused("restartPolicy")
+            raise HTTPError("restartPolicy")
         _check_pod(replicas["template"])
 
 
@@ -110,7 +110,7 @@ def _check_ipujob(document: dict) -> None:
     _check_fields(spec["workers"], IPUJOB["workers"], "workers")
     _check_fields(spec["workers"]["template"], IPUJOB["template"], "template")
     if type(spec["jobInstances"]) is not int or not isinstance(spec["ipusPerJobInstance"], str):
-        raise Refused("spec: types")
+        raise HTTPError("spec: types")
     _check_pod(spec["workers"]["template"])
 
 
@@ -124,14 +124,14 @@ _READERS = {
 
 
 def check(document: dict) -> None:
-    """Raises Refused for a manifest that its reader would not take as it is meant."""
+    """Raises HTTPError for a manifest that its reader would not take as it is meant."""
     reader = _READERS.get((document.get("apiVersion"), document.get("kind")))
     if reader is None:
-        raise Refused("no such apiVersion and kind")
+        raise HTTPError("no such apiVersion and kind")
     try:
         reader(document)
     except KeyError as error:  # a field is not there under its name
-        raise Refused(str(error)) from None
+        raise HTTPError(str(error)) from None
 
 
 def misspelt(document: dict) -> Iterator[tuple[str, dict]]:

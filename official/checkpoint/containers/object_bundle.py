@@ -13,12 +13,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from official.checkpoint import DamagedError
+from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.bundle_reader import GRAPH
-from official.checkpoint.containers import bundle
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Progress
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.containers import Progress, bundle
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import shortened
 
 Graph: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from official.io.errors import ConfigError
 from official.serving.server.calls import Call
-from official.serving.server.limits import Limits
-from official.serving.server.refusals import Refused
+from official.serving.server.settings import HTTPError, Limits
 
 
 class Computes(Protocol):
@@ -60,7 +59,7 @@ class Work:
     results: list[Any] = dataclasses.field(default_factory=list)
 
     @property
-    def is_wanted(self) -> bool:
+    def is_awaited(self) -> bool:
         return not self.future.done() and time.monotonic() < self.deadline
 
 
@@ -96,13 +95,13 @@ class Batcher:
         return len(self._queue)
 
     def submit(self, served: Computes, call: Call, deadline: float) -> Work:
-        """Puts a call into the queue. Raises Refused where that is full."""
+        """Puts a call into the queue. Raises HTTPError where that is full."""
         work = Work(served, call, deadline, asyncio.get_running_loop().create_future())
         with self._changed:
             if len(self._queue) >= self._limits.max_queue:
-                self._queue = collections.deque(each for each in self._queue if each.is_wanted)
+                self._queue = collections.deque(each for each in self._queue if each.is_awaited)
             if len(self._queue) >= self._limits.max_queue:
-                raise Refused(429, "too many requests wait. Try again later.", {"Retry-After": "1"})
+                raise HTTPError(429, "too many requests wait. Try again later.", {"Retry-After": "1"})
             self._queue.append(work)
             self._changed.notify()
         return work
@@ -162,7 +161,7 @@ class Batcher:
         kept: collections.deque[Work] = collections.deque()
         while self._queue:
             work = self._queue.popleft()
-            if not work.is_wanted:
+            if not work.is_awaited:
                 continue
             if not pieces or _is_like(work, pieces[0].work):
                 number, cost = _fitting(work.call.costs[work.taken :], rows, tokens, not pieces)
@@ -210,7 +209,7 @@ def _compute(served: Computes, name: str, rows: list[Any]) -> list[Any]:
         return served.compute(name, rows)
     except ConfigError as error:
         if len(rows) == 1:
-            return [Refused(400, str(error))]
+            return [HTTPError(400, str(error))]
         half = len(rows) // 2
         return _compute(served, name, rows[:half]) + _compute(served, name, rows[half:])
     except Exception as error:  # pylint: disable=broad-except  # the thread goes on for the others

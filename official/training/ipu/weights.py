@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from absl import logging
 
-from official.checkpoint import bundle_reader
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.names import compare_names
+from official.checkpoint import DamagedError, bundle_reader
+from official.checkpoint.canonical import compare_names
 from official.io.errors import ConfigError, describe_names
 
 _ENCODER = ("bert/", "LayerNorm/")  # the latter is the norm behind prenorm blocks

@@ -43,7 +43,7 @@ def find(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
         found = source.find(flags.checkpoint, flags.vocab_file, flag="checkpoint")
         found.check_can(_HEAD)
     else:
-        found = source.made_up(read_bert(flags.bert_config_file, settings), _HEAD, seed=SEED)
+        found = source.random_source(read_bert(flags.bert_config_file, settings), _HEAD, seed=SEED)
     longest, positions = max(flags.max_seq_length), found.bert.max_position_embeddings
     if longest > positions:
         raise ConfigError(f"--max_seq_length={longest}: the model has {positions} positions.")
@@ -73,8 +73,7 @@ def write_huggingface(found: Source, is_made_up: bool, folder: str) -> str:
       ConfigError: where the format cannot hold it.
     """
     from official.checkpoint import convert
-    from official.checkpoint.format import Options
-    from official.checkpoint.formats import huggingface
+    from official.checkpoint.formats import Options, huggingface
 
     bert = found.bert
     if bert.block_type != BertConfig.block_type:

@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.canonical import OUTPUT_BIAS, SLOT, TRANSFORM
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.canonical import OUTPUT_BIAS, SLOT, TRANSFORM
+from official.checkpoint.tensors import Tensor, Tensors
 from official.config import nearest_multiples
 from official.io.errors import ConfigError, shortened
 
@@ -299,14 +299,6 @@ def with_slots(table: Table, slots: Mapping[str, str | None]) -> Table:
             new = None if name is None or theirs is None else f"{name}/{theirs}"
             extended[f"{canonical}/{ours}"] = Transposed(new) if new and transpose else new
     return extended
-
-
-def layers_of(tensors: Tensors) -> int:
-    """Returns one more than the highest layer number in canonical names."""
-    numbers = [
-        int(match.group(1)) for name in tensors if (match := re.match(r"bert/encoder/layer_(\d+)/", name))
-    ]
-    return max(numbers, default=-1) + 1
 
 
 def common_names(source: Tensors, common_name: Callable[[str], str]) -> tuple[dict[str, str], list[str]]:

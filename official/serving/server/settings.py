@@ -1,6 +1,30 @@
-"""Limits of the server: sizes and numbers of requests, and timeouts."""
+"""Settings of the server, and its errors."""
 
 import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """Address of a server, and the model that it serves.
+
+    Attributes:
+      export_dir: a version, or a folder of numbered ones.
+      model: the name in addresses.
+      host, port: to listen on; port 0 is a free one.
+      token: that requests need; None where they need none.
+      poll_secs: between looks for newer versions.
+      allowed_hosts, allowed_origins: as of `connections.callers_of`.
+    """
+
+    export_dir: str
+    model: str = "bert"
+    host: str = "127.0.0.1"
+    port: int = 8501
+    token: bytes | None = dataclasses.field(default=None, repr=False)
+    poll_secs: float = 5.0
+    allowed_hosts: Sequence[str] = ()
+    allowed_origins: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,3 +59,17 @@ class Limits:
     idle_timeout_secs: float = 60.0
     body_timeout_secs: float = 10.0
     grace_secs: float = 10.0
+
+
+class HTTPError(Exception):
+    """A request that is not answered. Its message is the line that the client gets.
+
+    Attributes:
+      status: of HTTP.
+      headers: of the answer, beside the usual ones.
+    """
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None):
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from official.config import BertConfig, ConfigError
-from official.inference import backends, exported
+from official.inference import backends, onnx_files
 from official.inference import source as source_lib
-from official.inference.exported import cache
 from official.inference.rows import Rows
 from tests.conftest import TINY
 
@@ -68,7 +67,7 @@ def assert_equal(source, head: str, backend: str) -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_is_that_of_tensorflow(head, backend):
     need(backend)
-    assert_equal(source_lib.made_up(BertConfig(**ONE), head, 3), head, backend)
+    assert_equal(source_lib.random_source(BertConfig(**ONE), head, 3), head, backend)
 
 
 @pytest.mark.slow
@@ -84,7 +83,9 @@ def test_every_head_is_that_of_tensorflow(head, backend):
 )
 def test_other_blocks_are_those_of_tensorflow(changed, backend):
     need(backend)
-    assert_equal(source_lib.made_up(BertConfig(**{**ONE, **changed}), "fill_mask"), "fill_mask", backend)
+    assert_equal(
+        source_lib.random_source(BertConfig(**{**ONE, **changed}), "fill_mask"), "fill_mask", backend
+    )
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
@@ -92,7 +93,7 @@ def test_what_runtimes_fuse_is_one_operation(activation):
     """Of every block: two LayerNorms, one GELU, one product for query, key and value, no sizes of shapes."""
     onnx = pytest.importorskip("onnx", reason="onnx is not installed")
     need("onnxruntime")
-    source = source_lib.made_up(BertConfig(**{**ONE, "hidden_act": activation}), "embed")
+    source = source_lib.random_source(BertConfig(**{**ONE, "hidden_act": activation}), "embed")
     runtime = pytest.importorskip("onnxruntime")
 
     def start(path: str):
@@ -100,7 +101,7 @@ def test_what_runtimes_fuse_is_one_operation(activation):
         return lambda feeds: session.run(None, feeds)
 
     for contrib in (False, True):
-        path = exported.file_of(source, "embed", start, contrib)
+        path = onnx_files.file_of(source, "embed", start, contrib)
         kinds = [node.op_type for node in onnx.load(path).graph.node]
         assert kinds.count("LayerNormalization") == 3 and kinds.count("Gelu") == 1
         assert kinds.count("MatMul") == (3 if contrib else 6) and kinds.count("Attention") == contrib
@@ -111,7 +112,7 @@ def test_what_runtimes_fuse_is_one_operation(activation):
 def test_int8_is_close_and_not_the_same(backend):
     need(backend)
     need("onnxruntime")
-    source, rows = source_lib.made_up(BertConfig(**ONE), "answer"), ragged("answer")
+    source, rows = source_lib.random_source(BertConfig(**ONE), "answer"), ragged("answer")
     with pytest.raises(ConfigError, match="int8 of .* needs rows to take the ranges of activations from"):
         outputs(source, "answer", rows, backend, "int8")
     expected = outputs(source, "answer", rows, "tensorflow")
@@ -143,16 +144,16 @@ def test_a_package_that_is_missing_is_named_in_one_line(backend, package, monkey
 def test_other_weights_sizes_and_heads_are_other_files(monkeypatch):
     need("onnxruntime")
     keys = []
-    monkeypatch.setattr(cache, "folder_of", lambda made_of, make: keys.append(made_of) or "folder")
+    monkeypatch.setattr(onnx_files, "folder_of", lambda made_of, make: keys.append(made_of) or "folder")
     bert = BertConfig(**ONE)
     for source, head in (
-        (source_lib.made_up(bert, "answer"), "answer"),
-        (source_lib.made_up(bert, "answer"), "answer"),
-        (source_lib.made_up(bert, "answer", seed=1), "answer"),
-        (source_lib.made_up(bert, "answer"), "embed"),
-        (source_lib.made_up(BertConfig(**{**ONE, "hidden_act": "relu"}), "answer"), "answer"),
+        (source_lib.random_source(bert, "answer"), "answer"),
+        (source_lib.random_source(bert, "answer"), "answer"),
+        (source_lib.random_source(bert, "answer", seed=1), "answer"),
+        (source_lib.random_source(bert, "answer"), "embed"),
+        (source_lib.random_source(BertConfig(**{**ONE, "hidden_act": "relu"}), "answer"), "answer"),
     ):
-        exported.file_of(source, head, lambda path: None)
+        onnx_files.file_of(source, head, lambda path: None)
     assert keys[0] == keys[1] and all(keys[0] != key for key in keys[2:])
 
 
@@ -177,23 +178,22 @@ def root(tmp_path, monkeypatch):
 
 
 def test_files_are_made_once(root):
-    folder = cache.folder_of({"name": "a"}, write)
+    folder = onnx_files.folder_of({"name": "a"}, write)
     assert os.path.dirname(folder) == str(root)
-    assert cache.folder_of({"name": "a"}, lambda folder: pytest.fail("made again")) == folder
-    assert cache.folder_of({"name": "b"}, write) != folder
+    assert onnx_files.folder_of({"name": "a"}, lambda folder: pytest.fail("made again")) == folder
+    assert onnx_files.folder_of({"name": "b"}, write) != folder
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "manifest"])
-def test_damaged_files_are_made_anew(damage, root):
-    folder = cache.folder_of({"name": damage}, write)
-    path = os.path.join(folder, "manifest.json" if damage == "manifest" else "file")
-    if damage == "missing":
+def test_damaged_files_are_made_anew(root):
+    folder = onnx_files.folder_of({"name": "a"}, write)
+    file, manifest = (os.path.join(folder, name) for name in ("file", "manifest.json"))
+    for path, content in ((file, "wh"), (file, "while"), (manifest, "{"), (file, None)):
         os.remove(path)
-    else:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write({"cut": "wh", "changed": "while", "manifest": "{"}[damage])
-    assert cache.folder_of({"name": damage}, write) == folder
-    assert content_of(folder) == "whole" and cache.is_whole(folder)
+        if content is not None:
+            with open(path, "w", encoding="utf-8") as damaged:
+                damaged.write(content)
+        assert onnx_files.folder_of({"name": "a"}, write) == folder
+        assert content_of(folder) == "whole" and onnx_files.is_whole(folder)
 
 
 def test_what_fails_leaves_nothing(root):
@@ -202,23 +202,23 @@ def test_what_fails_leaves_nothing(root):
         raise ConfigError("no")
 
     with pytest.raises(ConfigError, match="no"):
-        cache.folder_of({}, fail)
+        onnx_files.folder_of({}, fail)
     assert [name for _, _, files in os.walk(root) for name in files] == []
 
 
 def test_the_first_of_two_at_once_counts(root):
     def slow(folder: str) -> None:
-        faster = multiprocessing.get_context("fork").Process(target=cache.folder_of, args=({}, write))
+        faster = multiprocessing.get_context("fork").Process(target=onnx_files.folder_of, args=({}, write))
         faster.start()
         faster.join()
         write(folder, "second")
 
-    assert content_of(cache.folder_of({}, slow)) == "whole"
+    assert content_of(onnx_files.folder_of({}, slow)) == "whole"
 
 
 def _make(number: int, started) -> None:
     started.wait()
-    folder = cache.folder_of({}, lambda folder: write(folder, "the same"))
+    folder = onnx_files.folder_of({}, lambda folder: write(folder, "the same"))
     assert content_of(folder) == "the same"
 
 
@@ -240,14 +240,14 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "file"))
     (tmp_path / "file").write_text("a file")
     with pytest.raises(ConfigError, match="file.* cannot be written"):
-        cache.folder_of({}, write)
+        onnx_files.folder_of({}, write)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_values_behind_a_link_are_not_read(tmp_path, monkeypatch, backend):
     need(backend)
     monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
-    source = source_lib.made_up(BertConfig(**ONE), "embed")
+    source = source_lib.random_source(BertConfig(**ONE), "embed")
     outputs(source, "embed", ragged("embed"), backend)
     (data,) = (tmp_path / "cache").rglob("model.data")
     os.rename(data, tmp_path / "elsewhere")

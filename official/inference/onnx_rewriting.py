@@ -9,6 +9,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from official.checkpoint.containers import onnx_file
+from official.inference.onnx_conversion import NAME
+
 # -----------------------------------------------------------------------------------------------------------
 # Patterns
 
@@ -88,7 +91,6 @@ def match(graph: Graph, tensor: str, pattern: Pattern, found: dict[str, str] | N
 # Files
 
 
-NAME = "model.onnx"
 _DATA = "model.data"
 _ALIGNMENT = 4096  # bytes: where a tensor may begin in a file that is mapped
 _SMALL = 1024  # bytes: of tensors that stay in the first file
@@ -135,9 +137,8 @@ def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
         return numpy_helper.from_array(values, name)
     data.write(bytes(-data.tell() % _ALIGNMENT))
     kind = helper.np_dtype_to_tensor_dtype(values.dtype)
-    tensor = TensorProto(name=name, dims=values.shape, data_type=kind, data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", _DATA), ("offset", data.tell()), ("length", values.nbytes)):
-        tensor.external_data.add(key=key, value=str(value))
+    tensor = TensorProto(name=name, dims=values.shape, data_type=kind)
+    onnx_file.set_external(tensor, _DATA, data.tell(), values.nbytes)
     data.write(np.ascontiguousarray(values).data)
     return tensor
 
@@ -175,9 +176,9 @@ def simplify(graph: Graph) -> None:
     fold(graph)
     for pattern, rewrite in (
         (_NORM, _norm),
-        (_GELU_ERF, _gelu_erf),
-        (_GELU_ERFC, _gelu_erfc),
-        (_GELU_TANH, _gelu_tanh),
+        (_GELU_ERF, _gelu("none", half=0.5, one=1.0, scale=0.5**0.5)),
+        (_GELU_ERFC, _gelu("none", half=0.5, scale=0.5**0.5)),
+        (_GELU_TANH, _gelu("tanh", half=0.5, one=1.0, scale=(2 / np.pi) ** 0.5, cubic=0.044715, three=3.0)),
         (_DENSE, _dense),
         (_LOOK_UP, _look_up),
         (_ATTENTION, _attention),
@@ -232,24 +233,15 @@ def _norm(graph: Graph, node: Any, found: dict) -> list | None:
     return [helper.make_node("LayerNormalization", inputs, node.output, node.name, axis=-1, epsilon=epsilon)]
 
 
-def _gelu_erf(graph: Graph, node: Any, found: dict) -> list | None:
-    expected = {"half": 0.5, "one": 1.0, "scale": 0.5**0.5}
-    return _gelu(graph, node, found, expected, "none")
+def _gelu(approximate: str, **expected: float) -> Callable[..., list | None]:
+    """Returns the rewriting of a GELU whose constants are the expected ones."""
 
+    def rewrite(graph: Graph, node: Any, found: dict) -> list | None:
+        if not all(graph.holds(found[name], value) for name, value in expected.items()):
+            return None
+        return [helper.make_node("Gelu", [found["x"]], node.output, node.name, approximate=approximate)]
 
-def _gelu_erfc(graph: Graph, node: Any, found: dict) -> list | None:
-    return _gelu(graph, node, found, {"half": 0.5, "scale": 0.5**0.5}, "none")
-
-
-def _gelu_tanh(graph: Graph, node: Any, found: dict) -> list | None:
-    expected = {"half": 0.5, "one": 1.0, "scale": (2 / np.pi) ** 0.5, "cubic": 0.044715, "three": 3.0}
-    return _gelu(graph, node, found, expected, "tanh")
-
-
-def _gelu(graph: Graph, node: Any, found: dict, expected: dict[str, float], approximate: str) -> list | None:
-    if not all(graph.holds(found[name], value) for name, value in expected.items()):
-        return None
-    return [helper.make_node("Gelu", [found["x"]], node.output, node.name, approximate=approximate)]
+    return rewrite
 
 
 def _dense(graph: Graph, node: Any, found: dict) -> list | None:

@@ -1,4 +1,7 @@
-"""Methods of a model over text, as functions that an export is made of."""
+"""A model's methods as functions of TensorFlow, from text to answers: what an export holds.
+
+They need nothing of this package once they are saved, and give what `official.inference.Model` gives.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,29 @@ import tensorflow as tf
 
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
-from official.inference.embedding import SMALLEST_NORM
-from official.inference.graph.network import Features, Network, in_batches
-from official.inference.graph.tokenizer import Decoded, Pieces, Splitter
-from official.inference.masks import MASK
-from official.inference.sentences import NUMBER, ONE, SEVERAL, Classes
-from official.inference.signatures import TENSOR_OUTPUTS, TOP_WORDS
+from official.inference.graph_network import Features, Network, Weights, in_batches, leaves_of, stages_of
+from official.inference.graph_tokenizer import Decoded, Pieces, Splitter
+from official.inference.methods import (
+    MASK,
+    MIN_NORM,
+    NUMBER,
+    ONE,
+    SEVERAL,
+    Classes,
+    answer_rules,
+    classes_of,
+    pooling_of_source,
+)
+from official.inference.signatures import (
+    SIGNATURES,
+    TENSOR_INPUTS,
+    TENSORS,
+    TOP_WORDS,
+    Field,
+    main_method,
+    output_names,
+)
+from official.inference.source import Source
 from official.io.model_folder import Pooling
 
 # -----------------------------------------------------------------------------------------------------------
@@ -525,7 +545,7 @@ def _pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: Pooling) -> tf
         is_token_BL1 = tf.cast(mask_BL, tf.float32)[..., None]
         vectors_BD = tf.reduce_sum(sequence_BLD * is_token_BL1, 1) / tf.reduce_sum(is_token_BL1, 1)
     if pooling.normalized:
-        vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), SMALLEST_NORM)
+        vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), MIN_NORM)
     return vectors_BD
 
 
@@ -576,7 +596,89 @@ def tensors(network: Network, head: str) -> Callable[[tf.Tensor, tf.Tensor, tf.T
             features["masked_lm_positions"] = tf.broadcast_to(places_L, tf.shape(input_ids))
         carried = network.loaded()(features)
         names = {"fill_mask": {"logits": "masked_lm_logits"}}.get(head, {})
-        outputs = [field.name for field in TENSOR_OUTPUTS[head]]
-        return {name: tf.cast(carried[names.get(name, name)], tf.float32) for name in outputs}
+        return {name: tf.cast(carried[names.get(name, name)], tf.float32) for name in output_names(head)}
 
     return call
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Model
+
+
+class GraphModel(tf.Module):
+    """A model whose methods are functions of TensorFlow.
+
+    Each method that it has is an attribute with the name of its signature, and so is `tensors`.
+    """
+
+    def __init__(self, source: Source, vocabulary_file: str, dtype: str = "fp32"):
+        """Builds it.
+
+        Args:
+          source: the model.
+          vocabulary_file: its words, a line each: what becomes an asset.
+          dtype: one of `graph_network.DTYPES`.
+
+        Raises:
+          ConfigError: where a weight is missing or cannot be read, or the vocabulary cannot be taken.
+        """
+        super().__init__(name="bert")
+        self.vocabulary = tf.saved_model.Asset(vocabulary_file)
+        self.words = _words(vocabulary_file)
+        reads = {
+            method: stages_of(source.bert, method, source.classes, dtype) for method in source.abilities()
+        }
+        leaves = leaves_of([each for stages in reads.values() for each in stages])
+        self.weights = Weights(leaves, source.values, dtype)
+        networks = {method: Network(source.bert, self.weights, stages) for method, stages in reads.items()}
+        functions = _functions(source, networks, self.words)
+        self._names = tuple(functions)
+        for name, function in functions.items():
+            setattr(self, name, function)
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """Returns {name of a signature: function of its inputs}."""
+        return {name: getattr(self, name) for name in self._names}
+
+
+def _words(vocabulary_file: str) -> Any:
+    lines = tf.lookup.TextFileInitializer(
+        vocabulary_file,
+        tf.int64,
+        tf.lookup.TextFileIndex.LINE_NUMBER,
+        tf.string,
+        tf.lookup.TextFileIndex.WHOLE_LINE,
+    )
+    return tf.lookup.StaticHashTable(lines, "[UNK]")
+
+
+def _functions(source: Source, networks: dict[str, Network], words: Any) -> dict[str, Any]:
+    """Returns {name of a signature: function}."""
+    vocabulary = source.vocabulary
+    special = Special(*map(vocabulary.id_of, ("[CLS]", "[SEP]", "[MASK]")))
+    bert = source.bert
+    sizes = Sizes(min(vocabulary.size, bert.vocab_size), bert.max_position_embeddings, bert.hidden_size)
+    split = Splitter(vocabulary, bert.vocab_size)
+    make: dict[str, Callable] = {
+        "answer": lambda net: answer(net, split, special, *answer_rules(source)),
+        "classify": lambda net: classify(net, split, special, classes_of(source), bert.type_vocab_size),
+        "embed": lambda net: embed(net, split, special, pooling_of_source(source), sizes),
+        "fill_mask": lambda net: fill_mask(net, split, special, words, sizes),
+    }
+    if "answer" in networks:
+        source.check_pairs()
+    functions = {
+        name: _function(make[name](network), SIGNATURES[name].inputs) for name, network in networks.items()
+    }
+    main = main_method(list(networks))
+    return {**functions, TENSORS: _function(tensors(networks[main], main), TENSOR_INPUTS)}
+
+
+def _function(call: Callable, inputs: tuple[Field, ...]) -> Any:
+    """Returns a function of N of everything, each input by its name."""
+    kinds = [
+        tf.TensorSpec([None, *field.shape], tf.dtypes.as_dtype(field.dtype), name=field.name)
+        for field in inputs
+    ]
+    return tf.function(call, input_signature=kinds, autograph=False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.checkpoint.manager import Beside, CheckpointManager
+from official.checkpoint.manager import BackgroundWriter, CheckpointManager
 from official.io.errors import ConfigError
 from official.optimization import compiled_optimizers
 from tests.run_folders import state_of
@@ -91,7 +91,7 @@ def test_an_error_comes_to_who_asks_next_and_once(tmp_path, monkeypatch):
             ask()
         manager.wait()
     manager.begin_save(5)
-    manager._beside._going_on.exception()  # it is over now
+    manager._background._current.exception()  # it is over now
     with pytest.raises(ConfigError, match="ckpt-5"):
         manager.check()
     manager.begin_save(6)
@@ -101,18 +101,18 @@ def test_an_error_comes_to_who_asks_next_and_once(tmp_path, monkeypatch):
 
 
 def test_a_check_waits_for_nothing():
-    release, beside = threading.Event(), Beside()
-    beside.begin(release.wait)
-    beside.check()
+    release, background = threading.Event(), BackgroundWriter()
+    background.begin(release.wait)
+    background.check()
     release.set()
-    beside.wait()
+    background.wait()
 
 
 def test_a_signal_that_cuts_the_waiting_does_not_cut_the_work(tmp_path, gate, monkeypatch):
     manager = CheckpointManager(str(tmp_path), {"a": tf.Variable(1.0)}, keep=1)
     manager.begin_save(1)
     with monkeypatch.context() as patch:
-        patch.setattr(type(manager._beside._going_on), "result", _interrupt)
+        patch.setattr(type(manager._background._current), "result", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             manager.wait()
     gate.set()

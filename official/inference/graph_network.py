@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.inference import networks
-from official.inference.batching import TOKENS
+from official.inference.rows import TOKENS
+from official.inference.source import UNUSED_STAGES, make_network, name_of
 from official.modeling import attention, layers, stages
 from official.modeling.stages import Stage
 
@@ -28,7 +28,6 @@ WORDS = "bert/embeddings/word_embeddings"
 TABLES = (WORDS, "bert/embeddings/token_type_embeddings", "bert/embeddings/position_embeddings")
 EMBEDDING_NORM = ("bert/embeddings/LayerNorm/gamma", "bert/embeddings/LayerNorm/beta")
 DTYPES = ("fp32", "bf16", "int8")
-_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
 _LARGEST = 127
 
 
@@ -53,19 +52,14 @@ def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Rea
     """Returns the stages of a model that the outputs of its head need; no weight gets a value.
 
     Args:
-      bert, head, classes: as of `networks.make`.
+      bert, head, classes: as of `source.make_network`.
       dtype: one of DTYPES.
     """
-    policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
-    try:
-        with tf.Graph().as_default():
-            model = networks.make(bert, head, classes)
-            names = {variable.handle.op.name: networks.name_of(variable) for variable in model.variables}
-            used = [stage for stage in model.stages() if stage.name not in networks.UNUSED.get(head, ())]
-            return [Read(stage, tf.nest.map_structure(_leaf_of(names), stage.weights())) for stage in used]
-    finally:
-        tf.keras.mixed_precision.set_global_policy(policy)
+    with tf.Graph().as_default():
+        model = make_network(bert, head, classes, dtype)
+        names = {variable.handle.op.name: name_of(variable) for variable in model.variables}
+        used = [stage for stage in model.stages() if stage.name not in UNUSED_STAGES.get(head, ())]
+        return [Read(stage, tf.nest.map_structure(_leaf_of(names), stage.weights())) for stage in used]
 
 
 def _leaf_of(names: dict[str, str]) -> Callable[[tf.Tensor | None], Leaf | None]:

@@ -6,7 +6,6 @@ A folder is written beside its place, read back and compared with the model, and
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,9 @@ from official.io import writing
 from official.io.errors import ConfigError, check_installed, suggest
 from official.io.stores import is_remote
 
-if TYPE_CHECKING:  # it loads TensorFlow
+if TYPE_CHECKING:
     from official.inference.source import Source
+
 
 FORMATS = ("saved_model", "onnx")
 DTYPES = {"saved_model": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}
@@ -30,7 +30,7 @@ class Request:
     Attributes:
       format: one of FORMATS.
       dtype: one of DTYPES of the format.
-      calibration_file: for int8 of onnx, see `official.inference.calibration`; None: what the run was trained
+      calibration_file: for int8 of onnx, see `official.inference.methods`; None: what the run was trained
         with.
     """
 
@@ -96,25 +96,23 @@ def export(source: Source, folder: str, request: Request = Request()) -> Written
     """
     check(folder, request)
     folder = os.path.abspath(folder)
-    writer = importlib.import_module(f"{__name__}.{request.format}_folder")
+    from official.serving import export_folders  # loads TensorFlow
+
+    write, compare = export_folders.WRITERS[request.format]
     with writing.naming_output(folder, "export_dir"), writing.unpublished(os.path.dirname(folder)) as work:
         made = os.path.join(work, os.path.basename(folder))
-        signatures = writer.write(source, made, request)
-        difference = writer.compare(source, made)
-        _check_difference(source, difference, request)
+        signatures = write(source, made, request)
+        difference = compare(source, made)
+        allowed = _TOLERANCE.get(request.dtype, _ANY)
+        if not difference <= allowed:
+            raise ConfigError(
+                f"{source.name} as {request.format} computes something else than the model: up to"
+                f" {difference:.1g} apart, expected {allowed:g} at most. Nothing was written."
+            )
         size = _sync(made)
         check(folder, request)  # somebody may have made it meanwhile
         os.rename(made, folder)
     return Written(folder, size, tuple(signatures), difference)
-
-
-def _check_difference(source: Source, difference: float, request: Request) -> None:
-    allowed = _TOLERANCE.get(request.dtype, _ANY)
-    if not difference <= allowed:
-        raise ConfigError(
-            f"{source.name} as {request.format} computes something else than the model: up to"
-            f" {difference:.1g} apart, expected {allowed:g} at most. Nothing was written."
-        )
 
 
 def _sync(folder: str) -> int:

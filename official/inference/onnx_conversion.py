@@ -13,19 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.config import BertConfig, ConfigError
-from official.inference import networks
+from official.config import BertConfig
+from official.inference.signatures import output_names
+from official.inference.source import UNUSED_STAGES, make_network, name_of
 from official.modeling import stages
 
+NAME = "model.onnx"
 OPSET = 18  # the newest that tf2onnx writes
 _FEATURES = ("input_ids", "input_mask", "segment_ids")
 _WEIGHTS = "weights"  # the scope of the inputs that are weights
-OUTPUTS = {
-    "answer": ("start_logits", "end_logits"),
-    "classify": ("logits",),
-    "embed": ("sequence",),
-    "fill_mask": ("logits",),
-}
 
 
 class Traced(NamedTuple):
@@ -68,27 +64,27 @@ def silence() -> Iterator[None]:
 
 
 def trace(bert: BertConfig, head: str, classes: int) -> Traced:
-    """Makes the graph of a model; arguments as of `networks.make`. No weight gets a value."""
+    """Makes the graph of a model; arguments as of `make_network`. No weight gets a value."""
     with tf.Graph().as_default() as graph:
-        model = networks.make(bert, head, classes)
+        model = make_network(bert, head, classes)
         inputs = {name: tf.compat.v1.placeholder(tf.int32, [None, None], name) for name in _FEATURES}
         if head == "fill_mask":
             inputs["masked"] = tf.compat.v1.placeholder(tf.int32, [None], "masked")
-        for name, output in zip(OUTPUTS[head], _run(model, head, inputs)):
+        for name, output in zip(output_names(head), _run(model, head, inputs)):
             tf.identity(output, name)
         variables = {variable.handle.op.name: variable for variable in model.variables}
-        graph_def, shapes = _with_weights_as_inputs(graph.as_graph_def(), variables, OUTPUTS[head])
+        graph_def, shapes = _with_weights_as_inputs(graph.as_graph_def(), variables, output_names(head))
     with tf.Graph().as_default() as fed:
         tf.import_graph_def(graph_def, name="")
-    return Traced(fed, tuple(inputs), OUTPUTS[head], shapes)
+    return Traced(fed, tuple(inputs), output_names(head), shapes)
 
 
 def _run(model: Any, head: str, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the outputs of a head, in the order of `OUTPUTS`."""
+    """Returns the outputs of a head, in the order of `output_names`."""
     carried: dict = {}
     features = inputs
     for stage in model.stages():
-        if stage.name in networks.UNUSED.get(head, ()):
+        if stage.name in UNUSED_STAGES.get(head, ()):
             continue
         if stage.name == "masked_lm":  # all rows as one: no row is filled up to the most masks of another
             sequence_BLD = carried["sequence"]
@@ -97,7 +93,7 @@ def _run(model: Any, head: str, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]
         stages.run_one(stage, carried, features, None)
     if head == "fill_mask":
         return [carried["masked_lm_logits"][0]]
-    return [carried[name] for name in OUTPUTS[head]]
+    return [carried[name] for name in output_names(head)]
 
 
 def _with_weights_as_inputs(
@@ -110,7 +106,7 @@ def _with_weights_as_inputs(
     for node in _needed(graph_def, outputs):
         if node.op == "ReadVariableOp":
             variable = variables[node.input[0]]
-            name = networks.name_of(variable)
+            name = name_of(variable)
             if name not in shapes:
                 shapes[name] = tuple(variable.shape)
                 place = changed.node.add(name=f"{_WEIGHTS}/{name}", op="Placeholder")
@@ -168,13 +164,7 @@ def reference(
       traced: the graph.
       weights: {name of a variable: float32}.
       feeds: {name of an input: its values}.
-
-    Raises:
-      ConfigError: where a weight is missing.
     """
-    missing = sorted(set(traced.shapes) - set(weights))
-    if missing:
-        raise ConfigError(f"The model has no {missing[0]}.")
     fed = {f"{_WEIGHTS}/{name}:0": weights[name] for name in traced.shapes}
     fed |= {f"{name}:0": values for name, values in feeds.items()}
     options = tf.compat.v1.ConfigProto()

@@ -159,7 +159,7 @@ def _case_flags() -> tuple[np.ndarray, np.ndarray]:
 
 _UNKNOWN = "[UNK]"
 _BYTES = 4  # of a character, at most
-_MOST_BYTES = 256  # of a word of the vocabulary, which the compiled tokenizer takes
+_MAX_BYTES = 256  # of a word of the vocabulary, which the compiled tokenizer takes
 _NEVER = "a b"  # no word: the compiled tokenizer does not accept a vocabulary of [UNK] alone
 
 
@@ -293,9 +293,9 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
 
 def _check_lengths(words: list[str]) -> None:
     for word in words:
-        if len(word.removeprefix(CONTINUATION).encode()) > _MOST_BYTES:
+        if len(word.removeprefix(CONTINUATION).encode()) > _MAX_BYTES:
             raise ConfigError(
-                f"the vocabulary has a word of more than {_MOST_BYTES} bytes, {word[:20]!r}..., which"
+                f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
                 " tensorflow-text does not take. Remove it from the vocabulary."
             )
 
