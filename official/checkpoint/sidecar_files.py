@@ -14,7 +14,7 @@ from official.checkpoint.registry import Checkpoint
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
 from official.config.model import WITHOUT_SHAPE, activation_of
-from official.io import json_files, label_files, vocabulary_files, writing
+from official.io import json_files, label_files, model_folder, vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
 from official.io.writing import naming_output
 
@@ -98,10 +98,15 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
 
 
 def _vocabulary_beside(location: str) -> str | None:
-    """Returns the vocabulary beside a checkpoint. One that is not BERT's is left out, and a warning says
-    why: a conversion of weights needs none."""
+    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint. One that is not BERT's is
+    left out, and a warning says why: a conversion of weights needs none."""
     try:
-        return hf_config.vocabulary_beside(location)
+        path = vocabulary_files.find(model_folder.folder_of(location))
+        if path is None:
+            return None
+        file = vocabulary_files.read(path)
+        vocabulary_files.check_each(file.words, path)
+        return file.path
     except ConfigError as error:
         logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
         return None

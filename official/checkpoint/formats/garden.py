@@ -185,33 +185,27 @@ def _attention_part(name: str) -> str | None:
 def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     """[H, A, K] -> [H, H], [A, K] -> [H], [A, K, H] -> [H, H]; what has no heads stays."""
     part, shape = _attention_part(name), tensor.shape
-    if part is None or len(shape) != {"input.kernel": 3, "input.bias": 2, "output.kernel": 3}[part]:
+    if part is None or len(shape) != (2 if part == "input.bias" else 3):
         return tensor
-    heads = shape[1] if part == "input.kernel" else shape[0]
+    place = 1 if part == "input.kernel" else 0  # of the heads among the dimensions
+    heads, size = shape[place : place + 2]
     if options.num_attention_heads not in (None, heads):
         raise ConfigError(
             f"{name} {list(shape)} is split into {heads} heads, but"
             f" --num_attention_heads={options.num_attention_heads}. Change --num_attention_heads to {heads}"
             " or leave it out."
         )
-    size = (heads * shape[2 if part == "input.kernel" else 1],)
-    return tensors_lib.reshaped(
-        tensor,
-        {"input.kernel": shape[:1] + size, "input.bias": size, "output.kernel": size + shape[2:]}[part],
-    )
+    return tensors_lib.reshaped(tensor, (*shape[:place], heads * size, *shape[place + 2 :]))
 
 
 def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     part, shape = _attention_part(name), tensor.shape
     if part is None:
         return tensor
-    size = shape[0] if part == "output.kernel" else shape[-1]
-    heads = _num_heads(size, options)
-    split = (heads, size // heads)
-    return tensors_lib.reshaped(
-        tensor,
-        {"input.kernel": shape[:1] + split, "input.bias": split, "output.kernel": split + shape[1:]}[part],
-    )
+    place = len(shape) - 1 if part != "output.kernel" else 0
+    heads = _num_heads(shape[place], options)
+    split = (heads, shape[place] // heads)
+    return tensors_lib.reshaped(tensor, (*shape[:place], *split, *shape[place + 1 :]))
 
 
 def _num_heads(hidden_size: int, options: Options) -> int:
