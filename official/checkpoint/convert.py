@@ -210,7 +210,7 @@ def report_of(checkpoint: registry.Checkpoint, target: dict[str, str], content: 
     Returns:
       {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}},
       reshaped: {name: {from, to}}, cast: {name: {from, to}}, dropped, added: {name: reason}, vocabulary: of
-      `vocabulary_rows.with_vocabulary`, num_attention_heads, hidden_act}.
+      `with_vocabulary`, num_attention_heads, hidden_act}.
     """
     result = content.result
     single = {

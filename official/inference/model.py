@@ -43,7 +43,7 @@ def load(
       path, vocab_file, do_lower_case, max_seq_length: as of `source.find`.
       backend: what computes it, one of `backends.names()`.
       dtype: of products: fp32, bf16 or int8.
-      calibration_file: what the ranges of int8's activations are taken from, see `calibration`. Unset: the
+      calibration_file: what the ranges of int8's activations are taken from, see `methods.Method`. Unset: the
         training data of the run.
       threads: of products, 1 or more; unset: as many as there are cores. TensorFlow has one number in a
         process, which must be given before it computes anything.

@@ -208,7 +208,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
 
 def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Rows) -> Outputs:
-    """Returns the outputs of a head, as `backends.Network` has them, from the stages' for a padded batch."""
+    """Returns the outputs of a head, as `rows.Network` has them, from the stages' for a padded batch."""
     is_token_BL = batch["input_mask"] > 0
     if head == "classify":
         return {"logits": carried["logits"]}

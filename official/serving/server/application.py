@@ -93,8 +93,8 @@ class Server:
             max_buffer_size=2 * self.limits.max_request_bytes + 2**16,
         )
         self._http.max_connections = self.limits.max_connections
-        self._http.refused = self.metrics.refused_connection
-        self.batcher = Batcher(self.limits, self.metrics, self._http.connections)
+        self._http.refused = self.metrics.refused.inc
+        self.batcher = Batcher(self.limits, self.metrics.batch, self._http.connections)
         self.metrics.watch(self.batcher.waiting, self._http.connections)
         self._http.add_sockets(self._sockets)
         return await self.versions.start()
@@ -138,7 +138,7 @@ class Server:
         try:
             served = versions.load(version, path, self._loading)
         except Exception as error:
-            self.metrics.not_loaded()
+            self.metrics.loads.labels("failed").inc()
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"--export_dir={path} cannot be loaded: {place_of(error)}.") from None

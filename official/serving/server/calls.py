@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
     Attributes:
       name: of the signature.
-      rows: for `served.Served.compute`, one for each of N: a text, texts, or (ids, segments).
+      rows: for `versions.Served.compute`, one for each of N: a text, texts, or (ids, segments).
       costs: of each row, in tokens, about.
       length: L, of rows of token ids; else 0.
     """
@@ -135,7 +135,13 @@ def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, nu
     _, length = ids_NL.shape
     if not ids_NL.shape == mask_NL.shape == segments_NL.shape or not length:
         raise HTTPError(400, "input_ids, input_mask and segment_ids are to be rows of one length.")
-    _check_ids(ids_NL, segments_NL, sizes)
+    for name, values, end in (
+        ("input_ids", ids_NL, sizes.words),
+        ("segment_ids", segments_NL, sizes.segments),
+    ):
+        if values.min() < 0 or values.max() >= end:
+            wrong = values.min() if values.min() < 0 else values.max()
+            raise HTTPError(400, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
     lengths_N = mask_NL.sum(axis=1)
     if (mask_NL != (np.arange(length) < lengths_N[:, None])).any() or not lengths_N.all():
         raise HTTPError(400, "input_mask: each row is to be ones, one at least, and then zeros.")
@@ -157,23 +163,11 @@ def read_integers(values: Any, name: str) -> np.ndarray:
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return values
     # Looked at one by one: of texts NumPy would make an array that gives each the memory of the longest.
-    if not isinstance(values, list) or not all(map(_is_row, values)) or len(set(map(len, values))) != 1:
+    is_rows = isinstance(values, list) and all(isinstance(row, list) for row in values)
+    is_whole = is_rows and all(type(value) is int for row in values for value in row)
+    if not is_whole or len(set(map(len, values))) != 1:
         raise HTTPError(400, f"{name}: expected rows of whole numbers, all of one length.")
     return np.array(values, np.int64)
-
-
-def _is_row(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int for value in values)
-
-
-def _check_ids(ids_NL: np.ndarray, segments_NL: np.ndarray, sizes: Sizes) -> None:
-    for name, values, end in (
-        ("input_ids", ids_NL, sizes.words),
-        ("segment_ids", segments_NL, sizes.segments),
-    ):
-        if values.min() < 0 or values.max() >= end:
-            wrong = values.min() if values.min() < 0 else values.max()
-            raise HTTPError(400, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
 
 
 def columns_of(call: Call, signature: Signature, results: list[Any]) -> dict[str, np.ndarray]:
@@ -181,7 +175,7 @@ def columns_of(call: Call, signature: Signature, results: list[Any]) -> dict[str
 
     Args:
       call, signature: what was asked.
-      results: of `served.Served.compute`, one for each row.
+      results: of `versions.Served.compute`, one for each row.
     """
     makers = {
         "answer": _answers,

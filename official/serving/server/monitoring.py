@@ -26,7 +26,12 @@ _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The numbers of a server; from any thread."""
+    """The numbers of a server; from any thread.
+
+    Attributes:
+      loads: versions by outcome.
+      refused: connections beyond the limit.
+    """
 
     def __init__(self, model: str):
         """Starts at zero. `model` is its name, a label of all."""
@@ -44,9 +49,9 @@ class Metrics:
         self._batch_secs = histogram("bert_batch_seconds", "Time of a batch.", ["signature"], buckets=_SECS)
         self._tokens = counter("bert_tokens", "Tokens that were computed, with those of the warm-up.")
         self._version = gauge("bert_model_version", "Version that is served.", ["model"])
-        self._loads = counter("bert_model_loads", "Versions by outcome.", ["outcome"])
+        self.loads = counter("bert_model_loads", "Versions by outcome.", ["outcome"])
         self._load_secs = gauge("bert_model_load_seconds", "Time until the last version was ready.")
-        self._refused = counter("bert_connections_refused", "Connections beyond the limit.")
+        self.refused = counter("bert_connections_refused", "Connections beyond the limit.")
         self._model = model
 
     def watch(self, waiting: Callable[[], int], connections: Callable[[], int]) -> None:
@@ -61,7 +66,7 @@ class Metrics:
         self._secs.labels(endpoint).observe(secs)
 
     def batch(self, name: str, sequences: int, secs: float) -> None:
-        """See `batcher.Observer`."""
+        """After a batch: its signature, its sequences, and how long it took."""
         self._batch.labels(name).observe(sequences)
         self._batch_secs.labels(name).observe(secs)
 
@@ -73,15 +78,7 @@ class Metrics:
         """After a version is ready."""
         self._version.labels(self._model).set(version)
         self._load_secs.set(secs)
-        self._loads.labels("ready").inc()
-
-    def not_loaded(self) -> None:
-        """After a version could not be loaded."""
-        self._loads.labels("failed").inc()
-
-    def refused_connection(self) -> None:
-        """After a connection beyond the limit was closed."""
-        self._refused.inc()
+        self.loads.labels("ready").inc()
 
     def text(self) -> bytes:
         """Returns all numbers in Prometheus' text format."""

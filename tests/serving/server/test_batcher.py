@@ -33,16 +33,15 @@ class Doubles:
         return [2 * row for row in rows]
 
 
-class Quiet:
-    def batch(self, name, sequences, secs):
-        pass
+def quiet(name, sequences, secs):
+    pass
 
 
 @contextlib.contextmanager
 def batching(**limits):
     """Runs a batcher whose clients never run out."""
     model = Doubles()
-    batcher = Batcher(Limits(**{"batch_delay_ms": 0.0, **limits}), Quiet(), lambda: 1000)
+    batcher = Batcher(Limits(**{"batch_delay_ms": 0.0, **limits}), quiet, lambda: 1000)
     try:
         yield batcher, model
     finally:
@@ -178,7 +177,7 @@ def test_an_idle_model_waits_for_others_until_all_clients_wait():
     async def scenario(clients):
         model = Doubles()
         model.gate.set()
-        batcher = Batcher(Limits(batch_delay_ms=10_000), Quiet(), lambda: clients)
+        batcher = Batcher(Limits(batch_delay_ms=10_000), quiet, lambda: clients)
         works = [batcher.submit(model, call(n), soon()) for n in range(clients)]
         assert await asyncio.wait_for(results(works), LATER) == [[2 * n] for n in range(clients)]
         assert batcher.close(LATER)
