@@ -19,7 +19,7 @@ from official.config.model import (
     checked_size,
     is_hugging_face,
 )
-from official.io import json_files, label_files, model_folder, vocabulary_files
+from official.io import json_files, model_folder, vocabulary_files
 
 CONFIG = model_folder.CONFIG
 # This project's activation -> transformers' name.
@@ -94,7 +94,7 @@ def make_config(tensors: Tensors, options: Options) -> dict:
     labels = {}
     if "classifier.weight" in shapes:
         classes = shapes["classifier.weight"][0]
-        labels = label_files.to_hugging_face(options.labels, options.problem_type, classes)
+        labels = model_folder.labels_to_hugging_face(options.labels, options.problem_type, classes)
     ours = options.hidden_act or BertConfig.hidden_act
     return {
         "architectures": [architecture],
@@ -131,8 +131,11 @@ def labels_of(location: str) -> dict:
     """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
     gives. Names that are made up, LABEL_0, count for none."""
     values, path = _read_config(location)
-    found = label_files.of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
-    return {**found, "labels": None if label_files.are_made_up(found["labels"] or ()) else found["labels"]}
+    found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
+    return {
+        **found,
+        "labels": None if model_folder.are_numbered_labels(found["labels"] or ()) else found["labels"],
+    }
 
 
 def check_labels(location: str, outputs: int) -> None:
@@ -140,7 +143,9 @@ def check_labels(location: str, outputs: int) -> None:
     than the classifier has outputs."""
     values, path = _read_config(location)
     if values:
-        label_files.check_count(label_files.of_hugging_face(values, path)["labels"], outputs, path)
+        model_folder.check_label_count(
+            model_folder.labels_of_hugging_face(values, path)["labels"], outputs, path
+        )
 
 
 def _number_of_heads(hidden: int, options: Options) -> int:

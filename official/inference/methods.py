@@ -15,7 +15,7 @@ from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference.backends import Settings, build
 from official.inference.rows import Outputs, Rows, join, run
 from official.inference.source import Source, Truncation
-from official.io import files, label_files
+from official.io import files, model_folder
 from official.io.errors import ConfigError
 from official.io.model_folder import POOLING_MODES, Pooling, pooling_of
 
@@ -247,9 +247,9 @@ class Classes(NamedTuple):
 # Kinds of labels: one of many (softmax), several at once (a sigmoid for each), numbers (as they are).
 ONE, SEVERAL, NUMBER = KINDS = ("one", "several", "number")
 _KIND_OF = {
-    label_files.ONE_LABEL: ONE,
-    label_files.SEVERAL_LABELS: SEVERAL,
-    label_files.REGRESSION: NUMBER,
+    model_folder.ONE_LABEL: ONE,
+    model_folder.SEVERAL_LABELS: SEVERAL,
+    model_folder.REGRESSION: NUMBER,
 }
 
 

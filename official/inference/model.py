@@ -21,7 +21,7 @@ from official.inference.methods import (
 from official.inference.rows import Outputs, Rows, run
 from official.inference.signatures import TOP_WORDS
 from official.inference.source import Source, find
-from official.io import label_files
+from official.io import model_folder
 from official.io.model_folder import Pooling
 
 _METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Reader, Classifier, Embedder, Filler)}
@@ -149,7 +149,7 @@ class Model:
     def label_names(self) -> tuple[str, ...]:
         """Names of the outputs that `classify` gives; none where a model only counts them, as LABEL_0."""
         labels = classes_of(self.source).labels
-        return () if label_files.are_made_up(labels) else labels
+        return () if model_folder.are_numbered_labels(labels) else labels
 
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
         """Returns a vector for each text.

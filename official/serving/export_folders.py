@@ -24,7 +24,7 @@ from official.inference.methods import pooling_of_source
 from official.inference.rows import Rows
 from official.inference.signatures import main_method, output_names
 from official.inference.source import Source
-from official.io import label_files, vocabulary_files, writing
+from official.io import model_folder, vocabulary_files, writing
 from official.io.errors import ConfigError
 from official.io.model_folder import POOLING_MODES, Pooling
 
@@ -102,7 +102,7 @@ def _files(source: Source) -> dict[str, bytes | str]:
     else:
         files["config.json"] = config_lib.to_json(source.run)
     if "classify" in source.abilities() and (source.labels or source.problem_type):
-        files[label_files.LABELS] = label_files.content(source.labels, source.problem_type)
+        files[model_folder.LABELS] = model_folder.labels_json(source.labels, source.problem_type)
     return {**files, **_pooling_files(source)}
 
 
