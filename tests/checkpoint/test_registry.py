@@ -165,7 +165,7 @@ def test_names_of_formats_need_no_tensorflow():
 def test_nothing_outside_of_the_folder_knows_a_format_by_name():
     """Other packages may have such words too: the name of a library, a division of MLPerf's."""
     names = {name for one in registry.FORMATS.values() for name in one.names}
-    folders = ("checkpoint", "inference", "training", "tasks")
+    folders = ("checkpoint", "inference", "tasks")
     paths = [path for folder in folders for path in (ROOT / "official" / folder).rglob("*.py")]
     paths += [ROOT / "official/cli" / name for name in ("convert.py", "inspect.py")]
     for path in paths:
