@@ -10,9 +10,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import bundle_reader
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.names import compare_names
+from official.checkpoint import DamagedError, bundle_reader
+from official.checkpoint.canonical import compare_names
 from official.config import train_steps
 from official.config.table import Config
 from official.data import pipeline

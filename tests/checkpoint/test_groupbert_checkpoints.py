@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official.checkpoint import initialize, registry, sidecar_files
 from official.checkpoint.convert import convert
-from official.checkpoint.format import Options
+from official.checkpoint.formats import Options
 from official.checkpoint.manager import CheckpointManager
 from official.config import BertConfig, ConfigError
 from official.inference import verification

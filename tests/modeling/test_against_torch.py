@@ -15,9 +15,8 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint import initialize
-from official.checkpoint.format import Options
-from official.checkpoint.formats import huggingface
-from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.formats import Options, huggingface
 from official.config import BertConfig, bert_config_from_dict, read_json
 from official.modeling import objectives
 from official.modeling.models import BertPretrainer
