@@ -7,8 +7,8 @@ import re
 from official.cli import flags as train_flags
 from official.cli import foreign
 from official.config import Config
-from official.distribution.pipelining import plan as pipeline_plan
-from official.distribution.pipelining.plan import power_of_two
+from official.distribution import pipeline_plan
+from official.distribution.pipeline_plan import power_of_two
 from official.io.errors import ConfigError
 from official.launching import job, poprun
 from official.launching.poprun import DIALECTS, Dialect, Topology

@@ -30,7 +30,29 @@ FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 REMOVED: dict[str, tuple[Any, str]] = {
     "machine_file": (None, "bert plan --measure runs three steps"),
     "plan_all_reduce": (None, "--plan_hosts is of a ring"),
+    "fused_ops": (True, "--kernels=auto, plain, fused or native"),
+    "block_kernels": ("auto", "--kernels=auto, plain, fused or native"),
+    "update_kernel": ("auto", "--kernels=auto, plain, fused or native"),
 }
+
+
+def with_kernels(saved: dict[str, Any]) -> dict[str, Any]:
+    """Returns a saved configuration of an earlier version with --kernels in place of the three settings that
+    it has replaced."""
+    left = {name: value for name, value in saved.items() if name not in _BEFORE_KERNELS}
+    before = [saved[name] for name in _BEFORE_KERNELS if name in saved]
+    if not before:
+        return saved
+    if False in before:
+        kernels = "plain"
+    elif "compiled" in before or "tensorflow" in before:
+        kernels = "fused"
+    else:
+        kernels = "native" if "native" in before else "auto"
+    return {"kernels": kernels, **left}
+
+
+_BEFORE_KERNELS = ("fused_ops", "block_kernels", "update_kernel")
 
 
 @dataclasses.dataclass(frozen=True)

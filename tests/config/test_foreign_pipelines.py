@@ -6,7 +6,7 @@ import pytest
 
 from official.cli import configs, flags
 from official.config.foreign import pipeline
-from official.distribution.pipelining.plan import allocation, make_plan, make_timeline
+from official.distribution.pipeline_plan import allocation, make_plan, make_timeline
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 

@@ -8,7 +8,7 @@ import pytest
 
 from official.config import ConfigError, ipu_rules
 from official.distribution.ipu import api, embedded, environment, instances, options, pipeline
-from official.distribution.pipelining.plan import PipelinePlan
+from official.distribution.pipeline_plan import PipelinePlan
 from tests import ipu_fake
 
 ALL = instances.Instances(2, 2, 0, 1, 4)

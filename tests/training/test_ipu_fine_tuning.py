@@ -14,9 +14,9 @@ from official import config as config_lib
 from official.checkpoint import bundle_reader
 from official.cli import flags
 from official.data.glue import tasks as glue_tasks
+from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.distribution.ipu import pipeline
-from official.distribution.pipelining import plan as plan_lib
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.training.ipu import __main__ as command

@@ -72,8 +72,8 @@ def make_works(model: dict, dtype: str, by_sequence: bool) -> dict[str, Any]:
 
     policy = {"fp32": "float32", "bf16": "mixed_bfloat16"}[dtype]
     tf.keras.mixed_precision.set_global_policy(policy)
-    config, ops = bert_config_from_dict(model, "bert_config_file"), operations.choose(fused=True)
-    encoder = BertEncoder(config, fused=True, shared=True, by_sequence=by_sequence)
+    config, ops = bert_config_from_dict(model, "bert_config_file"), operations.choose("fused")
+    encoder = BertEncoder(config, "fused", shared=True, by_sequence=by_sequence)
     block = encoder.blocks[0]
 
     @tf.function(autograph=False, reduce_retracing=True)

@@ -92,7 +92,7 @@ def case_arguments(case: tuple, model: str) -> list[str]:
     length, predictions, batch, dtype, optimizer, micro_batches = case
     return [
         *common_arguments(model),
-        "--fused_ops=false",
+        "--kernels=plain",
         f"--max_seq_length={length}",
         f"--max_predictions_per_seq={predictions}",
         f"--train_batch_size={batch}",

@@ -17,9 +17,9 @@ from official.config import Config
 BATCHES = (4, 8)  # sequences of a step
 # Name -> the flags of it. XLA compiles a step as a whole.
 OPERATIONS = {
-    "fused": ["--fused_ops=true"],
-    "plain": ["--fused_ops=false"],
-    "xla": ["--fused_ops=true", "--enable_xla=true"],
+    "fused": ["--kernels=auto"],
+    "plain": ["--kernels=plain"],
+    "xla": ["--kernels=auto", "--enable_xla=true"],
 }
 RECOMPUTE = ("none", "attention", "block")
 CASES = tuple(itertools.product(OPERATIONS, RECOMPUTE))

@@ -51,7 +51,7 @@ def results(
             "secs": whole.median,
             "spread": whole.spread,
             "gbps": network.host_bytes_per_sec / 1e9,
-            "latency_usecs": network.host_latency_secs * 1e6,
+            "latency_usecs": network.latency_secs * 1e6,
         },
         "cases": [case(count, rows, timings, works, network) for count in accumulations],
         "curves": [curve(count, rows, works[ALONE], network) for count in accumulations],
@@ -62,7 +62,7 @@ def network_of(gradient_bytes: int, sum_secs: float, small_secs: float) -> Netwo
     """Returns the network between two processes, with bandwidth and latency from bare all-reduces of the
     gradients and of one number: a ring of two sends all bytes once, in two rounds."""
     bytes_per_sec, latency_secs = gradient_bytes / max(sum_secs - small_secs, 1e-9), small_secs / 2
-    return Network(1, bytes_per_sec, bytes_per_sec, latency_secs, latency_secs)
+    return Network(1, bytes_per_sec, bytes_per_sec, latency_secs)
 
 
 def work_of(timings: Timings, rows: int, gradient_bytes: int) -> Work:

@@ -53,7 +53,7 @@ _KEYS = {
 _NOT_NEEDED = {
     **rows.not_needed("data are read in parallel, in an order that the seed decides",
         "dataloader_workers async_dataloader file_buffer_size"),
-    **rows.not_needed("--fused_ops takes operations of our own", "custom_ops"),
+    **rows.not_needed("--kernels takes operations of our own", "custom_ops"),
     **rows.not_needed("moments are float32", "enable_half_first_order_momentum"),
 }  # fmt: skip
 _IPU_ONLY = rows.ipu_only("""ipus_per_replica embedding_serialization_factor profile profile_dir""")

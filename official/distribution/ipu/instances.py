@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from official.config import Config, ConfigError
-from official.distribution.pipelining.plan import power_of_two
+from official.distribution.pipeline_plan import power_of_two
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from official.config import FIELDS, Config, ConfigError, nearest_multiples
 from official.config.ipu_rules import memory_proportions
+from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import BatchPlan
-from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining.plan import PipelinePlan
+from official.distribution.pipeline_plan import PipelinePlan
 
 # Modes of recomputation that a schedule has. Source: RecomputationMode of Graphcore's TensorFlow 2.6.
 _RECOMPUTATION = {

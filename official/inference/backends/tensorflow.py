@@ -14,10 +14,9 @@ from official.inference.backends import Network, Outputs, Settings
 from official.inference.rows import Rows
 from official.inference.source import Source
 from official.modeling import varlen
-from official.modeling.layers import Affine
+from official.modeling.layers import Affine, computing_in
 
 DTYPES = ("fp32", "bf16", "int8")
-_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 
 
@@ -194,12 +193,8 @@ def _compiled(forward: Callable, bert: BertConfig) -> Callable:
 def _staged(source: Source, head: str, settings: Settings) -> Network:
     """Returns a network of the model's own stages."""
     classes = source.tensors["output_weights"].shape[0] if head == "classify" else 0
-    policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(_POLICIES[settings.dtype])
-    try:
+    with computing_in(settings.dtype):
         model = networks.make(source.bert, head, classes)
-    finally:
-        tf.keras.mixed_precision.set_global_policy(policy)
     source.fill(model)
 
     @tf.function(autograph=False, reduce_retracing=True)

@@ -28,7 +28,6 @@ WORDS = "bert/embeddings/word_embeddings"
 TABLES = (WORDS, "bert/embeddings/token_type_embeddings", "bert/embeddings/position_embeddings")
 EMBEDDING_NORM = ("bert/embeddings/LayerNorm/gamma", "bert/embeddings/LayerNorm/beta")
 DTYPES = ("fp32", "bf16", "int8")
-_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
 _LARGEST = 127
 
 
@@ -56,16 +55,11 @@ def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Rea
       bert, head, classes: as of `networks.make`.
       dtype: one of DTYPES.
     """
-    policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
-    try:
-        with tf.Graph().as_default():
-            model = networks.make(bert, head, classes)
-            names = {variable.handle.op.name: networks.name_of(variable) for variable in model.variables}
-            used = [stage for stage in model.stages() if stage.name not in networks.UNUSED.get(head, ())]
-            return [Read(stage, tf.nest.map_structure(_leaf_of(names), stage.weights())) for stage in used]
-    finally:
-        tf.keras.mixed_precision.set_global_policy(policy)
+    with layers.computing_in(dtype), tf.Graph().as_default():
+        model = networks.make(bert, head, classes)
+        names = {variable.handle.op.name: networks.name_of(variable) for variable in model.variables}
+        used = [stage for stage in model.stages() if stage.name not in networks.UNUSED.get(head, ())]
+        return [Read(stage, tf.nest.map_structure(_leaf_of(names), stage.weights())) for stage in used]
 
 
 def _leaf_of(names: dict[str, str]) -> Callable[[tf.Tensor | None], Leaf | None]:

@@ -17,7 +17,7 @@ from official.distribution.ipu import api as api_lib
 from official.distribution.ipu import instances as instances_lib
 from official.distribution.ipu import options
 from official.distribution.ipu import pipeline as pipeline_lib
-from official.distribution.pipelining.plan import PipelinePlan, make_plan
+from official.distribution.pipeline_plan import PipelinePlan, make_plan
 from official.optimization import plain_optimizers
 from official.optimization.train_state import TrainState, build_state
 from official.training.ipu import feeding, stages

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from official.config import Config, ConfigError
-from official.distribution.pipelining.plan import PipelinePlan
+from official.distribution.pipeline_plan import PipelinePlan
 from official.modeling import blocks
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage
