@@ -1,4 +1,4 @@
-"""Shared libraries in C++ that are compiled when they are first used, for the processor of this machine."""
+"""Libraries in C++, compiled when they are first used, for this processor."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from official.io import writing
 
 _COMPILERS = ("c++", "g++", "clang++")
 _POLL_SECS = 0.1
+_OF_CPU = ("model name", "flags", "Features", "CPU part", "CPU implementer")  # which code for it depends on
 _DIGEST = ".sha256"  # after the name of a library: the file with its sha256
 _LONGEST_REASON = 200
 
@@ -113,17 +114,11 @@ def find_compiler() -> str:
 def _digest(recipe: Recipe, compiler: str) -> str:
     """Returns a digest of all that the code of a library depends on, 16 hexadecimal digits."""
     found = hashlib.sha256()
-    version = _run([compiler, "--version"], timeout_secs=60)
     flags = [flag for flags in recipe.sources.values() for flag in flags]
-    for text in (
-        *flags,
-        *recipe.link_flags,
-        recipe.made_for,
-        compiler,
-        version,
-        _cpu(),
-        *platform.libc_ver(),
-    ):
+    made_with = [recipe.made_for, compiler, _run([compiler, "--version"], timeout_secs=60)]
+    cpu = _cpu_info("/proc/cpuinfo")
+    runs_on = [platform.machine(), platform.processor(), *(cpu.get(key, "") for key in _OF_CPU)]
+    for text in (*flags, *recipe.link_flags, *made_with, *runs_on, *platform.libc_ver()):
         found.update(text.encode() + b"\0")
     for path in (*recipe.sources, *recipe.headers):
         with open(path, "rb") as file:
@@ -131,14 +126,14 @@ def _digest(recipe: Recipe, compiler: str) -> str:
     return found.hexdigest()[:16]
 
 
-def _cpu(cpu_info: str = "/proc/cpuinfo") -> str:
-    """Returns the name and all instructions of this CPU, which code for it depends on."""
-    wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
-    lines = [platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError), open(cpu_info, encoding="utf-8", errors="replace") as file:
-        first = file.read().split("\n\n")[0]
-        lines += [line for line in first.splitlines() if line.partition(":")[0].strip() in wanted]
-    return "\n".join(lines)
+def _cpu_info(path: str) -> dict[str, str]:
+    """Returns the kernel's description of the first CPU: name, instructions, ..; {} where there is none."""
+    lines: dict[str, str] = {}
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            lines.setdefault(key.strip(), value.strip())
+    return lines
 
 
 @contextlib.contextmanager
@@ -206,20 +201,9 @@ def _run(command: list[str], timeout_secs: float) -> str:
 
 # Those that the speed of matrix products depends on, as the kernel names them.
 INSTRUCTIONS = (
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx_vnni",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_bf16",
-    "amx_int8",
-    "amx_fp16",
-    "asimd",
-    "sve",
-    "bf16",
-    "i8mm",
+    *("avx2", "fma", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_bf16", "amx_int8", "amx_fp16"),
+    *("asimd", "sve", "bf16", "i8mm"),
 )
 
 _ADD_IN_32_BITS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # products of bytes, on x86
@@ -255,12 +239,7 @@ def processor(cpu_info: str = "/proc/cpuinfo") -> Processor:
       cpu_info: the file in which the kernel describes it. Where there is none, its name is what Python knows
         and its instructions are unknown.
     """
-    lines: dict[str, str] = {}
-    if os.path.exists(cpu_info):
-        with open(cpu_info, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                key, _, value = line.partition(":")
-                lines.setdefault(key.strip(), value.strip())
+    lines = _cpu_info(cpu_info)
     name = lines.get("model name") or platform.processor() or platform.machine()
     flags = (lines.get("flags") or lines.get("Features", "")).split()
     found = tuple(each for each in INSTRUCTIONS if each in flags)
