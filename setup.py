@@ -54,10 +54,9 @@ setup(
         "official": ["py.typed"],
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
         "official.data": ["native/*.cc"],
-        "official.io": ["native/*.h", "*.yml"],
+        "official.native": ["*.cc", "*.h"],
+        "official.io": ["*.yml"],
         "official.launching.manifests": ["*.yml"],
-        "official.modeling.operations.native": ["*.cc", "*.h"],
-        "official.optimization.native": ["*.cc", "*.h"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
     },
     entry_points={"console_scripts": ["bert = official.cli.main:main"]},
@@ -66,7 +65,6 @@ setup(
         *per_stack(
             tf215=[
                 "tensorflow==2.15.1",
-                "tensorflow-addons==0.23.0",
                 "tensorflow-text==2.15.0",
                 "numpy>=1.23.5,<2",
                 "ml-dtypes>=0.3.1,<0.4",
@@ -135,7 +133,8 @@ setup(
             "kubeflow-trainer-api>=2.1,<3",
             # The server is tested with a client of the v2 protocol, and the messages of TensorFlow Serving.
             'tritonclient[http]>=2.41,<3; python_version >= "3.11"',
-            *per_stack(tf215=["tensorflow-serving-api==2.15.1"]),
+            # The last one is the oracle of the plain optimizers.
+            *per_stack(tf215=["tensorflow-serving-api==2.15.1", "tensorflow-addons==0.23.0"]),
             "moto[server]>=5,<6",  # a server of the S3 protocol
         ],
     },

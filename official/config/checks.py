@@ -463,11 +463,11 @@ def check_backend(config: Config) -> None:
             f"dtype={config.dtype} does not go with --distribution_strategy={backend.name}:"
             f" {backend.refused_dtypes[config.dtype]}"
         )
-    if config.block_kernels == "native" and (config.enable_xla or not config.fused_ops):
-        which = "enable_xla" if config.enable_xla else "fused_ops=false"
+    if config.kernels == "native" and (config.enable_xla or backend.whole_step):
+        which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
         raise ConfigError(
-            f"block_kernels=native is operations of --fused_ops that XLA does not know, which {which}"
-            " excludes. Use --block_kernels=auto."
+            f"kernels=native is operations that XLA does not know, and {which} compiles a step as a whole."
+            " Use --kernels=auto."
         )
     backend.check(config)
 

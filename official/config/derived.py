@@ -326,21 +326,29 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
     return read_by_step(text, "loss_scale") if text.lstrip().startswith("{") else {}
 
 
+def kernels_of(config: Config) -> str:
+    """Returns --kernels as far as the settings decide it; what is left, `auto` and `native`, the devices and
+    the compiler decide, see `official.native.choose`."""
+    backend = BACKENDS[config.distribution_strategy]
+    if not backend.fused_operations:
+        return "plain"
+    whole_step = config.enable_xla or backend.whole_step
+    return "fused" if whole_step and config.kernels == "auto" else config.kernels
+
+
 def encoder_options(config: Config) -> dict[str, Any]:
-    """Returns the options that the encoder is built with: `fused`, `shared`, `by_sequence`, `recompute`,
+    """Returns the options that the encoder is built with: `kernels`, `shared`, `by_sequence`, `recompute`,
     `unpad` and `narrow` of `official.modeling`.
 
     A step that is compiled as a whole has no functions to share, no sizes that change and no operations of
     our own; plain operations are those of whole rows.
     """
     backend = BACKENDS[config.distribution_strategy]
-    whole_step = config.enable_xla or backend.whole_step
-    fused = config.fused_ops and backend.fused_operations
-    compiled = whole_step or config.block_kernels == "compiled"
+    whole_step, kernels = config.enable_xla or backend.whole_step, kernels_of(config)
     return {
-        "fused": fused if compiled else fused and config.block_kernels,
+        "kernels": kernels,
         "shared": not whole_step,
-        "by_sequence": fused and not whole_step,
+        "by_sequence": kernels != "plain" and not whole_step,
         "recompute": config.recompute,
         "unpad": config.unpad,
         "narrow": config.narrow_last_block and not backend.graphcore_rules,

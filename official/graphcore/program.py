@@ -17,7 +17,7 @@ from official.config.table import Config
 from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan, check_training
-from official.distribution.pipelining.plan import PipelinePlan, make_plan
+from official.distribution.pipeline_plan import PipelinePlan, make_plan
 from official.graphcore import devices as devices_lib
 from official.graphcore import pipeline as pipeline_lib
 from official.graphcore.devices import Instances

@@ -232,8 +232,7 @@ def find(
     changed = {
         "vocab_file": vocab_file,
         "do_lower_case": do_lower_case,
-        "fused_ops": False,
-        "block_kernels": "auto",
+        "kernels": "plain",
         **({"max_seq_length": max_seq_length} if max_seq_length else {}),
     }
     bert = _sizes(tensors, options, checkpoint.location)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.config import Config, ConfigError, encoder_options
+from official.config import Config, ConfigError, encoder_options, kernels_of
 from official.config.derived import VOCABULARY_ROUNDING
 from official.data import generated, pipeline, synthetic
 from official.data.pretraining import inspection
@@ -265,7 +265,7 @@ class PretrainingTask:
 
     def terms(self, outputs, batch) -> objectives.Terms:
         basis = self._config.loss_averaging_basis
-        return objectives.pretraining_terms(outputs, batch, basis, encoder_options(self._config)["fused"])
+        return objectives.pretraining_terms(outputs, batch, basis, kernels_of(self._config))
 
     def evaluate(self, model, batch) -> tuple[dict, dict]:
         return self.terms(model(batch), batch), {}

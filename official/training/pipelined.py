@@ -10,15 +10,15 @@ import tensorflow as tf
 from absl import logging
 
 from official.config.table import Config
-from official.distribution.backends.pipeline import PipelineStrategy, as_pipeline
-from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining.plan import PipelinePlan, Work, before
+from official.distribution import pipeline_plan as plan_lib
+from official.distribution.backends import PipelineStrategy, as_pipeline
+from official.distribution.pipeline_plan import PipelinePlan, Work, before
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
 from official.optimization import gradients as gradients_lib
 from official.optimization import optimizers as state_lib
 from official.optimization import replica_step
-from official.optimization.device_placement import device_of
+from official.optimization.gradients import device_of
 from official.optimization.optimizers import TrainState
 from official.optimization.replica_step import Accumulate, Batch, Objective, Shared
 from official.training.task import Task

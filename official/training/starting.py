@@ -13,9 +13,9 @@ from official.checkpoint import initialize, registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends.pipeline import as_pipeline
+from official.distribution.backends import as_pipeline
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
-from official.distribution.pipelining.plan import allocation
+from official.distribution.pipeline_plan import allocation
 from official.optimization.optimizers import TrainState
 from official.reporting import summary
 from official.reporting.observer import Built, Observer

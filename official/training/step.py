@@ -12,14 +12,13 @@ import tensorflow as tf
 from official.config.table import Config
 from official.data.pipeline import MOST_STREAMS
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends.pipeline import as_pipeline
+from official.distribution.backends import as_pipeline
 from official.distribution.batch_plan import BatchPlan
-from official.modeling import low_precision_weights as copies_lib
+from official.modeling import stages as copies_lib
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
-from official.optimization.loss_scale import LossScale
-from official.optimization.native.optimizers import NativeOptimizer
-from official.optimization.optimizers import TrainState
+from official.optimization.optimizers import NativeOptimizer, TrainState
+from official.optimization.train_state import LossScale
 from official.training import pipelined
 from official.training.run_loop import HostWait
 from official.training.task import ExampleTask, Task
@@ -51,13 +50,13 @@ def make(config: Config, state: TrainState, strategy: tf.distribute.Strategy) ->
     # bfloat16. On CPUs, where copies are, a process has one replica: a variable of its own is all it needs.
     scope = contextlib.nullcontext() if strategy_lib.has_peers(strategy) else strategy.scope()
     with scope:
-        variables = copies_lib.wanted(state.model, dtype)
+        variables = copies_lib.variables_to_copy(state.model, dtype)
         copies = optimizer.make_copies(variables, dtype)
 
     def reading(function: Callable) -> Callable:
         @functools.wraps(function)
         def with_copies(*arguments):
-            with copies_lib.reading(copies):
+            with copies_lib.reading_copies(copies):
                 return function(*arguments)
 
         return with_copies

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official.checkpoint.manager import BackgroundWriter, CheckpointManager
 from official.io.errors import ConfigError
-from official.optimization import compiled_optimizers
+from official.optimization import optimizers
 from tests.run_folders import state_of
 
 
@@ -40,7 +40,7 @@ def test_what_is_written_is_the_state_as_it_was(tmp_path, gate):
 
     @tf.function(jit_compile=True, autograph=False)
     def update():
-        compiled_optimizers.write(handles, [2 * value for value in compiled_optimizers.read(handles, (3, 4))])
+        optimizers.write(handles, [2 * value for value in optimizers.read(handles, (3, 4))])
 
     update()
     tf.raw_ops.ResourceApplyGradientDescent(var=handles[0], alpha=1.0, delta=tf.ones([3, 4]))

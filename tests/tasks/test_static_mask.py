@@ -49,9 +49,9 @@ def losses_and_gradients(config, model_of: list) -> tuple[dict, list, set]:
     return terms, gradients, set(batch)
 
 
-@pytest.mark.parametrize("fused_ops", [True, False])
-def test_losses_and_gradients_are_those_of_gathering(make_config, records, fused_ops):
-    settings = dict(**SIZES, input_files=records("remask"), do_eval=True, fused_ops=fused_ops)
+@pytest.mark.parametrize("kernels", ["fused", "plain"])
+def test_losses_and_gradients_are_those_of_gathering(make_config, records, kernels):
+    settings = dict(**SIZES, input_files=records("remask"), do_eval=True, kernels=kernels)
     models: list = []
     terms, gradients, names = losses_and_gradients(make_config(**settings), models)
     ours, sliced, static_names = losses_and_gradients(make_config(**settings, static_mask=True), models)

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError, replaced
+from official.distribution import backends
 from official.distribution import strategy as strategy_lib
 from official.optimization import replica_step
-from official.optimization.loss_scale import LossScale
+from official.optimization.train_state import LossScale
 from tests.conftest import ROOT
 from tests.distribution.test_processes import free_ports
 from tests.training import joined_program
@@ -174,9 +175,9 @@ def test_nccl_does_not_add_up_bfloat16(make_config, strategy, other):
     hosts = dict(worker_hosts="a:1,b:1", task_index=0) if strategy == "multi_worker_mirrored" else {}
     config = make_config(distribution_strategy=strategy, allreduce_dtype="bfloat16", **hosts)
     with pytest.raises(ConfigError, match=f"adds up with NCCL.*--all_reduce_alg={other}"):
-        strategy_lib.check_allreduce_dtype(config, on_gpus=True)
-    strategy_lib.check_allreduce_dtype(config, on_gpus=False)
-    strategy_lib.check_allreduce_dtype(replaced(config, all_reduce_alg=other), on_gpus=True)
+        backends.check_allreduce_dtype(config, on_gpus=True)
+    backends.check_allreduce_dtype(config, on_gpus=False)
+    backends.check_allreduce_dtype(replaced(config, all_reduce_alg=other), on_gpus=True)
 
 
 def test_one_replica_is_told_that_it_changes_nothing(make_config, monkeypatch):
@@ -222,5 +223,5 @@ def test_two_processes_add_up_and_train_the_same_to_the_bit(record_files):
     assert len({each["digest"] for each in trained.values()}) == 3
     for each in trained.values():
         assert each["loss"] == pytest.approx(trained["float32"]["loss"], rel=1e-2)
-        assert each["optimizer"] == "official.optimization.native.optimizers"
-    assert first["without"] == "official.optimization.compiled_optimizers"
+        assert each["optimizer"] == "NativeLamb"
+    assert first["without"] == "CompiledLamb"

@@ -83,11 +83,11 @@ def both_batches(config) -> tuple[PretrainingTask, dict, dict]:
 
 
 @pytest.mark.parametrize("basis", ["pertoken", "persequence"])
-@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
-def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, short_files, fused, basis):
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
+def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, short_files, kernels, basis):
     config = make_config(
         input_files=short_files,
-        fused_ops=fused,
+        kernels=kernels,
         loss_averaging_basis=basis,
         do_eval=True,
         num_eval_samples=FILES * EACH,

@@ -98,27 +98,27 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
 
 
 @pytest.mark.parametrize(
-    "recompute,fused_ops",
+    "recompute,kernels",
     [
-        ("block", True),
-        ("attention", True),
-        pytest.param("block", False, marks=pytest.mark.slow),
-        pytest.param("attention", False, marks=pytest.mark.slow),
+        ("block", "fused"),
+        ("attention", "fused"),
+        pytest.param("block", "plain", marks=pytest.mark.slow),
+        pytest.param("attention", "plain", marks=pytest.mark.slow),
     ],
 )
-def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, fused_ops):
+def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, kernels):
     model = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     shared = dict(
         model=model,
         learning_rate=1e-3,
         num_accumulation_steps=2,
-        fused_ops=fused_ops,
+        kernels=kernels,
         deterministic=True,
         **replicas(2),
     )
     expected = train(make_config(**shared))
     ours = train(make_config(**shared, recompute=recompute))
-    if fused_ops:
+    if kernels == "fused":
         assert_close(ours, expected)
     else:
         for name, value in expected.items():

@@ -12,7 +12,6 @@ from official.config.setting import (
     RECIPE,
     TENSORFLOWS,
     TPU,
-    TRACED,
     WORKERS,
     Section,
     setting,
@@ -177,29 +176,13 @@ class Devices:
         "Choose deterministic kernels only: the same command gives the same bits on the same machine; "
         "slower.",
     )
-    fused_ops: bool = setting(
-        True,
-        "Take the encoder's blocks with gradients of their own, compiled in part, and optimizers in few "
-        "passes over memory; without it TensorFlow's operations and tensorflow-addons' optimizers (our own "
-        "of TensorFlow's operations where it is not installed), equal "
-        "to rounding.",
-    )
-    update_kernel: str = setting(
+    kernels: str = setting(
         "auto",
-        "What updates the weights on CPUs with LAMB, AdamW or Adam: native is an operation of our own, "
-        "compiled when it is first used on a machine; tensorflow is TensorFlow's operations. auto: native "
-        "where there is a C++ compiler, for all processes of a run the same one. Equal to rounding.",
-        choices=("auto", "native", "tensorflow"),
-        backends=TRACED,
-    )
-    block_kernels: str = setting(
-        "auto",
-        "What computes the parts of the encoder's blocks between matrix products on CPUs with --fused_ops: "
-        "native is operations of our own, compiled when they are first used on a machine; compiled is "
-        "functions that XLA compiles. auto: native where there is a C++ compiler and --enable_xla does not "
-        "compile the step as a whole. Equal to rounding.",
-        choices=("auto", "native", "compiled"),
-        backends=TRACED,
+        "What computes between matrix products, and updates the weights with LAMB, AdamW or Adam: plain is "
+        "TensorFlow's operations and gradients; fused has derived gradients and functions that XLA compiles; "
+        "native is C++ for CPUs, compiled when it is first used on a machine. auto: native on CPUs where "
+        "there is a C++ compiler and --enable_xla is off, else fused. Equal to rounding.",
+        choices=("auto", "plain", "fused", "native"),
     )
     recompute: str = setting(
         "none",

@@ -1,4 +1,4 @@
-#include "kernels.h"
+#include "update.h"
 
 #include <cmath>
 

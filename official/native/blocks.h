@@ -12,7 +12,7 @@ namespace bert {
 enum class Activation { kGeluTanh, kGeluErf, kRelu };
 
 // Which elements of an array dropout keeps: those whose hash is at least `dropped`. They are multiplied with `factor`.
-// The hash of element i is that of first + i * stride, as in official/modeling/dropout.py. `dropped` 0: no dropout.
+// The hash of element i is that of first + i * stride, as in official/modeling/layers.py. `dropped` 0: no dropout.
 struct Dropout {
   uint32_t first = 0, stride = 1, dropped = 0;
   float factor = 1;

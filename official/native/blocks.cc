@@ -2,7 +2,7 @@
 #pragma GCC target("prefer-vector-width=512")  // unasked, GCC takes half a register
 #endif
 
-#include "kernels.h"
+#include "blocks.h"
 
 #include <algorithm>
 #include <cmath>

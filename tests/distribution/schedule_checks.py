@@ -1,6 +1,6 @@
 """What is true of every order in which the devices of a pipeline work."""
 
-from official.distribution.pipelining.plan import PipelinePlan, Work, orders_of
+from official.distribution.pipeline_plan import PipelinePlan, Work, orders_of
 
 
 def plan_of(devices, schedule, micro_batches):

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "jobs.h"
-#include "kernels.h"
+#include "update.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"

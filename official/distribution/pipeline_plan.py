@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from official.config.backends import BACKENDS
-from official.config.model import block_parameters
 from official.config.settings.devices import SCHEDULES
 from official.config.values import read_devices, read_stages, written_stages
 from official.io.errors import ConfigError, nearest_multiples
@@ -175,33 +174,39 @@ def make_timeline(
 
 # -----------------------------------------------------------------------------------------------------------
 # Costs
-#
-# D hidden, F feed-forward, H heads, L length of a row, P predictions a row, V vocabulary, R rows of a micro
-# batch.
 
 
 _CLASSES = 2  # of a sequence: the products of a classifier are nothing beside any other
-_STATE_BYTES = 16  # of a parameter: itself, its gradient and two slots, all float32
-_KEPT_VECTORS = 8  # of D numbers a token, that a block keeps beside its feed-forward layer, about
-_HALF_BYTES, _WHOLE_BYTES = 2, 4
+
+
+class Cost(NamedTuple):
+    """Cost of a stage of a model.
+
+    Attributes:
+      flops: of its forward pass of a micro batch.
+      weights: in it, roughly: those of its largest matrices.
+    """
+
+    flops: int
+    weights: int
 
 
 def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
-    """Returns the cost of each stage of a model.
-
-    FLOPs are those of all matrix products of a forward pass. Bytes are those of parameters, gradients and
-    slots, which are exact for LAMB and Adam, and of what a micro batch keeps, roughly.
+    """Returns the cost of each stage of a model: the FLOPs of all matrix products, and its weights.
 
     Args:
       config: the configuration.
       model_stages: names, in order.
     """
-    rows = rows_of_micro_batch(config)
+    rows, model = rows_of_micro_batch(config), config.model
+    table = model.vocab_size * model.hidden_size  # which two stages share
+    weights = {"embeddings": table, "masked_lm": table, "pooler": model.hidden_size**2}
     return {
         name: Cost(
-            rows * flops_of_row(name, config), _STATE_BYTES * parameters_of(name, config.model) + rows * kept
+            rows * flops_of_row(name, config),
+            products_of_token(model) if name.startswith("layer_") else weights.get(name, 0),
         )
-        for name, kept in ((name, _kept_bytes(name, config)) for name in model_stages)
+        for name in model_stages
     }
 
 
@@ -229,77 +234,29 @@ def flops_of_row(stage: str, config: Config) -> int:
         "classifier": _CLASSES * hidden,
     }
     if stage.startswith("layer_"):
-        per_token = _group_products(model) if model.is_groupbert else _products(model)
-        return 2 * length * (per_token + 2 * length * hidden)  # scores, and their sums of values
+        # Products of a token, and of scores and their sums of values.
+        return 2 * length * (products_of_token(model) + 2 * length * hidden)
     return 2 * products.get(stage, 0)
 
 
-def _products(model: BertConfig) -> int:
-    """Returns the multiplications of a token in a block of BERT, without attention's scores."""
-    return 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size
+def products_of_token(model: BertConfig) -> int:
+    """Returns the multiplications of a token in a block, without attention's scores.
 
-
-def _group_products(model: BertConfig) -> int:
-    """Returns the same of a block of GroupBERT: a gated convolution in groups, attention, and two
-    feed-forward layers whose second product is in groups and mixed."""
-    hidden, inner, groups = model.hidden_size, model.intermediate_size, model.groupbert_ffn_output_groups
+    A block of GroupBERT has a gated convolution in groups, attention, and two feed-forward layers whose
+    second product is in groups and mixed.
+    """
+    hidden, inner = model.hidden_size, model.intermediate_size
+    if model.block_type != "groupbert":
+        return 4 * hidden**2 + 2 * hidden * inner
+    groups = model.groupbert_ffn_output_groups
     taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size
     mixed = hidden**2 if groups > 1 else 0
     convolution = 3 * hidden**2 + hidden * taps
     return convolution + 4 * hidden**2 + 2 * (hidden * inner + hidden * inner // groups + mixed)
 
 
-def parameters_of(stage: str, model: BertConfig) -> int:
-    """Returns the parameters of a stage of a model; the word embeddings count for both stages that read them.
-
-    Args:
-      stage: name of one of the model's stages.
-      model: its sizes.
-    """
-    hidden, words = model.hidden_size, model.vocab_size
-    norm = 2 * hidden
-    tables = words + model.type_vocab_size + model.max_position_embeddings
-    transform = hidden**2 + hidden + norm if model.use_cls_layer else 0
-    known = {
-        "embeddings": tables * hidden + norm,
-        "final_norm": norm,
-        "pooler": hidden**2 + hidden,
-        "masked_lm": words * hidden + transform + (words if model.use_prediction_bias else 0),
-        "next_sentence": 2 * hidden + 2,
-        "span": 2 * hidden + 2,
-        "classifier": _CLASSES * (hidden + 1),
-    }
-    if not stage.startswith("layer_"):
-        return known[stage]
-    return block_parameters(model)
-
-
-def _kept_bytes(stage: str, config: Config) -> int:
-    """Returns about the bytes that a row keeps for the backward pass of a stage."""
-    model, length = config.model, config.max_seq_length
-    size = _WHOLE_BYTES if config.dtype == "fp32" else _HALF_BYTES
-    if stage.startswith("layer_"):
-        vectors = _KEPT_VECTORS * model.hidden_size + 2 * model.intermediate_size
-        return length * (size * vectors + _WHOLE_BYTES * model.num_attention_heads * length)
-    if stage == "masked_lm":
-        return _WHOLE_BYTES * config.max_predictions_per_seq * model.vocab_size
-    return size * length * model.hidden_size
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Balance
-
-
-class Cost(NamedTuple):
-    """Cost of a stage of a model.
-
-    Attributes:
-      flops: of its forward pass of a micro batch.
-      bytes: on its device.
-    """
-
-    flops: int
-    bytes: int
 
 
 def balanced(
@@ -308,7 +265,7 @@ def balanced(
     """Returns the stages of the model in each stage of the pipeline, in order.
 
     No other cuts have fewer FLOPs on the busiest device. Of those that have as few the FLOPs of stages are
-    the most even (the smallest sum of squares), and of these the fullest device has the fewest bytes. Cuts
+    the most even (the smallest sum of squares), and of these the fullest device has the fewest weights. Cuts
     are before the heads, and before and after each block.
 
     Args:
@@ -319,7 +276,7 @@ def balanced(
     """
     parts = parts_of(model_stages)
     flops = [sum(costs[name].flops for name in part) for part in parts]
-    sizes = [sum(costs[name].bytes for name in part) for part in parts]
+    sizes = [sum(costs[name].weights for name in part) for part in parts]
     none = [0] * len(parts)
     apart = _cuts(flops, none, range(len(devices)), sum(flops))  # a bound, from which little is left to try
     busiest = _largest(flops, _cuts(flops, none, devices, _largest(flops, apart, devices)), devices)
@@ -354,7 +311,7 @@ def _cuts(
     flops: Sequence[int], sizes: Sequence[int], devices: Sequence[int], most_flops: int, evenly: bool = False
 ) -> tuple[int, ...]:
     """Returns the ends of stages, so that the busiest device has fewest FLOPs; `evenly`: so that stages have
-    most even FLOPs, then fewest bytes on the fullest device. No device has more than `most_flops`.
+    most even FLOPs, then fewest weights on the fullest device. No device has more than `most_flops`.
 
     Dynamic programming, exact: two ways to place the first parts are the same where the devices that come
     again hold the same; of those the better one is kept.
@@ -652,7 +609,7 @@ def rotations(devices: Sequence[int]) -> list[int]:
 # Plan
 
 
-MOST_IN_A_ROUND = 32  # micro batches: the graph of a step has a piece for each work of a round
+MAX_ROUND_SIZE = 32  # micro batches: the graph of a step has a piece for each work of a round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -679,10 +636,10 @@ class PipelinePlan:
     @property
     def round_size(self) -> int:
         """Returns how many micro batches a pipeline takes before it runs empty: on IPUs all of a step, else
-        their largest divisor up to MOST_IN_A_ROUND."""
+        their largest divisor up to MAX_ROUND_SIZE."""
         if self.schedule in SCHEDULES["ipu"]:
             return self.micro_batches
-        sizes = range(min(self.micro_batches, MOST_IN_A_ROUND), 0, -1)
+        sizes = range(min(self.micro_batches, MAX_ROUND_SIZE), 0, -1)
         return next(size for size in sizes if self.micro_batches % size == 0)
 
     @property
@@ -723,7 +680,7 @@ def make_plan(
       config: the configuration; its back end is `pipeline` or `ipu`.
       model_stages: names of the model's stages, in order.
       costs: of each of the model's stages, by which a number of stages is balanced; None: those of
-        `costs.stage_costs`.
+        `stage_costs`.
 
     Raises:
       ConfigError: for stages that the model has not or that are out of order, devices that do not fit them,

@@ -11,11 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.modeling.layers import Norm, least_kept
+from official.modeling.layers import Norm, after, least_kept
 from official.modeling.operations import fused
 from official.modeling.operations.fused import gate, norm, residual
-from official.modeling.operations.native.library import loaded
-from official.modeling.recomputation import after
+from official.native import operations as loaded
 
 __all__ = [
     "attend",
@@ -202,7 +201,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _dropout(rate: float, seed: tf.Tensor | None) -> dict[str, Any]:
-    """Returns the arguments that tell an operation to drop what `dropout.dropout` drops."""
+    """Returns the arguments that tell an operation to drop what `layers.dropout` drops."""
     if seed is None or rate == 0:
         return {"seed": tf.zeros([2], tf.int32), "dropped": 0, "factor": 1.0}
     return {"seed": seed, "dropped": least_kept(rate), "factor": 1 / (1 - rate)}

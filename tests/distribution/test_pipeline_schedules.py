@@ -2,8 +2,8 @@
 
 import pytest
 
-from official.distribution.pipelining.plan import Work, in_flight, make_timeline, orders_of
-from tests.distribution.pipelining.schedule_checks import check_orders, plan_of
+from official.distribution.pipeline_plan import Work, in_flight, make_timeline, orders_of
+from tests.distribution.schedule_checks import check_orders, plan_of
 
 ALL = ("gpipe", "1f1b", "grouped", "interleaved", "sequential")
 

@@ -1,12 +1,12 @@
-"""Costs from the configuration alone, against the graphs and the variables of the models themselves."""
+"""Costs from the configuration alone, against the graphs of the models themselves."""
 
 import dataclasses
 
 import pytest
 import tensorflow as tf
 
-from official.distribution.pipelining import plan as formulas
-from official.distribution.pipelining.plan import make_plan
+from official.distribution import pipeline_plan as formulas
+from official.distribution.pipeline_plan import make_plan
 from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
 from tests.conftest import TINY
@@ -25,7 +25,7 @@ def read(make_config):
     """Returns a function that returns a configuration and the costs read from its graph."""
 
     def costs(model=None, rows=4, **settings):
-        config = make_config(model=model, use_synthetic_data=True, fused_ops=False, **settings)
+        config = make_config(model=model, use_synthetic_data=True, kernels="plain", **settings)
         with tf.device("CPU:0"):
             return config, stage_costs(TASKS[config.task](config), rows)
 
@@ -33,13 +33,12 @@ def read(make_config):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_flops_and_parameters_are_those_of_the_graph(read, name):
+def test_flops_are_those_of_the_graph(read, name):
     config, found = read({"hidden_dropout_prob": 0.1, **MODELS[name]})
     sizes = [f"layer_{number}" for number in range(TINY["num_hidden_layers"])]
     heads = ["pooler", "masked_lm", "next_sentence"]
     assert list(found) == ["embeddings", *sizes, *["final_norm"] * ("groupbert" in name), *heads]
     for stage, cost in found.items():
-        assert sum(cost.variables.values()) == 4 * formulas.parameters_of(stage, config.model), stage
         if stage == "embeddings":  # one-hot products of the segments, which nothing else needs
             continue
         # A convolution is computed in blocks of tokens, of which it needs a part.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "jobs.h"
-#include "kernels.h"
+#include "blocks.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
