@@ -56,6 +56,7 @@ setup(
         "official.io": ["native/*.h"],
         "official.modeling.operations.native": ["*.cc", "*.h"],
         "official.optimization.native": ["*.cc", "*.h"],
+        "official.reporting": ["templates/*"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
     },
     entry_points={"console_scripts": ["bert = official.cli.main:main"]},
@@ -88,6 +89,7 @@ setup(
         "tokenizers>=0.13.3,<1",
         "tqdm>=4.66,<5",
         "matplotlib>=3.8,<4",
+        "jinja2>=3.1,<4",
         "safetensors>=0.4.3,<1",
         "scikit-learn>=1.3,<2",
         "scipy>=1.10,<2",
@@ -111,6 +113,8 @@ setup(
         "wikipedia": ["wikiextractor>=3.1,<4"],
         "parquet": PYARROW,
         "zstd": ["backports-zstd>=1.2,<2"],
+        # Shows the trace of a profile.
+        "profile": ["xprof>=2.20,<3"],
         "languages": ["py3langid>=0.2,<1"],  # for data cards; 0.4 needs NumPy 2, pip takes an earlier one
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from official.reporting.names import format_number, metric_name
+from official.reporting.formats import format_number, metric_name
 
 if TYPE_CHECKING:
     from official.reporting.result import TrainResult

@@ -6,7 +6,7 @@ import pytest
 
 from official.cli.benchmark import scaling_prediction
 from official.cli.benchmark.scaling_prediction import ALONE, APART, JOINED
-from official.training.scaling_benchmark import SMALL_SUM, SMALL_SUMS, SUM, step_name
+from official.training.step_benchmark import SMALL_SUM, SMALL_SUMS, SUM, step_name
 from tests import programs
 from tests.conftest import TINY
 

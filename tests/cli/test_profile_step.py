@@ -7,7 +7,7 @@ import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from official.cli.benchmark import profile as profile_step
-from official.reporting.profiles import tables
+from official.reporting import profile as tables
 from tests.conftest import ROOT, TINY
 
 

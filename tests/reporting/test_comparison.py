@@ -336,9 +336,9 @@ def test_picture(tmp_path):
         [25600, 51200, 76800],
     ] and loss.get_xlim() == (0, 76800)
     labels = {text.get_text(): text.get_color() for text in accuracy.texts}
-    assert {"first 0.290", "second 0.290", "target 0.3"} <= labels.keys() and labels["first 0.290"] != labels[
-        "second 0.290"
-    ]
+    assert {"first 0.290", "second 0.290", "target 0.300"} <= labels.keys() and labels[
+        "first 0.290"
+    ] != labels["second 0.290"]
     assert [text.get_text() for text in figure.texts] == [
         "first",
         "train_batch_size 64, learning_rate 0.001",

@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
+from official.reporting import charts
 from official.reporting import plots as plots_lib
 from official.reporting import progress as progress_lib
 from official.reporting import result as result_lib
-from official.reporting import run_picture
 from official.reporting import summary as summary_lib
+from official.reporting.callback import End, Evaluation, Start
 from official.reporting.metrics import MetricsWriter, read_metrics
-from official.reporting.observer import End, Evaluation, Start
 from official.reporting.tensorboard import TensorBoard
 
 # ------------------------------------------------------------------------------------------------------------
@@ -310,22 +310,6 @@ def test_the_end_of_life_notice_of_tensorflow_addons_is_not_printed(stderr):
     assert [str(warning.message) for warning in caught] == ["another"]
 
 
-@pytest.mark.parametrize(
-    "secs, text",
-    [
-        (0, "0:00"),
-        (-1, "0:00"),
-        (59.6, "1:00"),
-        (3723, "1:02:03"),
-        (200_000, "2d 7:33:20"),
-        (float("inf"), "?"),
-        (float("nan"), "?"),
-    ],
-)
-def test_format_secs(secs, text):
-    assert progress_lib.format_secs(secs) == text
-
-
 # ------------------------------------------------------------------------------------------------------------
 # result
 
@@ -510,49 +494,42 @@ def texts_of(axes):
     return [text.get_text() for text in axes.texts]
 
 
+def picture_of(records, **result):
+    """Returns the axes of the picture of a run by their titles."""
+    found = charts.run_charts(records, make_result(**result), looks_ahead=False)
+    return {axes.get_title(loc="left"): axes for axes in plots_lib.plot_charts(found).axes}
+
+
 def test_picture_of_a_run():
     rates = {"0": 0.0, "40": 2e-3, "400": 0.0, "1000": 5e-3}
-    figure = run_picture.plot_run(
-        fake_metrics(),
-        target=0.28,
-        baseline=0.05,
-        title="a run",
-        baseline_name="always \u201cthe\u201d",
-        learning_rates=rates,
-    )
-    loss, accuracy, rate, throughput = figure.axes
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "Loss",
-        "Masked-LM accuracy",
-        "Learning rate",
-        "Throughput",
-    ]
-    assert {"target 0.280", "always \u201cthe\u201d 0.050", "evaluation 0.290"} <= set(texts_of(accuracy))
+    axes = picture_of(fake_metrics(), target=0.28, baseline_prediction="the", learning_rates=rates)
+    accuracy, rate, loss = axes["Masked-LM accuracy"], axes["Learning rate"], axes["Loss"]
+    wanted = {"target 0.280", "always \u201cthe\u201d 0.050", "evaluation 0.290"}
+    assert wanted <= set(texts_of(accuracy))
     assert max(max(line.get_xdata()) for line in rate.lines) == 400  # what is still to come is not drawn
-    assert "peak 2e-3" in texts_of(rate) and "median 400" in texts_of(throughput)
-    assert loss.get_xlabel() == "step (64 sequences each)" and loss.get_xlim() == (0, 400)
+    assert "peak 2e-3 at step 40" in texts_of(rate) and "median 400" in texts_of(axes["Throughput"])
+    assert loss.get_xlabel() == "step of 64 sequences" and loss.get_xlim() == (0, 400)
     assert {label.split()[0] for label in texts_of(loss)} == {"nats", "train", "evaluation", "masked", "next"}
 
 
-@pytest.mark.parametrize("records", [[], *ODD_METRICS.values()], ids=["empty", *ODD_METRICS])
-def test_picture_of_odd_runs(records):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        image = plots_lib.render(run_picture.plot_run(records, target=0.5), "png")
-    assert image.startswith(b"\x89PNG")
+def test_picture_of_odd_runs():
+    for name, records in {"empty": [], **ODD_METRICS}.items():
+        found = charts.run_charts(records, make_result(target=0.5), looks_ahead=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert plots_lib.render(plots_lib.plot_charts(found), "png").startswith(b"\x89PNG"), name
 
 
 def test_long_runs_are_thinned():
-    figure = run_picture.plot_run(fake_metrics(50_000, 1, with_eval=False))
-    assert max(len(line.get_xdata()) for axes in figure.axes for line in axes.lines) <= 1500
-    assert figure.axes[0].lines[-1].get_xdata()[-1] == 50_000
+    axes = picture_of(fake_metrics(50_000, 1, with_eval=False))
+    assert max(len(line.get_xdata()) for each in axes.values() for line in each.lines) <= 1500
+    assert axes["Loss"].lines[-1].get_xdata()[-1] == 50_000
 
 
 def test_the_loss_that_is_not_finite_is_marked():
     records = fake_metrics()
-    records[-1]["loss"] = None
-    records[-2]["loss"] = None
-    assert "loss not finite" in texts_of(run_picture.plot_run(records).axes[0])
+    records[-1]["loss"] = records[-2]["loss"] = None
+    assert "not finite" in texts_of(picture_of(records)["Loss"])
 
 
 def test_labels_keep_their_distance():
@@ -562,12 +539,12 @@ def test_labels_keep_their_distance():
     np.testing.assert_allclose(plots_lib.spread_heights([1.0, 1.0], 0.1), [0.9, 1.0])
 
 
-def test_save_picture_takes_target_and_majority_from_the_result(tmp_path):
+def test_a_saved_picture_takes_target_and_baseline_from_the_result(tmp_path):
     save_metrics(tmp_path, fake_metrics())
     result_lib.write_result(str(tmp_path), make_result())
-    run_picture.save_picture(str(tmp_path), str(tmp_path / "run.svg"))
+    plots_lib.save_run(str(tmp_path), str(tmp_path / "run.svg"))
     assert "target 0.300" in (tmp_path / "run.svg").read_text()
-    run_picture.save_picture(str(tmp_path), str(tmp_path / "run.png"))
+    plots_lib.save_run(str(tmp_path), str(tmp_path / "run.png"))
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from official.io.errors import ConfigError
 from official.reporting import wandb_run as wandb_lib
-from official.reporting.observer import Evaluation, Start
+from official.reporting.callback import Evaluation, Start
 
 
 @pytest.fixture

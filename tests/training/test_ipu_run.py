@@ -16,7 +16,7 @@ from official.distribution.ipu import environment
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import runner
+from official.training import run as runner
 from official.training.ipu import __main__ as command
 from official.training.ipu import building
 from official.training.ipu import run as ipu_run

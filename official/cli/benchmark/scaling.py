@@ -126,10 +126,10 @@ def measure(flags: argparse.Namespace) -> tuple[dict[str, dict[str, list[float]]
     """Returns ({group of processes: {workload: seconds of each round}}, bytes of the gradients)."""
     from official.cli.benchmark.scaling_prediction import ALONE, APART, JOINED
     from official.io.bars import Bar
-    from official.training import scaling_benchmark
+    from official.training import step_benchmark
 
-    steps = [scaling_benchmark.step_name(count) for count in flags.accumulations]
-    sums = [scaling_benchmark.SUM, scaling_benchmark.SMALL_SUM]
+    steps = [step_benchmark.step_name(count) for count in flags.accumulations]
+    sums = [step_benchmark.SUM, step_benchmark.SMALL_SUM]
     with contextlib.ExitStack() as stack:
         apart, gradient_bytes = start_pair(flags, stack, False)
         joined, _ = start_pair(flags, stack, True)

@@ -12,7 +12,7 @@ from official.planning.scaling import Batch, Network, Work
 from official.reporting import palette, plots
 from official.reporting.measurement import Timing
 from official.reporting.scaling_picture import Curve, Panel, plot_scaling
-from official.training.scaling_benchmark import SMALL_SUM, SMALL_SUMS, SUM, step_name
+from official.training.step_benchmark import SMALL_SUM, SMALL_SUMS, SUM, step_name
 
 ALONE, APART, JOINED = "alone", "apart", "joined"  # one process; two that do not talk; two that do
 _HOSTS = tuple(2**power for power in range(13))

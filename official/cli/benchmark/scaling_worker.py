@@ -36,12 +36,12 @@ def _make_works(told: dict) -> tuple[dict[str, Callable[[], object]], int]:
 
     official.choose_kernels(told["dtype"])
     from official.tasks import TASKS
-    from official.training import scaling_benchmark, step_benchmark
+    from official.training import step_benchmark
 
     config = step_benchmark.step_config(
         told["model"], told["length"], told["rows"], told["dtype"], told["settings"]
     )
-    return scaling_benchmark.make_works(config, TASKS["pretrain"], told["accumulations"], told["steps"])
+    return step_benchmark.make_works(config, TASKS["pretrain"], told["accumulations"], told["steps"])
 
 
 def _say(answers, **values) -> None:

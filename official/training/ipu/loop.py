@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.data.pipeline import MOST_STREAMS
 from official.training import evaluate
 from official.training.ipu import building, stages
-from official.training.run_loop import RunLoop
+from official.training.loop import RunLoop
 from official.training.task import Dataset, ExampleTask, Outputs, reading
 
 
@@ -89,7 +89,7 @@ class PipelineLoop(RunLoop):
         call, calls = self._evaluation_of(dataset)
         try:
             return reading(
-                self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.together.poll, secs)
+                self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.processes.poll, secs)
             )
         except BaseException:
             self._evaluations.clear()  # their queues stand in the middle of a set
@@ -99,7 +99,7 @@ class PipelineLoop(RunLoop):
         """Returns the compiled evaluation of a set, see `building.make_evaluation`; compiled once per set."""
         if dataset not in self._evaluations:
             parts = self.config, self.strategy, self.task, self.state
-            self._evaluations[dataset] = self.together.interruptible(
+            self._evaluations[dataset] = self.processes.interruptible(
                 lambda: reading(self.task, lambda: building.make_evaluation(*parts, dataset))
             )
         return self._evaluations[dataset]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import time
 from typing import Any
@@ -19,15 +18,14 @@ from official.config import Config, ConfigError, follows_graphcore_log
 from official.config.ipu_rules import computes
 from official.distribution.ipu import api
 from official.reporting import environment
+from official.reporting.callback import Callback, Evaluation, Start
 from official.reporting.metrics import MetricsWriter
-from official.reporting.observer import Evaluation, Observer, Start
-from official.reporting.result import FILE_NAME, TrainResult, remove_result
-from official.training import ending, resume, run_lock
+from official.reporting.result import FILE_NAME, remove_result
+from official.training import finish, resume, run_lock
 from official.training.ipu import building, records
 from official.training.ipu.loop import PipelineLoop
 from official.training.ipu.weights import initialize
-from official.training.resume import Earlier
-from official.training.run_loop import Interruption
+from official.training.resume import PreviousRun
 from official.training.task import Task
 
 _TASKS = "official.tasks"  # by name: the run is told its task, here by the configuration alone
@@ -35,7 +33,7 @@ _TASKS = "official.tasks"  # by name: the run is told its task, here by the conf
 _PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
 
 
-class _Lines(Observer):
+class _Lines(Callback):
     """Logs a line for each interval and each evaluation."""
 
     def on_interval(self, step: int, values: dict) -> None:
@@ -89,33 +87,46 @@ def run(config: Config, command: list[str]) -> int:
     chief = devices.instances.is_chief
     folder = run_lock.writing(config.model_dir) if chief else contextlib.nullcontext(run_lock.unchecked)
     with folder as check_folder, _explained():
-        earlier = Earlier(config.model_dir)
-        earlier.check(asked, config)
+        previous = PreviousRun(config.model_dir)
+        previous.check(asked, config)
         state = building.make_state(config, task, devices)
         manager = CheckpointManager(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
         with contextlib.closing(manager):
-            to_keep = resume.missing(config.model_dir, task.companions)
+            missing = resume.missing_assets(config.model_dir, task.companions)
             weights, fresh = resume.restore(
-                config, manager, state, earlier, task, lambda path: initialize(state.model_variables(), path)
+                config, manager, state, previous, task, lambda path: initialize(state.model_variables(), path)
             )
             if state.step and config.do_train:
-                earlier.tell_changes(asked)
+                previous.log_changes(asked)
             goes_on = chief and config.do_train and state.step > 0
-            data_changed = goes_on and resume.have_changed(config, task.data_files())
-            known = earlier if earlier.evaluates_like(config) else None
+            data_changed = goes_on and resume.data_have_changed(config, task.data_files())
+            counts = previous.evaluates_like(config)
             if chief:
                 resume.write_settings(asked, command)
-                resume.write_assets(config.model_dir, to_keep)
-            loop = _make_loop(config, task, state, devices, manager, known)
-            loop.check_folder, loop.process_started = check_folder, started
-            result = _train(loop, devices, known)
-        result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
-        result.pipeline, result.data_changed = devices.pipeline.description(), data_changed
+                resume.write_assets(config.model_dir, missing)
+            callbacks: list[Callback] = [_Lines()]
+            if chief and config.do_train:
+                callbacks.append(MetricsWriter(config.model_dir, state.step))
+            loop = PipelineLoop(
+                config,
+                task,
+                state,
+                devices,
+                devices.batches.with_rows_of(task.sequences_per_row),
+                manager,
+                callbacks,
+                evaluated=previous.evaluations(state.step) if counts and config.do_train else {},
+                process_started=started,
+                check_folder=check_folder,
+            )
+            finished = finish.run_to_end(loop, previous if counts else None, lambda: _prepare(loop))
+            pipeline = devices.pipeline.description()
+            about = finish.About(command, weights, fresh, data_changed, surroundings, pipeline)
+            result = finish.make_result(loop, finished, previous, counts, about)
         if chief:
-            result.environment, result.data = surroundings, task.data_digest()
-            ending.write_result(config, result, earlier, weights, command)
+            finish.write_result(config, result, previous)
             path = os.path.join(config.model_dir, FILE_NAME)
             print(f"{result.status}: {result.reason}. Result: {path}")
     return result.exit_code
@@ -132,45 +143,17 @@ def _make_ready(config: Config) -> tuple[Config, Task, building.Devices]:
     return config, task, building.take_devices(config)
 
 
-def _make_loop(
-    config: Config,
-    task: Task,
-    state: building.PipelineState,
-    devices: building.Devices,
-    manager: CheckpointManager,
-    earlier: Earlier | None,
-) -> PipelineLoop:
-    """Returns the loop; `earlier` is None where earlier processes evaluated another set."""
-    observers: list[Observer] = [_Lines()]
-    if devices.instances.is_chief and config.do_train:
-        observers.append(MetricsWriter(config.model_dir, state.step))
-    evaluated = earlier.evaluations(state.step) if earlier and config.do_train else {}
-    plan = devices.batches.with_rows_of(task.sequences_per_row)
-    return PipelineLoop(config, task, state, devices, plan, manager, observers, Interruption(), evaluated)
-
-
-def _train(loop: PipelineLoop, devices: building.Devices, earlier: Earlier | None) -> TrainResult:
-    """Runs the loop, the scoring after it and the baseline, and returns the result."""
-    state, first_step, since = loop.state, loop.state.step, time.time()
-    if first_step < loop.last_step:
-        building.check_steps(loop.config, first_step)
-        if devices.instances.is_chief:
-            remove_result(loop.config.model_dir)  # it would be untrue from now on
-    if devices.instances.is_chief and loop.config.do_train and not first_step:
-        resume.note(loop.config.model_dir, loop.task.data_files())
-    tensors = tuple(state.model_variables())
-    start = Start(first_step, state.samples_done, loop.last_step, tensors, loop.process_started, False)
-    for observer in loop.observers:
-        observer.on_start(start)
-    with loop.interruption:
-        end = ending.run_loop(loop)
-        end, findings = ending.finish(loop, end)
-    result = ending.make_result(loop, end, findings, ending.baseline(loop, end, earlier))
-    result.wall_secs = time.time() - since
-    result.startup_secs = loop.outcome.startup_secs(loop.process_started, since)
-    if earlier:
-        earlier.complete(result, first_step)
-    return result
+def _prepare(loop: PipelineLoop) -> None:
+    """Checks the steps, notes the data files, and tells the callbacks of the start."""
+    config, state, writes = loop.config, loop.state, not loop.manager.read_only
+    if state.step < loop.last_step:
+        building.check_steps(config, state.step)
+        if writes:
+            remove_result(config.model_dir)  # it would be untrue from now on
+    if writes and config.do_train and not state.step:
+        resume.write_data_files(config.model_dir, loop.task.data_files())
+    tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
+    loop.notify(Callback.on_start, Start(*before, loop.last_step, tensors, loop.process_started, False))
 
 
 def _compile(config: Config, task: Task, devices: building.Devices) -> int:
@@ -180,7 +163,7 @@ def _compile(config: Config, task: Task, devices: building.Devices) -> int:
         state = building.make_state(config, task, devices)
         manager = CheckpointManager(config.model_dir or "", {}, 1, read_only=True)
         plan = devices.batches.with_rows_of(task.sequences_per_row)
-        PipelineLoop(config, task, state, devices, plan, manager, [], Interruption(), {}).compile()
+        PipelineLoop(config, task, state, devices, plan, manager, []).compile()
     kept = config.executable_cache_path
     where = f"; kept in {kept}" if kept else ""
     print(
