@@ -113,8 +113,8 @@ setup(
         "wikipedia": ["wikiextractor>=3.1,<4"],
         "parquet": PYARROW,
         "zstd": ["backports-zstd>=1.2,<2"],
-        # Shows the trace of a profile.
-        "profile": ["xprof>=2.20,<3"],
+        # Shows the trace of a profile. With Python 3.10 it needs versions that TensorFlow does not take.
+        "profile": ['xprof>=2.20,<3; python_version >= "3.11"'],
         "languages": ["py3langid>=0.2,<1"],  # for data cards; 0.4 needs NumPy 2, pip takes an earlier one
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.

@@ -139,8 +139,11 @@ def make_train_loop(
     batches.
     """
     accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
+    layout, counts_as = plan.layout, None  # the replicas and micro batches that a step counts as
+    if layout:
+        counts_as = replica_step.LaidOut(layout.num_replicas, layout.num_accumulation_steps)
     gradients = replica_step.make_replica_gradients(
-        config, task, state, plan.num_accumulation_steps, accumulate, _laid_out(plan)
+        config, task, state, plan.num_accumulation_steps, accumulate, counts_as
     )
     weights = _low_precision_weights(config, state, strategy)
     gradients = weights.reading(gradients)
@@ -170,14 +173,6 @@ def make_train_loop(
         return tf.while_loop(lambda index, _: index < num_steps, one_more, (tf.constant(0), totals))[1]
 
     return train_loop
-
-
-def _laid_out(plan: BatchPlan) -> replica_step.LaidOut | None:
-    """Returns the replicas and micro batches that a step counts as, by the run's layout; None without a
-    layout."""
-    if plan.layout is None:
-        return None
-    return replica_step.LaidOut(plan.layout.num_replicas, plan.layout.num_accumulation_steps)
 
 
 def _make_counting(strategy: tf.distribute.Strategy) -> Callable:
@@ -305,28 +300,20 @@ def make_finite_check(state: TrainState) -> Callable[[], tf.Tensor]:
     return weights_are_finite
 
 
-def make_sum_over_replicas(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns (scalar of this process) -> its sum over all replicas of all processes."""
-
-    @_graph()
-    def sum_over_replicas(value):
-        return _first(
-            strategy, strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,))
-        )
-
-    return sum_over_replicas
-
-
 def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Tensor] | None, int]:
     """Returns what a `ProcessGroup` takes: (scalar -> its sum over all replicas, None for a single process;
     number of replicas)."""
-    add = make_sum_over_replicas(strategy)
 
-    def add_together(value: tf.Tensor) -> tf.Tensor:
+    @_graph()
+    def sum_over_replicas(value):
+        own = strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,))
+        return _first(strategy, own)
+
+    def add(value: tf.Tensor) -> tf.Tensor:
         strategy_lib.note_passed(strategy)
-        return add(value)
+        return sum_over_replicas(value)
 
-    return add_together if strategy_lib.has_peers(strategy) else None, strategy.num_replicas_in_sync
+    return add if strategy_lib.has_peers(strategy) else None, strategy.num_replicas_in_sync
 
 
 def _first(strategy, value):

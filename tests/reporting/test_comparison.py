@@ -648,16 +648,6 @@ def test_command(tmp_path):
     )
 
 
-@pytest.mark.parametrize("flag", ["--output=/proc/x.png", "--json=/proc/x.json"])
-def test_an_unwritable_place_is_one_line(tmp_path, flag):
-    done = command(write_run(tmp_path / "a"), flag)
-    assert (
-        done.returncode == 2
-        and done.stderr == f"compare_runs.py: {flag}: No such file or directory.\n"
-        and not done.stdout
-    )
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [

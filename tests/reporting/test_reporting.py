@@ -82,39 +82,25 @@ def test_a_resumed_run_leaves_the_lines_of_one_that_was_not_interrupted(tmp_path
     assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == ["metrics.jsonl", "tensorboard"]
 
 
-@pytest.mark.parametrize(
-    "resume_step, steps", [(0, [9]), (2, [1, 2, 9]), (5, [1, 2, 3, 9]), (None, [1, 2, 3, 9])]
-)
-def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path, resume_step, steps):
-    write_steps(tmp_path, [1, 2, 3])
-    with open(tmp_path / "metrics.jsonl", "ab") as file:
-        file.write(
-            b'{"split": "train", "step": 1}'
-        )  # Whole but for its end of line: what comes next would be glued to it.
-    write_steps(tmp_path, [9], resume_step)
-    assert [record["step"] for record in read_metrics(str(tmp_path))] == steps
+def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path):
+    for resume_step, steps in ((0, [9]), (2, [1, 2, 9]), (5, [1, 2, 3, 9]), (None, [1, 2, 3, 9])):
+        folder = tmp_path / str(resume_step)
+        write_steps(folder, [1, 2, 3])
+        with open(folder / "metrics.jsonl", "ab") as file:  # whole but for its end of line
+            file.write(b'{"split": "train", "step": 1}')
+        write_steps(folder, [9], resume_step)
+        assert [record["step"] for record in read_metrics(str(folder))] == steps
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{}",
-        "[]",
-        "null",
-        "\\xff",
-        '{"step": 2}',
-        '{"split": "train"}',
-        '{"split": "test", "step": 2}',
-        '{"split": ["train"], "step": 2}',
-        '{"split": "eval", "step": "2"}',
-        '{"split": "eval", "step": null}',
-        '{"split": "eval", "step": true}',
-    ],
-)
-def test_damaged_lines_are_skipped(tmp_path, line):
+DAMAGED = r"""{} [] null \xff {"step":2} {"split":"train"} {"split":"test","step":2}
+{"split":["train"],"step":2} {"split":"eval","step":"2"} {"split":"eval","step":null}
+{"split":"eval","step":true}""".split()
+
+
+def test_damaged_lines_are_skipped(tmp_path):
     write_steps(tmp_path, [1])
     with open(tmp_path / "metrics.jsonl", "ab") as file:
-        file.write(line.encode("latin-1") + b"\n")
+        file.writelines(line.encode("latin-1") + b"\n" for line in DAMAGED)
     assert [record["step"] for record in read_metrics(str(tmp_path))] == [1]
     write_steps(tmp_path, [3], resume_step=2)
     assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
@@ -331,11 +317,11 @@ def make_result(**changes):
     return result_lib.TrainResult(**{**values, **changes})
 
 
-def test_a_lost_peer_has_an_exit_code_of_its_own():
-    assert (
-        make_result(status="failed").exit_code == 3
-        and make_result(status="failed", peer_lost=True).exit_code == 4
-    )
+FIELDS = """status reason step samples eval_accuracy eval_loss target target_metric majority_accuracy
+majority_prediction sequences_per_sec wall_secs startup_secs first_step_secs peak_memory_bytes checkpoint
+checkpoints_written checkpoint_wait_secs checkpoint_write_secs fresh_variables skipped_steps config
+environment data data_changed signal peer_lost tables examples predictions export report evaluations
+sequences_per_row packing_efficiency pipeline learning_rates f1"""
 
 
 def test_result_file(tmp_path):
@@ -343,52 +329,9 @@ def test_result_file(tmp_path):
         str(tmp_path), make_result(scores={"f1": 0.885}, fresh_variables=["cls/output_bias"])
     )
     values = json.load(open(path))
-    assert list(values) == [
-        "status",
-        "reason",
-        "step",
-        "samples",
-        "eval_accuracy",
-        "eval_loss",
-        "target",
-        "target_metric",
-        "majority_accuracy",
-        "majority_prediction",
-        "sequences_per_sec",
-        "wall_secs",
-        "startup_secs",
-        "first_step_secs",
-        "peak_memory_bytes",
-        "checkpoint",
-        "checkpoints_written",
-        "checkpoint_wait_secs",
-        "checkpoint_write_secs",
-        "fresh_variables",
-        "skipped_steps",
-        "config",
-        "environment",
-        "data",
-        "data_changed",
-        "signal",
-        "peer_lost",
-        "tables",
-        "examples",
-        "predictions",
-        "export",
-        "report",
-        "evaluations",
-        "sequences_per_row",
-        "packing_efficiency",
-        "pipeline",
-        "learning_rates",
-        "f1",
-    ]
-    assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == (
-        "success",
-        2.5,
-        ["cls/output_bias"],
-        0.885,
-    )
+    assert list(values) == FIELDS.split()
+    assert (values["status"], values["eval_loss"], values["f1"]) == ("success", 2.5, 0.885)
+    assert values["fresh_variables"] == ["cls/output_bias"]
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
@@ -408,19 +351,17 @@ def test_result_file_on_another_filesystem():
     assert json.loads(tf.io.gfile.GFile(path).read())["step"] == 400
 
 
-@pytest.mark.parametrize(
-    "status, signal, code",
-    [
-        ("success", None, 0),
-        ("finished", None, 0),
-        ("aborted", None, 1),
-        ("failed", None, 3),
-        ("interrupted", 2, 130),
-        ("interrupted", 15, 143),
-    ],
-)
-def test_exit_codes(status, signal, code):
-    assert make_result(status=status, signal=signal).exit_code == code
+def test_exit_codes():
+    for code, values in {
+        0: dict(status="success"),
+        1: dict(status="aborted"),
+        3: dict(status="failed"),
+        4: dict(status="failed", peer_lost=True),
+        130: dict(status="interrupted", signal=2),
+        143: dict(status="interrupted", signal=15),
+    }.items():
+        assert make_result(**values).exit_code == code
+    assert make_result(status="finished").exit_code == 0
 
 
 def test_wrong_results_are_refused():

@@ -1,5 +1,6 @@
 """The judgement of a run, from curves made up to show one thing each."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -63,27 +64,20 @@ def test_a_rise_that_stays_is_a_divergence():
     assert verdict.divergence(points(values[:60] + [None] * 40)) == 610
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        falling(),
-        falling(noise=0.3),
-        [2.0] * 100,
-        np.random.default_rng(0).normal(0.7, 0.05, 100).tolist(),
-        falling()[:99] + [9.0],
-        [3.0, None, 2.0],
-        [],
-    ],
-    ids=["falling", "noisy", "flat", "not learning", "a spike at the end", "short", "empty"],
-)
-def test_what_is_no_divergence(values):
-    assert verdict.divergence(points(values)) is None
-
-
-def test_a_spike_that_comes_back_is_no_divergence():
-    values = falling()
-    values[50:53] = [8.0, 12.0, 6.0]
-    assert verdict.divergence(points(values)) is None
+def test_what_is_no_divergence():
+    random, back = np.random.default_rng(0), falling()
+    back[50:53] = [8.0, 12.0, 6.0]
+    for name, values in {
+        "falling": falling(),
+        "noisy": falling(noise=0.3),
+        "flat": [2.0] * 100,
+        "not learning": random.normal(0.7, 0.05, 100).tolist(),
+        "a spike at the end": falling()[:99] + [9.0],
+        "a spike that comes back": back,
+        "short": [3.0, None, 2.0],
+        "empty": [],
+    }.items():
+        assert verdict.divergence(points(values)) is None, name
 
 
 @pytest.mark.parametrize("last,falls", [(0.05, True), (0.0, False), (-0.05, False)])
@@ -318,7 +312,7 @@ def test_repeats_are_compared_with_a_constant_too():
         and "0.700 \u00b1 0.020" in good.sentence
         and "\u201c1\u201d scores 0.600" in good.sentence
     )
-    result.baseline_score = 0.68
+    result = dataclasses.replace(result, baseline_score=0.68)
     assert verdict.judge_repeats(result, 3).headline == "Hardly better than always predicting \u201c1\u201d"
 
 
@@ -338,8 +332,7 @@ def test_the_next_step_is_a_complete_command(tmp_path, monkeypatch):
         (flat, "finished", 0.06),
         (falling()[:50] + [9.0] * 50, "finished", 0.4),
     ):
-        result = make_result(status, target=0.39, eval_accuracy=accuracy)
-        result.config = settings
+        result = make_result(status, target=0.39, eval_accuracy=accuracy, config=settings)
         advice = judge(values, result).advice
         found = re.search(r"bert train .*?(?= \u2013|$)", advice)
         assert found, (status, advice)

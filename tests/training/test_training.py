@@ -172,24 +172,6 @@ def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(
     assert_close(ours, train(make_config(**replicas(2))))
 
 
-def test_packs_hold_tensors_of_one_type_up_to_their_size():
-    tensors = [
-        tf.zeros([size], dtype)
-        for size, dtype in (
-            (2, tf.float32),
-            (2, tf.float32),
-            (1, tf.float32),
-            (9, tf.float32),
-            (1, tf.float16),
-            (1, tf.float16),
-        )
-    ]
-    sizes = lambda limit: [
-        [tensor.shape[0] for tensor in pack] for pack in gradients_lib._packs(tensors, limit)
-    ]
-    assert sizes(16) == [[2, 2], [1], [9], [1, 1]] and sizes(0) == [[2, 2, 1, 9], [1, 1]]
-
-
 def local_gradients(loop, batch, parts):
     """The published recipe by hand: clipped gradients of the mean losses of every micro batch."""
     model, clipped = loop.state.model, []

@@ -156,8 +156,3 @@ def test_only_compiling_does_not_need_a_folder(make):
 def test_settings_that_exclude_each_other(make_config, settings, message):
     with pytest.raises(ConfigError, match=message):
         make_config(**settings)
-
-
-def test_glue_needs_its_task_with_generated_data_too(make):
-    with pytest.raises(ConfigError, match="glue_task is not set"):
-        make("glue", generated_data=True)
