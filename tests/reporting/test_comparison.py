@@ -607,11 +607,12 @@ def test_a_run_that_did_no_step_is_a_run(tmp_path):
     (folder / "metrics.jsonl").unlink()
     (folder / "config.json").write_text('{"model": {"hidden_size": 32}, "seed": 1}')
     (folder / "result.json").write_text('{"status": "interrupted", "step": 0}')
-    done = command(folder, write_run(tmp_path / "other"), f"--output={tmp_path}/a.png")
-    assert done.returncode == 0, done.stderr
-    assert "interrupted" in done.stdout and "no step is in metrics.jsonl" in done.stdout
-    alone = command(folder, f"--output={tmp_path}/b.png")
-    assert alone.returncode == 0, alone.stderr
+    (alone,) = read(folder)
+    runs = [alone, *read(write_run(tmp_path / "other"))]
+    text = comparison.format_comparison(comparison.compare(runs))
+    assert "interrupted" in text and "no step is in metrics.jsonl" in text
+    for some in ([alone], runs):
+        assert decoded(plots_lib.render(comparison.plot_comparison(some), "png")).size
 
 
 def command(*arguments):
