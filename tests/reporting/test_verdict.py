@@ -274,10 +274,7 @@ def test_interrupted_evaluated_and_nothing_known():
     evaluated = verdict.judge(
         [],
         make_result(
-            config={"do_train": False},
-            reason="evaluated at step 60",
-            target_metric="f1",
-            baseline_score=None,
+            config={"do_train": False}, reason="evaluated at step 60", target_metric="f1", baseline_score=None
         ),
     )
     assert evaluated.headline == "Evaluated at step 60" and evaluated.sentence == "F1 0.400 at step 1,000."

@@ -27,8 +27,7 @@ def train(config, steps, status="finished"):
     run = wandb_lib.WandbRun(config)
     for step in steps:
         run.on_interval(
-            step,
-            {"samples": 8 * step, "loss": 10 / step, "learning_rate": 1e-3, "loss_scale": float("nan")},
+            step, {"samples": 8 * step, "loss": 10 / step, "learning_rate": 1e-3, "loss_scale": float("nan")}
         )
     last = steps[-1]
     values = {"samples": 8 * last, "loss": 2.5, "mlm_accuracy": 0.25}

@@ -58,8 +58,7 @@ def interrupt_at(monkeypatch, step: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "losses, best",
-    [([0.9, 0.7, 0.8, 0.5], 20), ([0.7, 0.7, 0.8, 0.5], 10), ([None, None, None, 0.5], 10)],
+    "losses, best", [([0.9, 0.7, 0.8, 0.5], 20), ([0.7, 0.7, 0.8, 0.5], 10), ([None, None, None, 0.5], 10)]
 )
 def test_of_equal_scores_the_lower_loss_is_the_best(losses, best):
     """And of equal losses the first; an evaluation set without labels has none."""

@@ -352,10 +352,5 @@ def test_tokens_behind_padding_are_refused():
 def test_an_evaluation_rule_counts_sequences(make_config):
     shared = dict(eval_rule="mlperf_1.0", num_steps_per_epoch=1000, steps_per_loop=1)
     plain = make_config(**shared, train_batch_size=3072)
-    rows = make_config(
-        **shared,
-        train_batch_size=1536,
-        pack_on_the_fly=True,
-        average_sequences_per_pack=2.0,
-    )
+    rows = make_config(**shared, train_batch_size=1536, pack_on_the_fly=True, average_sequences_per_pack=2.0)
     assert rows.steps_between_eval == plain.steps_between_eval
