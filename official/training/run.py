@@ -28,7 +28,6 @@ from official.distribution.backends.pipeline import as_pipeline
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
 from official.distribution.pipelining.plan import allocation
 from official.optimization.optimizers import TrainState
-from official.planning import plan as plan_lib
 from official.reporting import environment, report, summary
 from official.reporting.callback import Built, Callback, Start
 from official.reporting.result import TrainResult, remove_result, result_dict, write_result
@@ -379,6 +378,8 @@ def compile_only(config: Config, make_task: MakeTask) -> str:
     Raises:
       ConfigError: for bad input.
     """
+    from official.planning import plan as plan_lib  # late: runs do not plan
+
     since = time.monotonic()
     with _compiled(config, make_task) as (loop, secs):
         total = time.monotonic() - since
