@@ -301,7 +301,7 @@ def make_finite_check(state: TrainState) -> Callable[[], tf.Tensor]:
 
 
 def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Tensor] | None, int]:
-    """Returns what a `ProcessGroup` takes: (scalar -> its sum over all replicas, None for a single process;
+    """Returns the arguments of a `ProcessGroup`: (scalar -> its sum over all replicas, None for one process;
     number of replicas)."""
 
     @_graph()
