@@ -34,7 +34,7 @@ def metric_name(metric: str) -> str:
 
 
 def format_number(value: float) -> str:
-    """Returns three digits or more, with thousands separators: 0.52, 7.3, 41.2, 412, 5,120."""
+    """Returns three digits or more, with thousands separators: 0.52, 7.30, 41, 412, 5,120."""
     digits = max(0, 2 - len(str(int(abs(value))))) if abs(value) >= 10 else 2 if value else 0
     return f"{value:,.{digits}f}"
 

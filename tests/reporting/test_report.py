@@ -374,7 +374,7 @@ def test_formats():
         formats.fixed: {3e6: "3e6", 0.6431: "0.643"},
         formats.format_bytes: {999: "999 bytes", 4_142_864: "4.143 MB", 10**13: "10 TB"},
         formats.format_secs: {0: "0:00", -1: "0:00", 59.6: "1:00", 3723: "1:02:03", 200_000: "2d 7:33:20"},
-        formats.format_number: {0.52: "0.52", 41.2: "41.2", 412: "412", 5120: "5,120"},
+        formats.format_number: {0.52: "0.52", 7.3: "7.30", 41.2: "41", 412: "412", 5120: "5,120"},
     }.items():
         wrong += [(value, text, function(value)) for value, text in cases.items() if function(value) != text]
     assert not wrong and formats.format_secs(float("inf")) == formats.format_secs(float("nan")) == "?"
