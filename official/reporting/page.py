@@ -12,7 +12,7 @@ from typing import Any
 from official.reporting.formats import cell, fixed
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
-_FLAG = re.compile(r"--\w[\w=./:-]*\w")
+_FLAG = re.compile(r"(--\w[\w=./:-]*\w)")
 _TONES = {"good": "#13693d", "fair": "#0b5c97", "bad": "#b3261e"}
 
 
@@ -117,12 +117,6 @@ def render(
 @functools.cache
 def _template() -> Any:
     import jinja2  # late: a run that fails before its end does not load it
-    import markupsafe
-
-    def flags_as_code(line: str) -> markupsafe.Markup:
-        """Marks flags, so that no line is broken between their hyphens."""
-        escaped = str(markupsafe.escape(line))
-        return markupsafe.Markup(_FLAG.sub(lambda found: f"<code>{found[0]}</code>", escaped))
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
@@ -130,16 +124,14 @@ def _template() -> Any:
     environment.filters |= {
         "cell": cell,
         "table_cell": lambda value: fixed(value) if isinstance(value, float) else cell(value),
-        "flags_as_code": flags_as_code,
+        "cut_at_flags": _FLAG.split,  # every second part is a flag
     }
     return environment.get_template("page.html")
 
 
-def _css() -> Any:
-    import markupsafe
-
+def _css() -> str:
     with open(os.path.join(_FOLDER, "page.css"), encoding="utf-8") as file:
-        return markupsafe.Markup(file.read())
+        return file.read()
 
 
 def name_of(folder: str) -> str:
