@@ -18,7 +18,7 @@ from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import evaluate
+from official.training import finish as finish_lib
 from official.training import run as runner
 from official.training.strategy_loop import Loop
 from tests.conftest import ROOT
@@ -291,7 +291,7 @@ def test_runs_over_seeds(squad, tmp_path):
 
 
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
-    config, predict = squad(num_runs=3, num_train_epochs=1), evaluate.finish
+    config, predict = squad(num_runs=3, num_train_epochs=1), finish_lib._findings
 
     def finish_slowly(loop):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -299,7 +299,7 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
             time.sleep(0.01)
         return predict(loop)
 
-    monkeypatch.setattr(evaluate, "finish", finish_slowly)
+    monkeypatch.setattr(finish_lib, "_findings", finish_slowly)
     result = runner.run_seeds(config, TASKS["squad"])
     assert (result.status, result.exit_code, result.reason) == (
         "interrupted",
