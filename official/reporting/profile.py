@@ -26,7 +26,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context
 
-from official.io.stores import store_of
+from official.io.files import store_of
 from official.io.writing import replace_file
 from official.reporting import tensorboard
 from official.reporting.callback import Callback, End

@@ -2,6 +2,7 @@
 `official.reporting.callback.Callback` and put it into one of the two lists here."""
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -14,13 +15,12 @@ from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import BatchPlan
 from official.optimization import schedules
 from official.optimization.optimizers import TrainState
-from official.reporting import graphcore_tags, mllog
+from official.reporting import mllog
 from official.reporting.callback import Callback
-from official.reporting.graphcore_log import GraphcoreLog
 from official.reporting.metrics import MetricsWriter
 from official.reporting.profile import Profile
 from official.reporting.progress import Progress
-from official.reporting.tensorboard import TensorBoard
+from official.reporting.tensorboard import Tags, TensorBoard
 from official.reporting.wandb_run import WandbRun
 from official.training.resume import PreviousRun
 
@@ -37,13 +37,13 @@ def showing(config: Config, writes: bool) -> Iterator[list[Callback]]:
     Raises:
       ConfigError: where one cannot start, such as W&B without a key: known before anything is built.
     """
-    callbacks: list[Callback] = [
-        GraphcoreLog(config, writes, lambda step: float(schedules.from_config(config)(step)))
-        if config_lib.follows_graphcore_log(config)
-        else Progress()
-    ]
+    callbacks: list[Callback] = [Progress()]
+    if config_lib.follows_graphcore_log(config):
+        style = importlib.import_module(config_lib.LOG_STYLES["graphcore"])
+        rate_at = schedules.from_config(config)
+        callbacks = [style.GraphcoreLog(config, writes, lambda step: float(rate_at(step)))]
     if config.wandb and config.do_train and writes:
-        callbacks.append(WandbRun(config))
+        callbacks.append(WandbRun(config, _tags(config)))
     with contextlib.ExitStack() as stack:
         try:
             yield callbacks
@@ -75,13 +75,19 @@ def of_training(
         if log.started or step < last_step:  # else the run is over and never wrote one
             found.append(log)
     found.append(MetricsWriter(config.model_dir, resume_step=step))
-    found.append(TensorBoard(config.model_dir, step, graphcore_tags.of_run(config)))
+    found.append(TensorBoard(config.model_dir, step, _tags(config)))
     window = values.window(config, step, last_step)
     if window:
         found.append(Profile(config, state, window, strategy_lib.device_names(strategy)))
     elif config.profile_steps:
         logging.warning("No profile: steps %s are not ahead of step %d.", config.profile_steps, step)
     return found
+
+
+def _tags(config: Config) -> Tags | None:
+    if not config_lib.follows_graphcore_log(config):
+        return None
+    return importlib.import_module(config_lib.LOG_STYLES["graphcore"]).Tags(config)
 
 
 def _mlperf_log(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import shlex
@@ -23,7 +24,7 @@ from official.io.errors import PeerError
 from official.io.signals import Interrupted
 from official.io.writing import replace_file, set_aside
 from official.optimization import schedules
-from official.reporting import environment, popart_lines
+from official.reporting import environment
 from official.reporting import result as result_lib
 from official.reporting.callback import End
 from official.reporting.result import TrainResult
@@ -212,13 +213,14 @@ def _score(loop: RunLoop, task: ScoredTask) -> Findings:
 def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
     """Predicts `passes` times, logs throughput and latency of each pass, reading of the data excluded, and
     returns the outputs of the last."""
+    style = importlib.import_module(config_lib.LOG_STYLES["graphcore"])  # whose option asks for it
     outputs: Outputs = {}
     for number in range(passes):
         secs: list[float] = []
         outputs = loop.outputs_of(task.predict_dataset, secs)
         if secs:
             rate = len(next(iter(outputs.values()))) / sum(secs)
-            logging.info("%s", popart_lines.inference_line(number, sum(secs), rate, secs))
+            logging.info("%s", style.inference_line(number, sum(secs), rate, secs))
     return outputs
 
 

@@ -80,8 +80,8 @@ class Outcome:
 class RunLoop:
     """The loop of a run on any kind of device.
 
-    Subclasses make the device calls: `official.training.strategy_loop` under TensorFlow's strategies, and the
-    loop of IPUs. The course of a run is `run`, from top to bottom.
+    Subclasses make the device calls: `official.training.strategy_loop` under TensorFlow's strategies,
+    `official.graphcore.run` on IPUs. The course of a run is `run`, from top to bottom.
 
     Attributes:
       strategy: the strategy in whose scope variables are made.

@@ -267,7 +267,7 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
     if state.step < loop.last_step:
         if writes:
             remove_result(config.model_dir)  # it would be untrue from now on
-        dropped = feeding.drop(data_files) if config.clear_caches else 0
+        dropped = feeding.drop(data_files)
     tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
     loop.notify(Callback.on_start, Start(*before, loop.last_step, tensors, loop.process_started, dropped > 0))
     if config.do_train and not state.step and writes:
