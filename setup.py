@@ -57,6 +57,7 @@ setup(
         "official.native": ["*.cc", "*.h"],
         "official.io": ["*.yml"],
         "official.launching.manifests": ["*.yml"],
+        "official.reporting": ["templates/*"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
     },
     entry_points={"console_scripts": ["bert = official.cli.main:main"]},
@@ -90,6 +91,7 @@ setup(
         "psutil>=5.9,<8",
         "shtab>=1.7,<2",
         "matplotlib>=3.8,<4",
+        "jinja2>=3.1,<4",
         "safetensors>=0.4.3,<1",
         "scikit-learn>=1.3,<2",
         "scipy>=1.10,<2",
@@ -113,6 +115,8 @@ setup(
         "wikipedia": ["wikiextractor>=3.1,<4"],
         "parquet": PYARROW,
         "zstd": ["backports-zstd>=1.2,<2"],
+        # Shows the trace of a profile. With Python 3.10 it needs versions that TensorFlow does not take.
+        "profile": ['xprof>=2.20,<3; python_version >= "3.11"'],
         "languages": ["py3langid>=0.2,<1"],  # for data cards; 0.4 needs NumPy 2, pip takes an earlier one
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.

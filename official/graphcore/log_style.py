@@ -18,7 +18,7 @@ from absl import logging
 
 from official.config.table import Config
 from official.graphcore.popart_lines import iteration_line
-from official.reporting.observer import Built, End, Evaluation, Observer, Start
+from official.reporting.callback import Built, Callback, End, Evaluation, Start
 from official.reporting.progress import is_terminal, log_evaluation
 
 # -----------------------------------------------------------------------------------------------------------
@@ -68,11 +68,11 @@ _SECS_BETWEEN_LINES = 30  # within an interval
 _TASKS_WITH_POOLER = ("pretrain", "glue")
 
 
-class GraphcoreLog(Observer):
+class GraphcoreLog(Callback):
     """Prints the lines to stderr as they are, without the time of day."""
 
     def __init__(self, config: Config, writes: bool, rate_at: Callable[[int], float]):
-        """Makes the observer.
+        """Makes the callback.
 
         Args:
           config: of the run.

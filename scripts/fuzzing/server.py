@@ -37,7 +37,7 @@ PRELOADED = (
     "official.cli.command_line",
     "official.cli.outputs",
     "official.tasks",
-    "official.training.repeats",
+    "official.training.run",
     "official.planning.plan",
     "official.training.step_benchmark",
     "official.checkpoint.convert",

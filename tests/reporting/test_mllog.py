@@ -13,11 +13,13 @@ import pytest
 from official.data.records.encoding import encoders
 from official.io.errors import ConfigError
 from official.reporting import mllog
+from official.reporting.callback import Start
 from official.reporting.metrics import read_metrics
-from official.reporting.observer import Start
 from official.tasks import TASKS
-from official.training import feeding, runner
-from official.training.loop import Loop, NonFiniteError
+from official.training import feeding
+from official.training import run as runner
+from official.training.metrics_window import NonFiniteError
+from official.training.strategy_loop import Loop
 from tests.conftest import write_records
 from tests.records import short_examples
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps

@@ -18,8 +18,9 @@ from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import evaluate, repeats, runner
-from official.training.loop import Loop
+from official.training import finish as finish_lib
+from official.training import run as runner
+from official.training.strategy_loop import Loop
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import COLOURS, synthetic_tasks
@@ -273,7 +274,7 @@ def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
 
 
 def test_runs_over_seeds(squad, tmp_path):
-    result = repeats.run(squad(num_runs=2, num_train_epochs=1), TASKS["squad"])
+    result = runner.run_seeds(squad(num_runs=2, num_train_epochs=1), TASKS["squad"])
     single = [
         json.loads((tmp_path / "run" / f"run-{number}" / "result.json").read_text()) for number in (1, 2)
     ]
@@ -290,7 +291,7 @@ def test_runs_over_seeds(squad, tmp_path):
 
 
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
-    config, predict = squad(num_runs=3, num_train_epochs=1), evaluate.finish
+    config, predict = squad(num_runs=3, num_train_epochs=1), finish_lib._findings
 
     def finish_slowly(loop):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -298,8 +299,8 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
             time.sleep(0.01)
         return predict(loop)
 
-    monkeypatch.setattr(evaluate, "finish", finish_slowly)
-    result = repeats.run(config, TASKS["squad"])
+    monkeypatch.setattr(finish_lib, "_findings", finish_slowly)
+    result = runner.run_seeds(config, TASKS["squad"])
     assert (result.status, result.exit_code, result.reason) == (
         "interrupted",
         143,
@@ -308,7 +309,7 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
     assert json.loads((tmp_path / "run" / "run-1" / "result.json").read_text())["status"] == "finished"
     assert not (tmp_path / "run" / "run-2").exists() and not (tmp_path / "run" / "result.json").exists()
     monkeypatch.undo()
-    assert repeats.run(config, TASKS["squad"]).reason == "3 runs done"
+    assert runner.run_seeds(config, TASKS["squad"]).reason == "3 runs done"
 
 
 # ------------------------------------------------------------------------------------------------------------

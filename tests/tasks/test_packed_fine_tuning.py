@@ -13,8 +13,9 @@ from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import evaluate, runner
-from official.training.loop import Loop
+from official.training import evaluate
+from official.training import run as runner
+from official.training.strategy_loop import Loop
 from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
 from tests.modeling.models import randomised

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from official.modeling import stages as copies_lib
 from official.optimization.optimizers import NativeOptimizer
-from official.training import starting
-from official.training.resume import Earlier
+from official.training import run as runner
+from official.training.resume import PreviousRun
 from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import make_loop, replicas, run, run_steps, train, values
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, 
     run(make_config(**shared, kernels=first))
     config = make_config(**shared, kernels=second)
     loop = make_loop(config)
-    starting.restore(config, loop.manager, loop.state, Earlier(config.model_dir), loop.task)
+    runner.restore(config, loop.manager, loop.state, PreviousRun(config.model_dir), loop.task)
     saved = state_of(config.model_dir, 2)
     assert loop.state.step == 2 and not [name for name in saved if "copy" in name]
     assert_same_state(values(loop.state), {name: saved[name] for name in values(loop.state)})

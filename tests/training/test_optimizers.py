@@ -11,8 +11,8 @@ from official.data.records.encoding import encoders
 from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
-from official.training import starting
-from official.training.resume import Earlier
+from official.training import run as runner
+from official.training.resume import PreviousRun
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import make_loop, read_metrics, replicas, run
@@ -63,7 +63,7 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, 
     run(make_config(num_steps_per_epoch=8, steps_per_loop=4, loss_scale="1024", stop_steps=4))
     config = make_config(num_steps_per_epoch=8, steps_per_loop=4, **asked)
     loop = make_loop(config)
-    starting.restore(config, loop.manager, loop.state, Earlier(config.model_dir), loop.task)
+    runner.restore(config, loop.manager, loop.state, PreviousRun(config.model_dir), loop.task)
     assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
 
 

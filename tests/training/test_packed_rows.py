@@ -17,8 +17,8 @@ from official.data.records.formats import compact, packed
 from official.io.errors import ConfigError
 from official.modeling.objectives import masked_weights
 from official.tasks.pretraining import PretrainingTask
-from official.training import compilation
-from official.training import run_loop as place_lib
+from official.training import metrics_window as place_lib
+from official.training import run as runner
 from tests.conftest import write_records
 from tests.records import short_examples
 from tests.run_folders import assert_same_run
@@ -159,7 +159,7 @@ def test_steps_count_the_sequences_of_their_rows(make_config, short_files, packe
     values = loop._train(loop._train_iterator())
     sequences, tokens = counts.sum(axis=0)
     assert loop.state.samples_done == values["samples"] == loop.outcome.packing.sequences == sequences
-    assert loop.place.rows == 40 and loop.place.stream_sequences.sum() == sequences
+    assert loop.data_position.rows == 40 and loop.data_position.stream_sequences.sum() == sequences
     assert loop.outcome.packing.shares(16) == {
         "sequences_per_row": sequences / 40,
         "packing_efficiency": tokens / 40 / 16,
@@ -172,7 +172,7 @@ def test_steps_count_the_sequences_of_their_rows(make_config, short_files, packe
 def test_only_compiling_plans_the_rows_that_are_there(make_config, short_files, packed_files, kind):
     files = packed_files if kind == "files" else short_files
     packs = dict(pack_on_the_fly=kind != "files", model=dict(num_hidden_layers=1))
-    text = compilation.run(make_config(input_files=files, compile_only=True, **packs), PretrainingTask)
+    text = runner.compile_only(make_config(input_files=files, compile_only=True, **packs), PretrainingTask)
     sequences = re.search(r"packed +about (\d+) sequences a step", text)
     assert sequences and 8 * 1.2 < int(sequences[1]) < 8 * 2.2
     assert ("packed before" in text) == (kind == "files")
@@ -249,7 +249,7 @@ def test_a_resumed_run_is_bit_identical(
 
 
 def test_a_place_that_is_not_known_is_told_by_rows(make_config):
-    place = place_lib.Place(24, np.arange(MOST_STREAMS))
+    place = place_lib.DataPosition(24, np.arange(MOST_STREAMS))
     samples = int(np.arange(MOST_STREAMS).sum())
     saved = json.loads(json.dumps(place.to_saved()))
     again = place_lib.position_from_saved(saved, samples, rows=1)
@@ -352,10 +352,5 @@ def test_tokens_behind_padding_are_refused():
 def test_an_evaluation_rule_counts_sequences(make_config):
     shared = dict(eval_rule="mlperf_1.0", num_steps_per_epoch=1000, steps_per_loop=1)
     plain = make_config(**shared, train_batch_size=3072)
-    rows = make_config(
-        **shared,
-        train_batch_size=1536,
-        pack_on_the_fly=True,
-        average_sequences_per_pack=2.0,
-    )
+    rows = make_config(**shared, train_batch_size=1536, pack_on_the_fly=True, average_sequences_per_pack=2.0)
     assert rows.steps_between_eval == plain.steps_between_eval

@@ -12,7 +12,8 @@ from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import pipelined, runner
+from official.training import pipelined
+from official.training import run as runner
 from official.training import step as step_lib
 from tests.run_folders import assert_same_run
 

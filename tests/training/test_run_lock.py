@@ -15,7 +15,8 @@ from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import repeats, run_lock, runner
+from official.training import run as runner
+from official.training import run_lock
 from tests.data.glue.test_glue_data import write_split
 from tests.training import test_loop
 
@@ -45,7 +46,9 @@ def result_of(config) -> dict:
 
 def interrupt_at(monkeypatch, step: int) -> None:
     """Gives the next run a signal after that step, however fast the machine is: a call does one step."""
-    monkeypatch.setattr("official.training.run_loop.Pace.steps", lambda self, left, step: min(left, 1))
+    monkeypatch.setattr(
+        "official.training.metrics_window.StepsPerCall.steps", lambda self, left, step: min(left, 1)
+    )
     test_loop.interrupt_at(monkeypatch, step)
 
 
@@ -173,7 +176,7 @@ def test_a_run_that_goes_on_is_the_same_run(make, tmp_path, monkeypatch):
             run(make("glue", **{**shared, **change}))
         assert files_of(tmp_path / "run") == before, change
     warned = []
-    monkeypatch.setattr("official.training.starting.logging.warning", lambda *text: warned.append(text))
+    monkeypatch.setattr("official.training.resume.logging.warning", lambda *text: warned.append(text))
     assert run(make("glue", **shared, learning_rate=1e-3, keep_checkpoints=1)).status == "finished"
     assert [text[1] for text in warned if "Changed" in text[0]] == ["learning_rate 0.005 -> 0.001"]
 
@@ -249,7 +252,7 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
     shared = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"), num_train_epochs=1)
 
     def several(**settings):
-        return repeats.run(make("glue", **shared, **settings), TASKS["glue"], command=COMMAND)
+        return runner.run_seeds(make("glue", **shared, **settings), TASKS["glue"], command=COMMAND)
 
     assert several(num_runs=2).reason == "2 runs done"
     before = files_of(tmp_path / "run")
@@ -273,7 +276,9 @@ def test_several_seeds_are_a_record_too(make, tmp_path):
 def test_a_run_that_stops_early_has_a_curve(make_config, record_files, monkeypatch):
     """The line of an interval that a signal has cut is there until the run goes on; then the whole one is."""
     config = make_config(input_files=record_files(), num_steps_per_epoch=20, steps_per_loop=10)
-    monkeypatch.setattr("official.training.run_loop.Pace.steps", lambda self, left, step: min(left, 2))
+    monkeypatch.setattr(
+        "official.training.metrics_window.StepsPerCall.steps", lambda self, left, step: min(left, 2)
+    )
     with monkeypatch.context() as patched:
         interrupt_at(patched, 4)
         assert run(config).status == "interrupted"

@@ -1,6 +1,6 @@
-"""Events of a run, in the order in which they come, and the interface of the observers that receive them.
+"""Events of a run, in the order in which they come, and the interface of the callbacks that receive them.
 
-A run knows no observer by name. An observer overrides the events that it wants; the others do nothing.
+A run knows no callback by name. An callback overrides the events that it wants; the others do nothing.
 All counts of data are in sequences.
 """
 
@@ -81,7 +81,7 @@ class End:
     samples: int
 
 
-class Observer:
+class Callback:
     """Hears of every event of a run. Events of an evaluation without training are the same, less those of
     training."""
 

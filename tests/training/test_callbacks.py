@@ -8,14 +8,15 @@ import tensorflow as tf
 
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan
-from official.reporting.observer import Observer
+from official.reporting.callback import Callback
 from official.tasks import TASKS
-from official.training import callbacks, evaluate, feeding, runner
-from official.training.loop import Loop
+from official.training import callbacks, evaluate, feeding
+from official.training import run as runner
+from official.training.strategy_loop import Loop
 from tests.training.test_training import make_loop
 
 
-class Recorder(Observer):
+class Recorder(Callback):
     """Notes the name and the arguments of every event."""
 
     def __init__(self):
@@ -36,9 +37,9 @@ class Recorder(Observer):
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """Returns an observer that hears of every run of the test."""
-    found, original = Recorder(), callbacks.of_state
-    monkeypatch.setattr(callbacks, "of_state", lambda *arguments: [*original(*arguments), found])
+    """Returns an callback that hears of every run of the test."""
+    found, original = Recorder(), callbacks.of_training
+    monkeypatch.setattr(callbacks, "of_training", lambda *arguments: [*original(*arguments), found])
     return found
 
 

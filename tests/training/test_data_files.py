@@ -12,7 +12,8 @@ from tensorflow.python.framework import config as tf_config
 from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import resume, runner
+from official.training import resume
+from official.training import run as runner
 from tests.conftest import make_records, write_records
 from tests.data.glue.test_glue_data import write_split
 
@@ -91,12 +92,12 @@ def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):
     path, size = tmp_path / "large", 3 << 20
     content = bytes(size)
     path.write_bytes(content)
-    before = resume._look_at([str(path)])  # pylint: disable=protected-access
+    before = resume._describe_files([str(path)])  # pylint: disable=protected-access
     for place in (0, size // 2 + 5, size - 1):
         path.write_bytes(content[:place] + b"x" + content[place + 1 :])
-        assert resume._look_at([str(path)]) != before  # pylint: disable=protected-access
+        assert resume._describe_files([str(path)]) != before  # pylint: disable=protected-access
     path.write_bytes(content)
-    assert resume._look_at([str(path)]) == before  # pylint: disable=protected-access
+    assert resume._describe_files([str(path)]) == before  # pylint: disable=protected-access
 
 
 def test_a_damaged_note_is_one_line(make_config, record_files):

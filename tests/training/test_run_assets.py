@@ -10,7 +10,8 @@ from official.checkpoint.convert import convert
 from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import resume, runner
+from official.training import resume
+from official.training import run as runner
 from tests.conftest import TINY
 from tests.data.glue.test_glue_data import write_split
 
@@ -26,10 +27,12 @@ def test_what_is_missing_is_written_and_nothing_else(tmp_path):
         "labels.json": b'{"labels": ["0"]}',
     }
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "of_another_version": 1}')
-    missing = resume.missing(str(tmp_path), wanted)
+    missing = resume.missing_assets(str(tmp_path), wanted)
     assert sorted(missing) == ["labels.json", "vocab.txt"]
     resume.write_assets(str(tmp_path), missing)
-    assert (tmp_path / "vocab.txt").read_bytes() == b"a\nb\n" and not resume.missing(str(tmp_path), wanted)
+    assert (tmp_path / "vocab.txt").read_bytes() == b"a\nb\n" and not resume.missing_assets(
+        str(tmp_path), wanted
+    )
     for name, content, flag in (
         ("vocab.txt", b"a\nc\n", "vocab_file"),
         ("tokenizer_config.json", b'{"do_lower_case": false}', "do_lower_case"),
@@ -39,7 +42,7 @@ def test_what_is_missing_is_written_and_nothing_else(tmp_path):
             ConfigError,
             match=f"--{flag} is not that of the run in --model_dir=.*, which keeps its own in {name}",
         ):
-            resume.missing(str(tmp_path), {name: content})
+            resume.missing_assets(str(tmp_path), {name: content})
 
 
 def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, vocab_file):

@@ -9,8 +9,8 @@ import pytest
 from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import compilation, runner
-from official.training.loop import Loop
+from official.training import run as runner
+from official.training.strategy_loop import Loop
 from tests.training.test_training import make_loop, replicas
 
 SMALL = dict(model=dict(num_hidden_layers=1), num_steps_per_epoch=10)
@@ -126,7 +126,7 @@ def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monk
     monkeypatch.setattr(Loop, "run", None)
     config = make_config(**SMALL, compile_only=True, use_synthetic_data=False, do_eval=True)
     assert config.generated_data
-    text = compilation.run(config, TASKS["pretrain"])
+    text = runner.compile_only(config, TASKS["pretrain"])
     assert "Compiled the training and evaluation step in " in text and "Memory of this process: " in text
     assert "Memory of a replica" in text and "optimizer slots" in text
     assert not os.path.exists(config.model_dir) and list(tmp_path.iterdir()) == []
@@ -141,7 +141,7 @@ def test_only_compiling_looks_at_files_that_are_there(make_config, record_files)
 
 def test_only_compiling_does_not_need_a_folder(make):
     config = make("glue", glue_task="rte", compile_only=True, vocab_file="/not/there", model_dir="")
-    assert "updates" in compilation.run(config, TASKS["glue"])
+    assert "updates" in runner.compile_only(config, TASKS["glue"])
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,3 @@ def test_only_compiling_does_not_need_a_folder(make):
 def test_settings_that_exclude_each_other(make_config, settings, message):
     with pytest.raises(ConfigError, match=message):
         make_config(**settings)
-
-
-def test_glue_needs_its_task_with_generated_data_too(make):
-    with pytest.raises(ConfigError, match="glue_task is not set"):
-        make("glue", generated_data=True)

@@ -10,7 +10,8 @@ from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan, Layout
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import resume, runner
+from official.training import feeding, resume
+from official.training import run as runner
 from tests.run_folders import state_of
 from tests.training.test_training import assert_close, make_loop, replicas, run_steps, values
 
@@ -27,7 +28,7 @@ def rows_of(task, layout: Layout, hosts: int, steps: int = 2) -> list[np.ndarray
     size = layout.train_batch_size
     plan = BatchPlan(hosts, layout.micro_batches // hosts, size, size, layout=layout)
     datasets = [
-        resume.host_dataset(task, plan, layout, TrainingOrder(7), context(host, hosts))
+        feeding.host_dataset(task, plan, layout, TrainingOrder(7), context(host, hosts))
         for host in range(hosts)
     ]
     taken = [[batch["input_ids"].numpy() for batch in dataset.take(steps)] for dataset in datasets]
@@ -95,7 +96,7 @@ def test_a_run_begun_by_two_goes_on_with_one_and_with_four(make_config, record_f
     for stop, count in ((2, 2), (4, 1), (6, 4)):
         config = make_config(model_dir="run", **{**shared, "stop_steps": stop}, **replicas(count))
         assert runner.run(config, TASKS["pretrain"]).step == stop
-        assert resume.read("run") == Layout(1, 2, 2, 8)
+        assert resume.read_layout("run") == Layout(1, 2, 2, 8)
     assert_close(state_of("run", 6), state_of("whole", 6))
 
 
@@ -106,11 +107,11 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def test_a_layout_counts_where_there_is_a_checkpoint(tmp_path):
     folder = str(tmp_path)
-    assert resume.read(folder) is None
+    assert resume.read_layout(folder) is None
     resume.write_layout(folder, LAYOUT)
-    assert resume.read(folder) is None
+    assert resume.read_layout(folder) is None
     (tmp_path / "ckpt-2.index").touch()
-    assert resume.read(folder) == LAYOUT
+    assert resume.read_layout(folder) == LAYOUT
 
 
 @pytest.mark.parametrize(
@@ -127,5 +128,5 @@ def test_a_damaged_layout_is_one_line(tmp_path, changed, message):
     path = tmp_path / resume.LAYOUT_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
     with pytest.raises(ConfigError, match=message) as error:
-        resume.read(str(tmp_path))
+        resume.read_layout(str(tmp_path))
     assert str(path) in str(error.value)
