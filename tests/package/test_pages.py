@@ -14,6 +14,7 @@ import pytest
 from official.checkpoint import registry
 from official.cli import flags, main, table, train
 from official.config import FIELDS
+from tests import programs
 from tests.conftest import ROOT
 from tests.test_architecture import ALLOWED, GROUND
 
@@ -95,6 +96,9 @@ def check_bert(monkeypatch, arguments: list[str], environment: dict[str, str] | 
 def check_program(program: str, arguments: list[str]) -> None:
     """Checks a program of the repository: that it is there and knows the flags."""
     text = (ROOT / program).read_text(encoding="utf-8")
+    if program.startswith("benchmarks/"):
+        text = programs.run(program, "--help").stdout
+        arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if program == "./scripts/test.sh":
         return  # they are pytest's
     for name in re.findall(r"--[\w-]+", " ".join(arguments)):
@@ -180,9 +184,13 @@ def test_commands_in_a_sentence_are_known(page):
 def test_flags_in_a_sentence_are_known():
     known = _FLAGS_OF_OTHERS.union(*map(parser_flags, table.COMMANDS.values()))
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "scripts").glob("*.sh"))
+    benchmarks = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
     for page in PAGES:
         named = {name for code in inline_code(page) for name in re.findall(r"(?<!\S)--(\w+)", code)}
         unknown = {name for name in named if name not in known and f"--{name}" not in scripts}
+        unknown = {
+            name for name in unknown if f'"--{name}"' not in benchmarks and f'"{name}"' not in benchmarks
+        }
         assert not unknown, f"{page.name}: {unknown}"
 
 
