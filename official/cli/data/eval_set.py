@@ -44,7 +44,7 @@ def parse_flags() -> argparse.Namespace:
 
 def read_examples(path: str, record_format: str):
     """Yields a record for each example of a file. Raises ConfigError where it is damaged."""
-    from official.data.records import record_files
+    from official.data.records import files as record_files
 
     try:
         yield from record_files.read_rows(path, record_format)
@@ -122,7 +122,9 @@ def _progress(examples, what: str):
 
 def main() -> None:
     flags = parse_flags()
-    from official.data.records import record_files  # after the flags are checked: it loads TensorFlow
+    from official.data.records import (
+        files as record_files,  # after the flags are checked: it loads TensorFlow
+    )
 
     files = record_files.find_files(flags.input_files, "input_files")
     if os.path.realpath(flags.output_file) in map(os.path.realpath, files):

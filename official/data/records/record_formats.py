@@ -1,5 +1,4 @@
-"""Records of pre-training data in formats that are modules of `official.data.records.formats` with the same
-functions.
+"""Formats of the records of pre-training data: their readers, by name.
 
   plain    tf.train.Examples of Google's BERT and MLPerf
   compact  blocks of examples, as 16-bit ids without padding
@@ -18,38 +17,31 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.data.records.formats import (
-    compact,
-    habana,
-    packed,
-    packed_whole,
-    plain,
-    popart,
-    remask,
-    remask_static,
-)
+from official.data.records import encoding
+from official.data.records.formats import compact, habana, packed, popart
+from official.data.records.formats.plain import Plain, Remask, Static
 from official.data.records.schema import Feature, read_example
 from official.io.errors import ConfigError
 from official.io.jobs import MANIFEST
 from official.io.json_files import read_json
 
 FORMATS: dict[str, Any] = {
-    "plain": plain,
-    "compact": compact,
-    "remask": remask,
-    "packed": packed,
+    "plain": Plain(),
+    "compact": compact.READER,
+    "remask": Remask(),
+    "packed": packed.EXAMPLES,
     "habana": habana.EXAMPLES,
     **popart.EXAMPLES,
 }
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
-_ROWS: dict[str, Any] = {"packed": packed_whole, "habana": habana.ROWS, **popart.ROWS}
+_ROWS: dict[str, Any] = {"packed": packed.ROWS, "habana": habana.ROWS, **popart.ROWS}
 AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
 # By what name rows whose predicted tokens stand first are read as they stand.
 AS_STATIC = {"remask": "remask_static"}
 _READERS = {
     **FORMATS,
     **{AS_ROWS[name]: reader for name, reader in _ROWS.items()},
-    AS_STATIC["remask"]: remask_static,
+    AS_STATIC["remask"]: Static(),
 }
 
 
@@ -70,7 +62,7 @@ def detect_format(record: bytes) -> str | None:
     features = read_example(record)
     if not features:
         return None
-    if compact.SHAPE in features:
+    if encoding.SHAPE in features:
         return "compact"
     if packed.IDS in features:
         return "packed"
@@ -93,7 +85,7 @@ def average_sequences(files: list[str], record_format: str) -> float | None:
 
 def rows_per_record(record_format: str) -> int:
     """Returns the largest number of rows in a record."""
-    return _READERS[record_format].ROWS_PER_RECORD
+    return _READERS[record_format].rows_per_record
 
 
 def records_of(rows: int, record_format: str) -> int:

@@ -39,8 +39,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.records.formats import popart_rows
-from official.data.records.formats.row_reader import AsExamples, AsRows, Layout
-from official.data.records.formats.sequences_in_rows import Row, Shape
+from official.data.records.formats.row_reader import AsExamples, AsRows, Layout, Row, Shape
 
 _WORD_BYTES = 4
 _MOST_SEQUENCES = 16  # of a row whose shape is looked for
