@@ -13,7 +13,7 @@ from official.data.glue import tasks
 from official.data.rows.token_rows import TokenRows
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.io import files, label_files
+from official.io import files, model_folder
 from official.modeling import objectives
 from official.modeling.models import SequenceModel
 from official.tasks import examples as examples_lib
@@ -40,7 +40,7 @@ class GlueTask(FineTuning):
         self.target_metric = self._glue_task.main_metric
         self._files: dict[str, files_lib.GlueRows] = {}  # {train, dev, test}
         self._features: dict[str, files_lib.GlueFeatures] = {}
-        self.companions = {label_files.LABELS: label_files.content(self._glue_task.labels).encode()}
+        self.companions = {model_folder.LABELS: model_folder.labels_json(self._glue_task.labels).encode()}
 
     # --------------------------------------------------------------------------------------------------------
     # Data

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official.data.records import record_formats
-from official.data.records.formats import popart
 from official.data.records.formats.row_reader import Shape
 from official.data.records.schema import Feature
 from official.data.records.shard_files import FRAME_BYTES
 from official.io import files as io_files
-from official.io import stores, writing
+from official.io import writing
 from official.io.errors import ConfigError, counted
 from official.io.record_paths import find_files
 
@@ -105,11 +105,15 @@ def sizes_of(path: str, record_format: str, record: bytes) -> tuple[int, int]:
     unframed = _unframed_of([path], record_format)
     if unframed is None:
         return record_formats.sizes_of(record, record_format)
-    return popart.EXAMPLES[record_format].layout.sizes(unframed.shape)
+    return _popart().EXAMPLES[record_format].layout.sizes(unframed.shape)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Files without frames
+
+
+def _popart() -> Any:
+    return importlib.import_module(record_formats.POPART)
 
 
 class _Unframed(NamedTuple):
@@ -121,13 +125,13 @@ class _Unframed(NamedTuple):
 
     def fits(self, wanted: Wanted) -> bool:
         sizes = self.num_bytes, wanted.length, wanted.most
-        is_shape = popart.shape_of_sizes(self.record_format, *sizes) == self.shape
+        is_shape = _popart().shape_of_sizes(self.record_format, *sizes) == self.shape
         return is_shape and wanted.depth in (None, self.shape.depth)
 
 
 def has_frames(record_format: str) -> bool:
     """Tells whether records of a format lie in the frames of TFRecord files."""
-    return not popart.is_name(record_format)
+    return not record_format.startswith("popart_")
 
 
 def bytes_of(paths: list[str], record_format: str) -> int | None:
@@ -188,10 +192,10 @@ def _layouts(path: str, version: tuple[int, int]) -> tuple[_Unframed, ...]:
         last = file.read(_MAX_UNFRAMED)
         for num_bytes in sizes[size % sizes == 0].tolist() if size else ():
             ends = first[:num_bytes], last[-num_bytes:]
-            for name in popart.EXAMPLES:
-                if any(next(popart.shapes(record, name), None) is not None for record in ends):
+            for name in _popart().EXAMPLES:
+                if any(next(_popart().shapes(record, name), None) is not None for record in ends):
                     sample = _sample(file, size // num_bytes, num_bytes)
-                    shapes = popart.shapes_by_fit(sample, name)
+                    shapes = _popart().shapes_by_fit(sample, name)
                     found += [(count, _Unframed(name, num_bytes, shape)) for count, shape in shapes]
     return tuple(each for _, each in sorted(found, key=lambda pair: -pair[0]))
 
@@ -212,9 +216,9 @@ def _describe_unframed(path: str, length: int, most: int) -> str:
       path: of the file.
       length, most: tokens and predicted tokens of an example.
     """
-    depths = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}  # as published
+    depths = {name: 3 if name in _popart().ROWS else 1 for name in _popart().EXAMPLES}  # as published
     sizes = ", ".join(
-        f"{popart.record_bytes(name, length, most, depth):,} ({name})" for name, depth in depths.items()
+        f"{_popart().record_bytes(name, length, most, depth):,} ({name})" for name, depth in depths.items()
     )
     return (
         f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
@@ -265,7 +269,7 @@ def read_rows(path: str, record_format: str) -> Iterator[bytes]:
 def _readable(path: str) -> Iterator[str]:
     """Yields a name under which TensorFlow reads a file: one of a store that it does not reach is copied for
     the block. Raises ConfigError."""
-    if stores.tensorflow_reads(path):
+    if io_files.tensorflow_reads(path):
         yield path
         return
     with writing.new_folder() as folder:

@@ -15,9 +15,9 @@ import numpy as np
 from official.data import compiled
 from official.data.pretraining.examples import Examples
 from official.data.records import encoding, wire
-from official.io import jobs, stores
+from official.io import files, jobs
 from official.io.errors import ConfigError
-from official.io.stores import store_of
+from official.io.files import store_of
 
 FRAME_BYTES = 16  # of a record in a TFRecord file: its length, and checksums of that and of the record
 
@@ -46,7 +46,7 @@ def remove_earlier(folder: str) -> None:
 
 def remove_temporary(folder: str) -> None:
     """Removes what an interrupted job had begun to write."""
-    for path in _found(folder, f"*{stores.TEMPORARY}*"):
+    for path in _found(folder, f"*{files.TEMPORARY}*"):
         store_of(folder).remove(path)
 
 
