@@ -15,8 +15,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from official.cli.data import glue as download_glue_data
-from official.cli.evaluate import glue_submission as make_glue_submission
+from official.cli import glue as download_glue_data
+from official.cli import scores as make_glue_submission
 from official.data.glue import files as files_lib
 from official.data.glue.tasks import TASKS
 from official.io.errors import ConfigError
@@ -30,7 +30,7 @@ def submit(monkeypatch):
     def run(output, *flags):
         arguments = ["--predictions", *map(str, flags), f"--output={output}"]
         monkeypatch.setattr("sys.argv", ["make_glue_submission.py", *arguments])
-        make_glue_submission.main()
+        make_glue_submission.run_glue_submission()
 
     return run
 
@@ -43,7 +43,7 @@ def download(monkeypatch, tmp_path):
         monkeypatch.setattr(
             "sys.argv", ["download_glue_data.py", f"--data_dir={tmp_path}/data", f"--base_url={url}", *flags]
         )
-        download_glue_data.main()
+        download_glue_data.run_glue()
 
     return run
 

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from official.cli.evaluate import squad_v1 as evaluate_squad_v1
-from official.cli.evaluate import squad_v2 as evaluate_squad_v2
+from official.cli import scores as scores_lib
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
 from tests.conftest import ROOT, TEST_DATA
@@ -244,7 +243,7 @@ def run(monkeypatch, capsys):
 
     def run_program(program, *arguments):
         monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
-        program.main()
+        program()
         return capsys.readouterr()
 
     return run_program
@@ -252,12 +251,14 @@ def run(monkeypatch, capsys):
 
 def test_the_version_1_script_prints_one_line(write, run):
     data = write("data.json", document({"one": ["cat"], "two": ["dog"], "three": ["fish"]}, "1.1"))
-    found = run(evaluate_squad_v1, data, write("predictions.json", {"one": "The cat", "three": "big fish"}))
+    found = run(
+        scores_lib.run_squad_v1, data, write("predictions.json", {"one": "The cat", "three": "big fish"})
+    )
     scores = {"exact_match": 100.0 / 3, "f1": 100.0 * (1 + 2 * 0.5 * 1.0 / 1.5) / 3}
     assert found.out == json.dumps(scores) + "\n"
     assert found.err == "Unanswered question two will receive score 0.\n"
     data = write("data.json", document({"one": ["cat"]}, "7"))
-    found = run(evaluate_squad_v1, data, write("predictions.json", {"one": "cat"}))
+    found = run(scores_lib.run_squad_v1, data, write("predictions.json", {"one": "cat"}))
     assert found.err == "Evaluation expects v-1.1, but got dataset with v-7\n"
 
 
@@ -268,17 +269,17 @@ def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, ru
         f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1", "total")
     ]
     best_keys = ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
-    out = run(evaluate_squad_v2, *files).out
+    out = run(scores_lib.run_squad_v2, *files).out
     assert list(json.loads(out)) == main_keys and out == json.dumps(json.loads(out), indent=2) + "\n"
     na_file = write("na.json", probabilities)
     with_best = json.loads(
-        run(evaluate_squad_v2, *files, "--na-prob-file", na_file, "--na-prob-thresh=0.25").out
+        run(scores_lib.run_squad_v2, *files, "--na-prob-file", na_file, "--na-prob-thresh=0.25").out
     )
     assert list(with_best) == main_keys + best_keys
     exact = evaluation.evaluate_v2(GOLD, PREDICTIONS, probabilities, 0.25)["exact"]
     assert with_best["exact"] == exact == 75.0
     images, out_file = tmp_path / "new" / "images", tmp_path / "out.json"
-    assert run(evaluate_squad_v2, *files, "-n", na_file, "-p", images, "-o", out_file).out == ""
+    assert run(scores_lib.run_squad_v2, *files, "-n", na_file, "-p", images, "-o", out_file).out == ""
     averages = ["pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"]
     assert list(json.loads(out_file.read_text())) == main_keys + best_keys + averages
     names = ["na_prob_hist_hasAns", "na_prob_hist_noAns", "pr_exact", "pr_f1", "pr_oracle"]
@@ -288,7 +289,7 @@ def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, ru
 
 def test_the_version_2_script_names_what_is_missing_and_explains(write, run):
     data = write("data.json", document(GOLD, "v2.0"))
-    found = run(evaluate_squad_v2, data, write("p.json", {"a": "big cat", "d": ""}), "--verbose")
+    found = run(scores_lib.run_squad_v2, data, write("p.json", {"a": "big cat", "d": ""}), "--verbose")
     missing = "Missing prediction for b\nMissing prediction for c\n4 questions, 2 with a prediction\n"
     assert found.err.startswith(missing) and json.loads(found.out)["total"] == 2
 
@@ -306,7 +307,7 @@ def test_bad_files_are_an_error(write, run):
     ):
         flags = [] if na_probs is None else ["--na_prob_file=" + write("na.json", na_probs)]
         with pytest.raises(ConfigError, match=message):
-            run(evaluate_squad_v2, data, write("p.json", predictions), *flags)
+            run(scores_lib.run_squad_v2, data, write("p.json", predictions), *flags)
     for questions, message in (
         ([{"answers": []}], r'qas\[0\] has no "id"'),
         ([{"id": "a"}], r'qas\[0\] has no "answers"'),
@@ -320,7 +321,7 @@ def test_bad_files_are_an_error(write, run):
 
 def test_the_scripts_load_no_tensorflow_and_end_with_2_on_bad_input(write):
     code = (
-        "import sys; from official.cli.evaluate import squad_v1, squad_v2; assert"
+        "import sys; from official.cli import scores; assert"
         " 'tensorflow' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
