@@ -18,7 +18,7 @@ from official.data.frequencies import draw_ids
 from official.data.glue.tasks import MAX_SCORE, GlueTask, find_task
 from official.data.pretraining import examples
 from official.data.pretraining.examples import ExampleRules, Examples
-from official.data.records.encoding import plain
+from official.data.records import encoding
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
 from official.io.errors import ConfigError
 
@@ -186,7 +186,7 @@ def write_pretraining(folder: str, vocabulary: Vocabulary, rules: examples.Examp
       rules: lengths and masks.
       seed: the records are a function of it.
     """
-    records = plain.encode(make_examples(vocabulary, rules, seed))
+    records = encoding.encode(make_examples(vocabulary, rules, seed), "plain")
     tf.io.gfile.makedirs(folder)
     for number in range(_FILES):
         path = f"{folder}/part-{number:05d}-of-{_FILES:05d}.tfrecord"

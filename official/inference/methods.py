@@ -189,8 +189,8 @@ def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
     """Returns the answers of the n-best list of a question, the prediction first, then the others."""
     # Stable.
     best = sorted(found.nbest[identity], key=lambda entry: entry.text != found.predictions[identity])
-    places = found.places[identity]
-    return [Answer(entry.text, entry.probability, *places.get(entry.text, (0, 0))) for entry in best]
+    spans = found.spans[identity]
+    return [Answer(entry.text, entry.probability, *spans.get(entry.text, (0, 0))) for entry in best]
 
 
 def data_of(asked: Sequence[tuple[str, str]], with_negative: bool) -> squad_files.SquadData:

@@ -45,8 +45,6 @@ PRELOADED = (
     "official.data.text.preparation",
     "official.data.pretraining.inspection",
     "official.data.squad.evaluation",
-    "official.data.squad.plots",
-    "official.data.glue.files",
     "official.data.glue.files",
     "official.reporting.comparison",
     "official.reporting.convergence",

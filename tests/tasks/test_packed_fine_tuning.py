@@ -19,17 +19,12 @@ from official.training.strategy_loop import Loop
 from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
 from tests.modeling.models import randomised
+from tests.tasks.test_fine_tuning import MIRRORED
 
 TRAIN, DEV, TEST = 50, 20, 17  # questions, and rows of GLUE's files
 # Variables whose true gradient is zero, so that rounding is all that is there: what adds the same to all
 # scores of a softmax. Of GLUE, of SQuAD.
 ZERO = (("key/bias",), ("key/bias", "layer_0/output/LayerNorm/beta", "squad/output_bias"))
-MIRRORED = dict(
-    distribution_strategy="mirrored",
-    num_virtual_devices=2,
-    num_gpus=0,
-    all_reduce_alg="hierarchical_copy",
-)
 
 
 def run(config):

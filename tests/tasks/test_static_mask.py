@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.data.records import encoding
 from official.data.records import schema as schema_lib
-from official.data.records.encoding import encoders
 from official.io.errors import ConfigError
 from official.tasks.pretraining import PretrainingTask
 from tests.data.records.test_records import LENGTH, MOST, make_examples, static_mask_examples
@@ -22,7 +22,7 @@ def fixture_records(tmp_path):
         examples = static_mask_examples(COUNT) if kind == "remask" else make_examples(COUNT)
         path = str(tmp_path / f"{kind}.tfrecord")
         with tf.io.TFRecordWriter(path) as writer:
-            for record in encoders.encode(examples, kind):
+            for record in encoding.encode(examples, kind):
                 writer.write(record)
         return path
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, 
 def test_a_run_with_a_static_mask_on_two_replicas(make_config, tmp_path):
     path = str(tmp_path / "remask.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
-        for record in encoders.encode(static_mask_examples(32), "remask"):
+        for record in encoding.encode(static_mask_examples(32), "remask"):
             writer.write(record)
     shared = dict(
         input_files=path, max_seq_length=LENGTH, max_predictions_per_seq=MOST, num_steps_per_epoch=2,

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.data.pipeline import MOST_STREAMS
-from official.data.records import on_the_fly
-from official.data.records.encoding import encoders
+from official.data.records import encoding, on_the_fly
 from official.data.records.formats import compact, packed
 from official.io.errors import ConfigError
 from official.modeling.objectives import masked_weights
@@ -39,14 +38,14 @@ FILES, EACH = 4, 24
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     monkeypatch.setattr(on_the_fly, "_SEQUENCES", 16)
-    monkeypatch.setattr(on_the_fly, "_LEAST", 16)
+    monkeypatch.setattr(on_the_fly, "_MIN_BUFFER", 16)
 
 
 @pytest.fixture
 def short_files(tmp_path):
     """Returns the glob of files of sequences of 5 to 10 tokens in rows of 16."""
     for number in range(FILES):
-        records = encoders.encode(short_examples(EACH, number), "compact")
+        records = encoding.encode(short_examples(EACH, number), "compact")
         write_records(tmp_path / f"short-{number}", records)
     return str(tmp_path / "short-*")
 
@@ -327,7 +326,7 @@ def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path, damage, 
     """A masked token of a neighbour's; what is no token has no segment either, and is read."""
     some = short_examples(EACH)
     damage(some)
-    path = write_records(tmp_path / "short", encoders.encode(some, "plain"))
+    path = write_records(tmp_path / "short", encoding.encode(some, "plain"))
     loop = make_loop(make_config(input_files=path, pack_on_the_fly=True, average_sequences_per_pack=2.0))
     if fault is None:
         assert loop._train(loop._train_iterator())["samples"] > 0

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.io.errors import ConfigError
 from official.modeling import varlen
 from official.planning import plan as plan_lib
@@ -40,14 +40,14 @@ def short_files(tmp_path):
     """Returns the glob of files of sequences of 5 to 16 tokens in rows of 16."""
     for number in range(FILES):
         some = short_examples(EACH, number, longest=16)
-        write_records(tmp_path / f"short-{number}", encoders.encode(some, "compact"))
+        write_records(tmp_path / f"short-{number}", encoding.encode(some, "compact"))
     return str(tmp_path / "short-*")
 
 
 @pytest.fixture
 def static_file(tmp_path):
     examples = static_mask_examples(FILES * EACH)
-    return write_records(tmp_path / "static", encoders.encode(examples, "remask"))
+    return write_records(tmp_path / "static", encoding.encode(examples, "remask"))
 
 
 # ------------------------------------------------------------------------------------------------------------

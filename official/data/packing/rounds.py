@@ -334,7 +334,7 @@ def _read_chunks(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarr
 
 
 _PARTS = 64  # at least, where the input is large
-_FEWEST_PART_BYTES, _MOST_PART_BYTES = 8 << 20, 64 << 20
+_MIN_PART_BYTES, _MAX_PART_BYTES = 8 << 20, 64 << 20
 
 
 class Shape(NamedTuple):
@@ -366,7 +366,7 @@ def parts_of(
 ) -> list[Part]:
     """Puts small files that follow each other together: very many would make as many blocks, almost empty."""
     groups: list[list[tuple[str, int]]] = []
-    most, left = min(max(sum(sizes) // _PARTS, _FEWEST_PART_BYTES), _MOST_PART_BYTES), 0
+    most, left = min(max(sum(sizes) // _PARTS, _MIN_PART_BYTES), _MAX_PART_BYTES), 0
     for path, size in zip(paths, sizes):
         if not groups or size > left:
             groups.append([])

@@ -23,8 +23,7 @@ from official.data.pretraining import disk_needs, document_lengths, example_samp
 from official.data.pretraining.job import Job
 from official.data.pretraining.layout import Layout, plan_layout
 from official.data.pretraining.sources import Source, copies_of, find_sources
-from official.data.records import shard_folder
-from official.data.records.encoding import encoders
+from official.data.records import encoding, shard_files
 from official.data.regrouping import Grouping
 from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
@@ -73,7 +72,7 @@ def create_pretraining_data(job: Job) -> dict:
         ) as folder,
         engines.opened(job) as engine,
     ):
-        shard_folder.remove_earlier(job.output_dir)
+        shard_files.remove_earlier(job.output_dir)
         grouping = Grouping(folder, 0, 0, jobs.digest(identity))
         run = _runner(engine, num_bytes)
         is_alone = not engines.has_others(job, num_bytes)
@@ -121,7 +120,7 @@ def _make(
       tasks: (number of the source, parts of its text) each.
       is_alone: whether this process does all the work.
     """
-    shard_folder.remove_temporary(job.output_dir)
+    shard_files.remove_temporary(job.output_dir)
     folder, sha256 = grouping.folder, words.sha256
     text_tasks = (
         (rounds.tokenize_text, job, grouping, number, len(tasks), *task, sha256)
@@ -146,7 +145,7 @@ def _make(
     with text_facts.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
     done = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
-    shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
+    shard_files.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
     shown = example_sample.gathered(folder, layout, job.record_format, words)
@@ -187,10 +186,10 @@ def _sums(
 def _checked(job: Job) -> tuple[Job, Vocabulary]:
     """Returns the job, with what its vocabulary decides, and the vocabulary."""
     engines.check(job)
-    shard_folder.check_flags(job.random_seed, {"num_shards": job.num_shards})
+    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
     samples.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
-    encoders.check_vocabulary(words, job.record_format)
+    encoding.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 

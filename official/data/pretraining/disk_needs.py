@@ -13,7 +13,7 @@ from official.data import regrouping
 from official.data.pretraining import examples as examples_lib
 from official.data.pretraining import layout, rounds
 from official.data.pretraining.job import Job, vocabulary_of
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.data.text import documents, parquet_files, sentences, text_files
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
@@ -185,6 +185,6 @@ def _record_bytes(job: Job, sample: examples_lib.TokenizedDocuments, sha256: str
         examples = examples_lib.build_examples(
             rows, twice, vocabulary_of(job.vocab_file, sha256), job.rules, rng
         )
-        records = encoders.encode(examples, job.record_format, job.pad_position_value)
+        records = encoding.encode(examples, job.record_format, job.pad_position_value)
         made += sum(map(len, records)) + _FRAME_BYTES * len(records)
     return made / _COPIES * job.rules.dupe_factor

@@ -15,7 +15,7 @@ from official.data.pretraining import summary as summary_lib
 from official.data.pretraining.examples import Examples
 from official.data.pretraining.layout import Layout
 from official.data.pretraining.summary import Summary
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files, writing
 
@@ -47,7 +47,7 @@ def gathered(folder: str, plan: Layout, record_format: str, words: Vocabulary) -
     returns it, and "examples", [title, words] each as of `ShownExample`. Those of a shard are left out whose
     file a power failure has damaged."""
     summary, shown = None, []
-    rows_per_record = encoders.ENCODERS[record_format].ROWS_PER_RECORD
+    rows_per_record = encoding.ENCODERS[record_format].rows_per_record
     for shard in spread_out(plan.num_shards, SHARDS):
         some = _read(_path(folder, shard))
         if some is None:

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from official.data.pretraining import summary as summary_lib
 from official.data.pretraining.summary import Summary
-from official.data.records import record_files, record_formats, schema
+from official.data.records import files as record_files
+from official.data.records import record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import engines, files, writing
 from official.io.engines import Engine, Round

@@ -20,7 +20,7 @@ from official.data.pretraining import examples as examples_lib
 from official.data.pretraining.examples import Examples, TokenizedDocuments
 from official.data.pretraining.job import Job, vocabulary_of
 from official.data.pretraining.layout import Layout, Stretch
-from official.data.records.encoding import example_file
+from official.data.records import shard_files
 from official.data.regrouping import KEY_BITS, Grouping, damaged
 from official.data.rows import ragged
 from official.data.text import documents, read_counts, samples, sentences, text_files
@@ -511,7 +511,7 @@ def _write_shard_records(
     totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
     lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
     contents = _Contents(collections.Counter(), np.zeros(len(plan.copies), np.int64))
-    with example_file.writing(path, job.record_format, job.pad_position_value) as write:
+    with shard_files.writing(path, job.record_format, job.pad_position_value) as write:
         for examples, part in _shard_examples(job, grouping, plan, number, sha256, contents):
             if not totals["instances"]:
                 example_sample.note(grouping.folder, number, plan.num_shards, examples)

@@ -181,5 +181,5 @@ def test_a_damaged_sample_of_examples_is_left_out(job, tmp_path, monkeypatch):
 def test_samples_go_with_the_records_that_they_are_of(job, tmp_path):
     creation.create_pretraining_data(job)
     assert samples.read(job.output_dir)["records"]["record_format"] == "plain"
-    creation.shard_folder.remove_earlier(job.output_dir)
+    creation.shard_files.remove_earlier(job.output_dir)
     assert samples.read(job.output_dir) == {"documents": []}

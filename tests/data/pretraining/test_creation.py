@@ -20,8 +20,7 @@ from official.cli import records
 from official.data import regrouping
 from official.data.packing import creation as packing
 from official.data.pretraining import creation, examples, layout, rounds
-from official.data.records import record_formats, schema
-from official.data.records.encoding import example_file
+from official.data.records import record_formats, schema, shard_files
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
@@ -486,7 +485,7 @@ def processes_with(word: str) -> list[str]:
 
 
 def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, tmp_path, monkeypatch):
-    writing, calls = example_file.writing, []
+    writing, calls = shard_files.writing, []
 
     def fail(*arguments, **named):
         calls.append(1)
@@ -494,7 +493,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
             raise OSError(28, "No space left on device")
         return writing(*arguments, **named)
 
-    monkeypatch.setattr(example_file, "writing", fail)
+    monkeypatch.setattr(shard_files, "writing", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
     with pytest.raises(
         ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"
@@ -512,7 +511,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
     text_file, vocab_file, tmp_path, change, monkeypatch
 ):
-    monkeypatch.setattr(example_file, "writing", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
     monkeypatch.undo()
@@ -544,7 +543,7 @@ def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monke
     job = make_job(text_file, vocab_file, tmp_path / "out")
     assert not creation.is_finished(job)
     manifest = creation.create_pretraining_data(job)
-    monkeypatch.setattr(example_file, "writing", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
     assert creation.is_finished(job) and creation.create_pretraining_data(job) == manifest
     shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])

@@ -11,8 +11,8 @@ import pytest
 
 from official.cli import records as inspect_data
 from official.data.pretraining import creation, examples, inspection
-from official.data.records import record_files, record_formats, schema
-from official.data.records.encoding import encoders
+from official.data.records import encoding, record_formats, schema
+from official.data.records import files as record_files
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
 from tests.conftest import ROOT, make_records, write_records
@@ -181,7 +181,7 @@ def test_the_first_bad_example_of_a_block_is_named(tmp_path, change, fault):
     words = vocabulary.Vocabulary(tuple(map(str, range(45))) + vocabulary.SPECIAL_TOKENS, "")
     single = [
         record
-        for record in encoders.encode(make_examples(300), "compact")
+        for record in encoding.encode(make_examples(300), "compact")
         for record in record_formats.split(record, "compact")
     ]
     assert (
@@ -190,7 +190,7 @@ def test_the_first_bad_example_of_a_block_is_named(tmp_path, change, fault):
         ).records
         == 300
     )
-    single[130] = encoders.encode(change(make_examples(1, shortest=24)), "compact")[0]
+    single[130] = encoding.encode(change(make_examples(1, shortest=24)), "compact")[0]
     with pytest.raises(ConfigError, match=f"bad, record 2: example 3: .*{fault}"):
         inspection.summarize([write_records(tmp_path / "bad", record_formats.join(single, "compact"))], words)
 

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from official.cli import records as make_eval_set
-from official.data.records import record_files, record_formats
+from official.data.records import encoding, record_formats
+from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
-from official.data.records.encoding import encoders
 from official.io.errors import ConfigError
 from tests.conftest import ROOT, write_records
 from tests.data.records.test_records import make_examples
@@ -65,7 +65,7 @@ def test_examples_are_picked_out_of_the_blocks_of_compact_records(tmp_path, monk
     features = schema_lib.pretraining_schema(24, 4)
     made = {name: make_examples(count, seed=count) for name, count in (("a", 300), ("b", 150))}
     for name, examples in made.items():
-        write_records(tmp_path / f"{name}.tfrecord", encoders.encode(examples, "compact"))
+        write_records(tmp_path / f"{name}.tfrecord", encoding.encode(examples, "compact"))
     run(
         monkeypatch,
         f"--input_files={tmp_path}/*.tfrecord",
@@ -79,7 +79,7 @@ def test_examples_are_picked_out_of_the_blocks_of_compact_records(tmp_path, monk
             everything[name][int(i * 450 / 200)].tolist() for i in range(200)
         ]
     assert len(records_of(tmp_path / "out")) == 2
-    write_records(tmp_path / "c.tfrecord", [*encoders.encode(make_examples(3), "compact"), b"foreign"])
+    write_records(tmp_path / "c.tfrecord", [*encoding.encode(make_examples(3), "compact"), b"foreign"])
     with pytest.raises(
         ConfigError, match="--input_files: .*c.tfrecord, record 2: it is not a compact record"
     ):

@@ -12,7 +12,9 @@ import tensorflow as tf
 from official.data import regrouping
 from official.data.pipeline import TrainingOrder
 from official.data.pretraining import creation, disk_needs, examples, layout, rounds
-from official.data.records import record_batches, record_files, schema, streams
+from official.data.records import batches as record_batches
+from official.data.records import files as record_files
+from official.data.records import schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
 

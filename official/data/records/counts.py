@@ -1,11 +1,14 @@
 """Counts of the records and rows in the files of a job: made once, and kept beside the run.
 
-Records are counted by going from length to length through the file's bytes. Files that
-`create_pretraining_data.py` made need not be read at all: its manifest says how many examples they have.
+Records are counted by going from length to length through the file's bytes; only those of formats that hold
+any number of rows are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
+manifest says how many examples they have.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import struct
@@ -13,8 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
+from official.data.records import files as record_files
+from official.data.records import record_formats
+from official.data.records.shard_files import FRAME_BYTES
 from official.io import files, json_files, writing
 from official.io.errors import ConfigError, counted
 from official.io.jobs import MANIFEST
@@ -23,10 +30,10 @@ _CHUNK_BYTES = 1 << 24
 _LENGTH = struct.Struct("<Q")
 _HEAD_BYTES = 12  # of a record: its length, and a checksum of that
 _CHECKSUM_BYTES = 4
-FRAME_BYTES = _HEAD_BYTES + _CHECKSUM_BYTES
 _READERS = 4
 _TAIL_BYTES = 1 << 16  # of a file, in which its last record begins most often
 _END_READERS = 16
+_PARSED_RECORDS = 64  # at once
 
 
 class RowCounts:
@@ -54,16 +61,13 @@ class RowCounts:
         )
 
 
-def count(
-    paths: list[str], kept_path: str, has_one_row: bool, count_file: Callable[[str], RowCounts]
-) -> list[RowCounts]:
+def count(paths: list[str], record_format: str, kept_path: str = "") -> list[RowCounts]:
     """Returns the counts of each file.
 
     Args:
-      paths: TFRecord files.
+      paths: of the files.
+      record_format: of all of them.
       kept_path: file of the counts of an earlier call, which is brought up to date; unset: none is kept.
-      has_one_row: whether each record of them is one row: then manifests can tell.
-      count_file: (path) -> the counts of a file.
 
     Raises:
       ConfigError: for a file that cannot be read, or is damaged.
@@ -77,16 +81,16 @@ def count(
     whole = [counts for counts in found if counts is not None]
     if len(whole) == len(found):
         return whole
-    if has_one_row:
+    if record_formats.rows_per_record(record_format) == 1:
         found = _by_manifests(paths, versions, found)
     missing = [number for number, counts in enumerate(found) if counts is None]
     if missing:
         size = sum(versions[number][0] for number in missing)
         logging.info("Counting the records of %s (%.1f GB), once.", counted(len(missing), "file"), size / 1e9)
+        find_bytes = functools.lru_cache(lambda: record_files.bytes_of(paths, record_format))
+        count_file = functools.partial(_count_file, record_format=record_format, find_bytes=find_bytes)
         with ThreadPoolExecutor(_READERS) as readers:
-            for number, counts in zip(
-                missing, readers.map(count_file, [paths[number] for number in missing])
-            ):
+            for number, counts in zip(missing, readers.map(count_file, [paths[n] for n in missing])):
                 found[number] = counts
     whole = [counts for counts in found if counts is not None]
     _write_kept(kept_path, paths, versions, whole)
@@ -159,6 +163,33 @@ def _manifest_counts(folder: str) -> tuple[dict, dict]:
 
 # ------------------------------------------------------------------------------------------------------------
 # Counting
+
+
+def _count_file(path: str, record_format: str, find_bytes: Callable[[], int | None]) -> RowCounts:
+    """Returns the counts of a file of a format; `find_bytes` finds the size of records without frames."""
+    has_one_row = record_formats.rows_per_record(record_format) == 1
+    if record_files.has_frames(record_format):
+        if has_one_row:
+            return RowCounts([(1, count_records(path))])
+        return _count_rows(path, tf.data.TFRecordDataset(path), record_format)
+    num_bytes = find_bytes()
+    if num_bytes is None:
+        raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
+    records = record_files.count_unframed(path, num_bytes)
+    if has_one_row:
+        return RowCounts([(1, records)])
+    return _count_rows(path, tf.data.FixedLengthRecordDataset(path, num_bytes), record_format)
+
+
+def _count_rows(path: str, records: tf.data.Dataset, record_format: str) -> RowCounts:
+    try:
+        batches = records.batch(_PARSED_RECORDS).map(
+            lambda batch: record_formats.count_rows(batch, record_format)
+        )
+        rows = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
+        return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path}: {error.message.splitlines()[0]}.") from None
 
 
 def count_records(path: str) -> int:

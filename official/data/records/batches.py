@@ -13,15 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
-from official.data.records import (
-    first_rows,
-    framing,
-    on_the_fly,
-    record_counts,
-    record_files,
-    record_formats,
-    row_counts,
-)
+from official.data.records import counts as counts_lib
+from official.data.records import files as record_files
+from official.data.records import on_the_fly, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
 from official.data.records.schema import Feature
@@ -62,7 +56,7 @@ def training_dataset(
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
     """
     record_format = _reader(files, schema)
-    own = own_streams(files, streams, order, batch_size, not framing.has_none(record_format))
+    own = own_streams(files, streams, order, batch_size, record_files.has_frames(record_format))
     all_streams = Streams(files, streams, _reading(files, schema, record_format), order.seed)
     parse = _row_parser(schema, record_format, packer)
 
@@ -103,7 +97,7 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
     chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
     count = -(-_SAMPLED_SEQUENCES // len(chosen))
     size = record_formats.records_of(count, record_format)
-    records = framing.opener(files, record_format)
+    records = record_files.opener(files, record_format)
     blocks = tf.data.Dataset.from_tensor_slices(chosen).flat_map(
         lambda path: records(path).take(size).batch(size)
     )
@@ -117,7 +111,7 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
 
 def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
     """Returns the rows of files, before any is packed here. Raises ConfigError for a file that is damaged."""
-    return sum(each.rows for each in record_counts.count(files, _reader(files, schema)))
+    return sum(each.rows for each in counts_lib.count(files, _reader(files, schema)))
 
 
 def _row_parser(
@@ -137,10 +131,10 @@ def _row_parser(
 def _reading(files: list[str], schema: dict[str, Feature], record_format: str) -> Reading:
     """Returns how the records of some files, of one format, become rows."""
     return Reading(
-        framing.opener(files, record_format),
+        record_files.opener(files, record_format),
         functools.partial(record_formats.unpack, schema=schema, record_format=record_format),
         record_formats.rows_per_record(record_format),
-        lambda paths, kept_path: record_counts.count(paths, record_format, kept_path),
+        lambda paths, kept_path: counts_lib.count(paths, record_format, kept_path),
     )
 
 
@@ -178,18 +172,65 @@ def evaluation_dataset(
       ConfigError: where a file is cut off.
     """
     record_format = _reader(files, schema)
-    if not framing.has_none(record_format):
-        row_counts.check_ends(files)
+    if record_files.has_frames(record_format):
+        counts_lib.check_ends(files)
     parse = _row_parser(schema, record_format, packer)
 
-    records = framing.opener(files, record_format)(files).batch(
+    records = record_files.opener(files, record_format)(files).batch(
         record_formats.records_of(batch_size, record_format)
     )
     blocks = records.map(lambda batch: record_formats.unpack(batch, schema, record_format))
     if schema_lib.is_packed(schema):
-        features = first_rows.take_sequences(blocks.map(parse), num_sequences).rebatch(batch_size)
+        features = pipeline.rebatched(_take_sequences(blocks.map(parse), num_sequences), batch_size)
     else:
-        rows = first_rows.take(blocks, num_sequences)
+        rows = _take(blocks, num_sequences)
         rows = on_the_fly.packed_once(rows, packer, record_format, seed=0) if packer else rows
-        features = rows.rebatch(batch_size).map(parse, num_parallel_calls=pipeline.CALLS)
-    return pipeline.fixed(first_rows.filled_up(features, batch_size).prefetch(pipeline.CALLS))
+        features = pipeline.rebatched(rows, batch_size).map(parse, num_parallel_calls=pipeline.CALLS)
+    return pipeline.fixed(_filled_up(features, batch_size).prefetch(pipeline.CALLS))
+
+
+def _filled_up(batches: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    """Returns batches of which the last one is filled up with rows of zeros."""
+
+    def fill(features):
+        missing = batch_size - tf.shape(features["input_ids"])[0]
+        return {
+            name: tf.ensure_shape(
+                tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)]),
+                [batch_size, *value.shape[1:]],
+            )
+            for name, value in features.items()
+        }
+
+    return batches.map(fill)
+
+
+def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
+    """Returns blocks of packed rows up to their first `sequences` sequences; those behind them in the last
+    row have weight 0."""
+
+    def cut(left, block):
+        weights_BP = block["example_weights"]
+        counted_BP = tf.cumsum(tf.cast(tf.reshape(weights_BP, [-1]), tf.int64))
+        kept_BP = weights_BP * tf.cast(tf.reshape(counted_BP, tf.shape(weights_BP)) <= left, tf.float32)
+        kept_or_empty = tf.pad(kept_BP, [[0, 0], [1, 0]])  # an empty slot belongs to number 0
+        kept_BK = tf.gather(kept_or_empty, block["masked_lm_sequences"], batch_dims=1)
+        weights_BK = block["masked_lm_weights"] * kept_BK
+        block = {**block, "example_weights": kept_BP, "masked_lm_weights": weights_BK}
+        is_wanted_B = tf.reduce_any(kept_BP > 0, axis=1)
+        rows = {name: tf.boolean_mask(value, is_wanted_B) for name, value in block.items()}
+        return left - tf.cast(tf.reduce_sum(kept_BP), tf.int64), rows
+
+    return blocks.scan(tf.constant(sequences, tf.int64), cut).take_while(
+        lambda block: tf.shape(block["input_ids"])[0] > 0
+    )
+
+
+def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    """Returns the blocks up to their first `rows` rows."""
+
+    def cut(left, block):
+        block = block[:left]
+        return left - tf.shape(block, tf.int64)[0], block
+
+    return blocks.scan(tf.constant(rows, tf.int64), cut).take_while(lambda block: tf.shape(block)[0] > 0)
