@@ -307,24 +307,31 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["verification"]["passed"] and report["target"]["path"] == f"{tmp_path}/b/model.ckpt-7"
     assert (
-        main(monkeypatch, checkpoints, "graphcore2google", tmp_path / "b", f"--output_dir={tmp_path}/c") == 0
+        main(
+            monkeypatch,
+            checkpoints.run_convert,
+            "graphcore2google",
+            tmp_path / "b",
+            f"--output_dir={tmp_path}/c",
+        )
+        == 0
     )
     assert "Saved to :" in capsys.readouterr().out
     assert_same(arrays_of(tmp_path / "c"), arrays_of(start))
-    main(monkeypatch, checkpoints, tmp_path / "c", "--json", "--digest")
+    main(monkeypatch, checkpoints.run_inspect, tmp_path / "c", "--json", "--digest")
     shown = json.loads(capsys.readouterr().out)
     assert (
         shown["format"] == "google"
         and len(shown["table"]) == shown["tensors"]
         and len(shown["table"][0]["sha256"]) == 64
     )
-    main(monkeypatch, checkpoints, tmp_path / "b")
+    main(monkeypatch, checkpoints.run_inspect, tmp_path / "b")
     assert "bert/pooler/dense/bias" in capsys.readouterr().out
 
 
-def main(monkeypatch, tool, *arguments):
-    monkeypatch.setattr(sys, "argv", [tool.__name__, *map(str, arguments)])
-    return tool.main()
+def main(monkeypatch, run, *arguments):
+    monkeypatch.setattr(sys, "argv", ["bert", *map(str, arguments)])
+    return run()
 
 
 def test_wrong_command_lines(monkeypatch):
@@ -335,7 +342,7 @@ def test_wrong_command_lines(monkeypatch):
         ("--verify", "no checkpoint"),
     ):
         with pytest.raises(ConfigError, match=message):
-            main(monkeypatch, checkpoints, "google2graphcore", "nowhere/x", flag)
+            main(monkeypatch, checkpoints.run_convert, "google2graphcore", "nowhere/x", flag)
 
 
 def test_a_wrong_command_line_is_one_line_and_exit_2():

@@ -166,7 +166,6 @@ def test_nothing_outside_of_the_folder_knows_a_format_by_name():
     names = {name for one in registry.FORMATS.values() for name in one.names}
     folders = ("checkpoint", "inference", "tasks")
     paths = [path for folder in folders for path in (ROOT / "official" / folder).rglob("*.py")]
-    paths += [ROOT / "official/cli" / name for name in ("convert.py", "inspect.py")]
     for path in paths:
         if path.parent != ROOT / "official/checkpoint/formats":
             text = path.read_text(encoding="utf-8")
