@@ -533,11 +533,11 @@ def test_command(tmp_path):
     ],
 )
 def test_bad_flags(monkeypatch, arguments, message):
-    from official.cli import compare as compare_runs
+    from official.cli import runs as compare_runs
 
     monkeypatch.setattr("sys.argv", ["compare_runs.py", *arguments])
     with pytest.raises(ConfigError, match=message):
-        compare_runs.main()
+        compare_runs.run_compare()
 
 
 if __name__ == "__main__":
