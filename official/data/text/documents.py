@@ -65,7 +65,7 @@ def wrote_text(head: str, is_whole: bool) -> bool:
 # JSON values
 
 
-_MOST_NAMED = 20  # fields in a message
+_MAX_NAMED = 20  # fields in a message
 
 
 def parse_page(line: str, field: str, is_bare: bool = False) -> tuple[str, str] | None:
@@ -118,7 +118,7 @@ def check_field(values: Iterable[object], path: str, field: str) -> bool:
         if isinstance(value, dict):
             seen = (seen or {}) | dict.fromkeys(_texts_in(value))
     if seen is not None:
-        named = ", ".join(list(seen)[:_MOST_NAMED]) or "none"
+        named = ", ".join(list(seen)[:_MAX_NAMED]) or "none"
         raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
     return False
 
@@ -138,7 +138,7 @@ def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
 
 
 _CHUNK_BYTES = 1 << 20
-_MOST_ELEMENT_CHARACTERS = 1 << 24  # the longest article has about 3 MB
+_MAX_ELEMENT_CHARACTERS = 1 << 24  # the longest article has about 3 MB
 _SPACE = re.compile(r"[ \t\r\n]*")
 _UNDECODABLE_BYTES = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
@@ -207,8 +207,8 @@ class _Text:
                     number,
                     "nested too deep" if isinstance(error, RecursionError) else "a number is too long",
                 ) from None
-            if len(self._text) - self.place > _MOST_ELEMENT_CHARACTERS:
-                raise _broken(self._path, number, f"it has more than {_MOST_ELEMENT_CHARACTERS:,} characters")
+            if len(self._text) - self.place > _MAX_ELEMENT_CHARACTERS:
+                raise _broken(self._path, number, f"it has more than {_MAX_ELEMENT_CHARACTERS:,} characters")
 
     def _grow(self) -> bool:
         """Takes in more text, as much again as is left; tells whether there was any."""
@@ -243,7 +243,7 @@ def _broken(path: str, number: int, what: str) -> ConfigError:
 
 
 _PAGE, _PAGE_END = "<page>", "</page>"
-_MOST_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
+_MAX_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
 _WIKITEXT_MODEL = ("wikitext", "")  # the second: dumps of before 2012 do not say
 
 
@@ -286,7 +286,7 @@ def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[st
         if line.rstrip().endswith(_PAGE_END):
             yield "\n".join(page)
             page = None
-        elif characters > _MOST_PAGE_CHARACTERS:
+        elif characters > _MAX_PAGE_CHARACTERS:
             counts.unreadable_pages += 1
             page = None
     counts.unreadable_pages += page is not None
@@ -370,10 +370,10 @@ _JSON_START = re.compile(r'\{\s*("|$)')
 _XML_START, _DUMP_START, _PAGE_START = "<?xml", "<mediawiki", "<page>"
 _INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
-_MOST_HEADING_CHARACTERS = 1000
+_MAX_HEADING_CHARACTERS = 1000
 _MAX_OPENING_CHARACTERS = 1 << 22  # of a document whose escapes are looked for at once
-_MOST_CHECKED = 100  # elements of an array, for the field that is missing
-_MOST_CHECKED_LINES = 4  # of long lines of JSON
+_MAX_CHECKED = 100  # elements of an array, for the field that is missing
+_MAX_CHECKED_LINES = 4  # of long lines of JSON
 _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -492,19 +492,6 @@ def _plain_items(lines: Lines, counts: ReadCounts) -> Items:
             begins = False
 
 
-def plain_documents(text: str) -> Iterator[list[str]]:
-    """Yields the documents of a whole plain text, each a list of paragraphs."""
-    document: list[str] = []
-    for line in map(strip, text.split("\n")):
-        if line:
-            document.append(line)
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
-
-
 def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
     title = None  # '' once the line that repeats it cannot follow any more, None between blocks
     for opens, text in lines:
@@ -530,7 +517,7 @@ def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | N
         if not opens or not line:  # the rest of a line that is too long, or a blank one
             continue
         page = parse_page(line, field, is_bare)
-        if unchecked and page is None and len(first) < _MOST_CHECKED_LINES:
+        if unchecked and page is None and len(first) < _MAX_CHECKED_LINES:
             first.append(line)
         elif page is not None:
             unchecked = None
@@ -546,7 +533,7 @@ def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> I
     for value in read_elements(file.text, path, counts):
         page = ("", value) if isinstance(value, str) else page_of(value, field)
         found = found or page is not None
-        if not found and len(first) < _MOST_CHECKED:
+        if not found and len(first) < _MAX_CHECKED:
             first.append(value)
         yield from _items_of(page, counts)
     if not found:
@@ -604,7 +591,7 @@ def _wikitext_items(lines: Lines, counts: ReadCounts) -> Items:
 
 def _heading_level(line: str) -> int:
     """Returns 1 for `= Title =`, 2 for `= = Section = =` and so on, 0 for what is no heading."""
-    if not line.startswith("= ") or len(line) > _MOST_HEADING_CHARACTERS:
+    if not line.startswith("= ") or len(line) > _MAX_HEADING_CHARACTERS:
         return 0
     found = _HEADING.fullmatch(line)
     return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
@@ -648,9 +635,9 @@ _DUMP_INDEX = Format(_every_line, _no_items, strip)
 # all splits are therefore those of the file, however it is split.
 
 
-_MOST_LINE_BYTES = 1 << 20
-_MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
-_MOST_CHARACTERS = 1 << 22  # of a document
+_MAX_LINE_BYTES = 1 << 20
+_MAX_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
+_MAX_CHARACTERS = 1 << 22  # of a document
 _UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -699,8 +686,7 @@ def read_in_blocks(
     def units():
         for split in splits:
             owners.begin(split.path)
-            small = _small_unit(split, sentence_splitting, counts, text_field)
-            for unit in [small] if small else _read_units(split, sentence_splitting, counts, text_field):
+            for unit in _read_units(split, sentence_splitting, counts, text_field):
                 owners.put_in(len(unit.documents))
                 yield unit
 
@@ -712,23 +698,6 @@ def read_in_blocks(
         counts.sentences += int(block.counts.sum())
         yield block
     text_files.check_unchanged(splits)
-
-
-def _small_unit(
-    split: Split, sentence_splitting: str, counts: ReadCounts, text_field: str
-) -> sentences.Unit | None:
-    """Reads a whole small file of plain text as `_read_units` does, at half the cost; None for others. There
-    may be very many of them."""
-    content = text_files.plain_content(split) if sentence_splitting == "auto" else None
-    text = None if content is None else _plain_text_of(content)
-    if content is None or text is None or len(content) >= _most_small_bytes():
-        return None
-    if find_format(_head_lines(content), split.path, content, text_field) is not PLAIN:
-        return None
-    counts.files, counts.bytes = counts.files + 1, counts.bytes + len(content)
-    counts.text_bytes += len(content)
-    counts.of(split.path).bytes += len(content)
-    return sentences.Unit(list(plain_documents(text)), "auto")
 
 
 def _read_units(
@@ -765,7 +734,7 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
     """Yields the lines from the first that opens a document in the split up to the first that does after
     it."""
     inside, part, before = split.start == 0, file.part, True
-    most_bytes = _MOST_JSON_BYTES if layout.needs_whole_lines else _MOST_LINE_BYTES
+    most_bytes = _MAX_JSON_BYTES if layout.needs_whole_lines else _MAX_LINE_BYTES
     for place, block in text_files.read_blocks(file.text, part, most_bytes):
         if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
             text = _plain_text_of(block)
@@ -831,15 +800,10 @@ def _head_lines(head: bytes) -> Iterator[str]:
     return filter(None, map(strip, whole))
 
 
-def _most_small_bytes() -> int:
-    """Returns from how many bytes on a file may have more than a head, or lines or documents that are cut."""
-    return min(text_files.HEAD_BYTES, _MOST_LINE_BYTES, _MOST_CHARACTERS)
-
-
 def _is_seen_later(file: TextFile, layout: Format, sentence_splitting: str) -> bool:
     """Tells whether all of the text is what decides on how it is split: then one call of the splitter does
     both, for many small files at once."""
-    is_small = len(file.head) < _most_small_bytes() and file.part.start == 0
+    is_small = len(file.head) < text_files.HEAD_BYTES and file.part.start == 0
     return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
 
 
@@ -863,7 +827,7 @@ def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:
                 yield document
             document, characters, begun, cut = [], 0, True, False
             continue
-        if document and characters + len(item) > _MOST_CHARACTERS:
+        if document and characters + len(item) > _MAX_CHARACTERS:
             yield document
             counts.cut_documents += not cut
             document, characters, cut = [], 0, True
