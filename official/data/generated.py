@@ -14,11 +14,11 @@ from absl import logging
 
 from official.config import replaced
 from official.config.table import Config
-from official.data.frequencies import draw_ids
 from official.data.glue.tasks import MAX_SCORE, GlueTask, find_task
 from official.data.pretraining import examples
 from official.data.pretraining.examples import ExampleRules, Examples
 from official.data.records.encoding import plain
+from official.data.synthetic import draw_ids
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
 from official.io.errors import ConfigError
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from official.cli.benchmark import data_scale, data_scale_model
-from official.data import regrouping
+from official.data import compaction
 from official.data.pretraining import creation, examples, rounds
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
@@ -85,14 +85,14 @@ def test_what_lacks_most_breaks_first(limits, broken):
 def test_the_shape_is_that_of_a_real_job(tmp_path, monkeypatch):
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 5000)
     monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)
-    monkeypatch.setattr("official.data.pretraining.layout.POOL_TOKENS", 500)
-    monkeypatch.setattr(regrouping, "BITS", 2)
+    monkeypatch.setattr("official.data.pretraining.plan.POOL_TOKENS", 500)
+    monkeypatch.setattr(compaction, "BITS", 2)
     (tmp_path / "text").write_text("\n\n".join(" ".join(WORDS) for _ in range(2000)) + "\n")
     (tmp_path / "vocab.txt").write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *WORDS]) + "\n")
     opened = []
-    listed = regrouping.Grouping.paths_below
+    listed = compaction.Grouping.paths_below
     monkeypatch.setattr(
-        regrouping.Grouping, "paths_below", lambda *given: opened.append(listed(*given)) or opened[-1]
+        compaction.Grouping, "paths_below", lambda *given: opened.append(listed(*given)) or opened[-1]
     )
     job = creation.Job(
         str(tmp_path / "text"),

@@ -16,10 +16,11 @@ import shutil
 import tracemalloc
 from collections.abc import Callable, Sequence
 
-from official.data import regrouping
-from official.data.pretraining import creation, examples, layout, rounds
-from official.data.pretraining.job import Job
-from official.data.regrouping import Grouping
+from official.data import compaction
+from official.data.compaction import Grouping
+from official.data.pretraining import creation, examples, rounds
+from official.data.pretraining import plan as plan_lib
+from official.data.pretraining.plan import Job
 from official.data.text import read_counts, text_files
 from official.io.errors import counted
 
@@ -69,7 +70,7 @@ class Shape:
     tokens: int
     tasks: int  # of the first round
     blocks: int  # files of documents that these write
-    plan: layout.Layout
+    plan: plan_lib.Layout
     levels: tuple[tuple[Grouping, Grouping], ...]  # (level, the one above) of each regrouping
 
     @property
@@ -108,8 +109,8 @@ def shape_of(text_bytes: int, tokens: int, documents: int | None = None) -> Shap
     blocks = tasks * math.ceil(tokens / tasks / rounds.BLOCK_TOKENS)
     job = Job("", "", "", examples.ExampleRules(dupe_factor=1), record_format="compact")
     text = collections.Counter(kept_documents=documents or tokens, tokens=tokens)
-    plan = layout.plan_layout(job, text, [1.0])
-    levels = regrouping.levels(Grouping("", 0, blocks, ""), _ID_BYTES * tokens, plan.num_pools)
+    plan = plan_lib.plan_layout(job, text, [1.0])
+    levels = compaction.levels(Grouping("", 0, blocks, ""), _ID_BYTES * tokens, plan.num_pools)
     return Shape(text_bytes, tokens, tasks, blocks, plan, tuple(levels))
 
 

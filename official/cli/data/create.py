@@ -16,7 +16,7 @@ from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
-    from official.data.pretraining.job import Job
+    from official.data.pretraining.plan import Job
 
 # Graphcore's names of the flags, and its values where a command of its does not say them.
 _THEIR_NAMES = {
@@ -139,12 +139,12 @@ def _publish(files: list[str], folder: str, made: list[str]) -> None:
 
 
 def _job(flags: dict[str, Any]) -> "Job":
-    from official.data.pretraining import examples, job  # after the flags are checked: these load NumPy
+    from official.data.pretraining import examples, plan  # after the flags are checked: these load NumPy
 
     rules = examples.ExampleRules(
         **{name: flags.pop(name) for name in examples.ExampleRules.__dataclass_fields__}
     )
-    return job.Job(rules=rules, **flags)
+    return plan.Job(rules=rules, **flags)
 
 
 def main() -> None:

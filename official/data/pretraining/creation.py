@@ -6,7 +6,7 @@ Rounds of independent tasks, each in as many processes as asked for:
   2. Of very much text these files are regrouped, so that a pool finds its documents in few of them
      (`official.data.pretraining.rounds`).
   3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
-     it (`official.data.pretraining.layout`).
+     it (`official.data.pretraining.plan`).
 Memory holds a file of documents or a few pools per process, and never the text. What a task writes depends on
 the input, the flags and the task's number, not on the processes; a task that is done is not done again when
 the job is started once more.
@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from official.data.pretraining import disk_needs, document_lengths, example_sample, rounds, text_facts
-from official.data.pretraining.job import Job
-from official.data.pretraining.layout import Layout, plan_layout
-from official.data.pretraining.sources import Source, copies_of, find_sources
+from official.data.compaction import Grouping
+from official.data.pretraining import card, disk_needs, examples, rounds
+from official.data.pretraining.plan import Job, Layout, Source, copies_of, find_sources, plan_layout
 from official.data.records import shard_folder
 from official.data.records.encoding import encoders
-from official.data.regrouping import Grouping
 from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, jobs, record_paths
@@ -143,13 +141,13 @@ def _make(
     grouping, dropped = rounds.regroup(job, grouping, text, layout.num_pools, sha256, run)
     shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
     shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
-    with text_facts.found_beside(sums.sample, words, is_alone):
+    with card.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
     done = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
     shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
-    shown = example_sample.gathered(folder, layout, job.record_format, words)
+    shown = card.kept_examples(folder, layout, job.record_format, words)
     samples.publish(sums.sample, job.output_dir, shown)
     return {
         **_manifest(job, layout, words, text, done),
@@ -209,7 +207,7 @@ def _manifest(
         "documents": text["kept_documents"],
         "sentences": text["kept_sentences"],
         "tokens": text["tokens"],
-        "document_lengths": document_lengths.listed(text),
+        "document_lengths": examples.listed_lengths(text),
         "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
         "other_side_documents": text["other_side_documents"],

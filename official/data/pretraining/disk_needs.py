@@ -9,10 +9,11 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from absl import logging
 
-from official.data import regrouping
+from official.data import compaction
 from official.data.pretraining import examples as examples_lib
-from official.data.pretraining import layout, rounds
-from official.data.pretraining.job import Job, vocabulary_of
+from official.data.pretraining import plan as plan_lib
+from official.data.pretraining import rounds
+from official.data.pretraining.plan import Job, vocabulary_of
 from official.data.records.encoding import encoders
 from official.data.text import documents, parquet_files, sentences, text_files
 from official.data.word_pieces.vocabulary import Vocabulary
@@ -109,8 +110,8 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     scale = text / read * _share_of_side(job)
     whole = rounds.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
     work = rounds.size(whole) * scale
-    pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
-    is_regrouped = regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools))
+    pools = -(-len(sample.tokens) * scale // plan_lib.POOL_TOKENS)
+    is_regrouped = compaction.is_needed(compaction.Grouping("", 0, tasks, ""), int(work), int(pools))
     return DiskNeeds(text, work, _record_bytes(job, sample, words.sha256) * scale, is_regrouped)
 
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.data import regrouping
-from official.data.pretraining import document_lengths, example_sample, examples, layout
+from official.data import compaction
+from official.data.compaction import KEY_BITS, Grouping, damaged
+from official.data.pretraining import card
 from official.data.pretraining import examples as examples_lib
+from official.data.pretraining import plan as plan_lib
 from official.data.pretraining.examples import Examples, TokenizedDocuments
-from official.data.pretraining.job import Job, vocabulary_of
-from official.data.pretraining.layout import Layout, Stretch
+from official.data.pretraining.plan import Job, Layout, Stretch, vocabulary_of
 from official.data.records.encoding import example_file
-from official.data.regrouping import KEY_BITS, Grouping, damaged
 from official.data.rows import ragged
 from official.data.text import documents, read_counts, samples, sentences, text_files
 from official.data.word_pieces import wordpiece
@@ -79,7 +79,7 @@ class Sample:
             "kept_sentences": self.documents.num_sentences,
             "tokens": len(self.documents.tokens),
             "unknown_tokens": int(np.count_nonzero(self.documents.tokens == unknown)),
-            **document_lengths.counted(self.documents),
+            **examples_lib.length_counts(self.documents),
         }
 
     def without_duplicates(self) -> tuple[Sample, Sample]:
@@ -110,7 +110,7 @@ def concatenate(samples: Iterable[Sample]) -> Sample:
     """Joins documents, in the order given; at least one sample."""
     samples = list(samples)
     return Sample(
-        examples.concatenate(sample.documents for sample in samples),
+        examples_lib.concatenate(sample.documents for sample in samples),
         np.concatenate([sample.keys for sample in samples]),
         np.concatenate([sample.sources for sample in samples]),
     )
@@ -242,7 +242,7 @@ def regroup(
         share = text["bytes"] / above.ranges / above.files
         return merge, job, above, files_below, place, share, sha256
 
-    return regrouping.regroup(
+    return compaction.compact(
         grouping,
         text["block_bytes"],
         num_pools,
@@ -407,7 +407,7 @@ def tokenize_text(
     jobs.write_done(counts_path(grouping.folder, number), done)
 
 
-def _keys(job: Job, texts: examples.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
+def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
     """Returns a random key for each document, uint64 [D]: drawn from `rng`, or a digest of its content, so
     that equal documents meet."""
     if not job.drop_duplicates:
@@ -430,23 +430,23 @@ def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) ->
         yield lines
 
 
-def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples.TokenizedDocuments:
+def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples_lib.TokenizedDocuments:
     """Returns the tokens of documents; those without one are left out."""
     tokens, lengths = tokenizer.tokenize_lines(lines.text)
-    return examples.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
+    return examples_lib.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
 
 
-def _blocks(parts: Iterator[examples.TokenizedDocuments]) -> Iterator[examples.TokenizedDocuments]:
+def _blocks(parts: Iterator[examples_lib.TokenizedDocuments]) -> Iterator[examples_lib.TokenizedDocuments]:
     """Joins documents to blocks of at least BLOCK_TOKENS tokens, the last one with what is left."""
     block, tokens = [], 0
     for part in parts:
         block.append(part)
         tokens += len(part.tokens)
         if tokens >= BLOCK_TOKENS:
-            yield examples.concatenate(block)
+            yield examples_lib.concatenate(block)
             block, tokens = [], 0
     if tokens:
-        yield examples.concatenate(block)
+        yield examples_lib.concatenate(block)
 
 
 @functools.lru_cache(maxsize=1)
@@ -514,7 +514,7 @@ def _write_shard_records(
     with example_file.writing(path, job.record_format, job.pad_position_value) as write:
         for examples, part in _shard_examples(job, grouping, plan, number, sha256, contents):
             if not totals["instances"]:
-                example_sample.note(grouping.folder, number, plan.num_shards, examples)
+                card.keep_first_examples(grouping.folder, number, plan.num_shards, examples)
             write(examples)
             lengths += np.bincount(examples.lengths, minlength=len(lengths))
             totals.update(
@@ -581,8 +581,8 @@ def _choose(sample: Sample, plan: Layout, stretch: Stretch) -> tuple[np.ndarray,
     """Returns the documents that some passes of a shard cut, and their ranks, as `pairs.plan_pairs` takes
     them."""
     tokens_D = np.diff(sample.documents.token_starts())
-    part_D = layout.parts_of(tokens_D, plan.parts_per_pool)
-    piece_D = layout.pieces_of(tokens_D, part_D, plan.pieces_per_part)
+    part_D = plan_lib.parts_of(tokens_D, plan.parts_per_pool)
+    piece_D = plan_lib.pieces_of(tokens_D, part_D, plan.pieces_per_part)
     chosen = [
         np.flatnonzero((part_D == part) & plan.is_in_pass(number, sample.sources, sample.keys))
         for part, number in zip(stretch.parts, stretch.passes)

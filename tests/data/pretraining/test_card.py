@@ -7,7 +7,7 @@ import pytest
 
 from official.cli.data import card as card_command
 from official.cli.data import inspect as inspect_data
-from official.data.pretraining import card, creation, document_lengths, examples, inspection, text_facts
+from official.data.pretraining import card, creation, examples, inspection
 from official.data.pretraining.examples import TokenizedDocuments
 from official.data.text import preparation, samples
 from official.data.word_pieces import vocabulary
@@ -59,13 +59,13 @@ def test_the_sample_does_not_consist_of_documents_that_are_held_out():
 def test_lengths_of_documents_add_up():
     starts = np.cumsum([0, 1, 2, 3, 4, 8])
     documents = TokenizedDocuments(np.zeros(18, np.uint16), starts, np.arange(6))
-    assert document_lengths.listed(document_lengths.counted(documents)) == {"2": 1, "4": 2, "8": 1, "16": 1}
+    assert examples.listed_lengths(examples.length_counts(documents)) == {"2": 1, "4": 2, "8": 1, "16": 1}
 
 
 def test_unknown_words_are_counted():
     words = vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, "dog", "##s", "."), "")
-    assert text_facts.unknown_words(["Dogs. cat dog cats.", "CAT ."], words) == {"cat": 2, "cats": 1}
-    assert text_facts.unknown_words(["dogs. dog"], words) == {}
+    assert card.unknown_words(["Dogs. cat dog cats.", "CAT ."], words) == {"cat": 2, "cats": 1}
+    assert card.unknown_words(["dogs. dog"], words) == {}
 
 
 def test_scripts_are_those_of_the_letters():
@@ -106,7 +106,7 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_documents_are_looked_at_once_before_the_card_where_other_processes_work(job, workers, monkeypatch):
-    text_facts._found.cache_clear()
+    card._found.cache_clear()
     asked = []
     monkeypatch.setattr(samples, "identifier", lambda: asked.append(1))
     creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=workers))
@@ -124,7 +124,7 @@ def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch
 
     monkeypatch.setattr(samples, "identifier", lambda: "broken 1.0")
     monkeypatch.setattr(samples, "languages_of", fails)
-    text_facts._found.cache_clear()
+    card._found.cache_clear()
     manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
     assert manifest["instances"] > 0
     assert "texts" not in samples.read(job.output_dir)

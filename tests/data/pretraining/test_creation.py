@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official.cli.data import eval_set
-from official.data import regrouping
+from official.data import compaction
 from official.data.packing import creation as packing
-from official.data.pretraining import creation, examples, layout, rounds
+from official.data.pretraining import creation, examples, rounds
+from official.data.pretraining import plan as plan_lib
 from official.data.records import record_formats, schema
 from official.data.records.encoding import example_file
 from official.data.text import read_counts
@@ -238,7 +239,7 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
 
 
 def make_layout(num_pools, num_shards, passes=1):
-    return layout.Layout(num_pools, num_shards, (float(passes),))
+    return plan_lib.Layout(num_pools, num_shards, (float(passes),))
 
 
 @pytest.mark.parametrize("passes", [1, 3, 40])
@@ -264,23 +265,23 @@ def test_every_copy_of_every_part_of_a_pool_is_in_one_file(pools, shards, passes
     [
         (10, 2, None, (1, 8)),
         (10, 2, 3, (1, 3)),
-        (10 * layout.POOL_TOKENS, 10**6, None, (10, 10)),
-        (10**6 * layout.POOL_TOKENS, 10**10, None, (123 * 8192, 8192)),
-        (3 * layout.POOL_TOKENS, 10**6, 8, (4, 8)),
-        (3 * layout.POOL_TOKENS, 10**6, 2, (4, 2)),
-        (3 * layout.POOL_TOKENS, 64, 2, (2, 2)),
-        (50 * layout.POOL_TOKENS, 10**6, 7, (56, 7)),
+        (10 * plan_lib.POOL_TOKENS, 10**6, None, (10, 10)),
+        (10**6 * plan_lib.POOL_TOKENS, 10**10, None, (123 * 8192, 8192)),
+        (3 * plan_lib.POOL_TOKENS, 10**6, 8, (4, 8)),
+        (3 * plan_lib.POOL_TOKENS, 10**6, 2, (4, 2)),
+        (3 * plan_lib.POOL_TOKENS, 64, 2, (2, 2)),
+        (50 * plan_lib.POOL_TOKENS, 10**6, 7, (56, 7)),
     ],
 )
 def test_there_are_as_many_pools_as_memory_asks_for(tokens, documents, shards, expected):
     job = make_job("", "", "", num_shards=shards)
-    plan = layout.plan_layout(job, {"tokens": tokens, "kept_documents": documents}, [10.0])
+    plan = plan_lib.plan_layout(job, {"tokens": tokens, "kept_documents": documents}, [10.0])
     assert (plan.num_pools, plan.num_shards) == expected
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
 def test_parts_of_a_pool_hold_a_document_each_and_even_shares_of_the_tokens(tokens, parts):
-    found = layout.parts_of(np.array(tokens), parts)
+    found = plan_lib.parts_of(np.array(tokens), parts)
     assert (np.diff(found) >= 0).all() and found[0] >= 0 and found[-1] < parts
     if len(tokens) >= parts:
         assert set(found) == set(range(parts))
@@ -295,7 +296,7 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
     vocab_file, tmp_path, num_shards, monkeypatch
 ):
     text = make_text(tmp_path / "text.txt", 300)
-    monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
+    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 4000)
     monkeypatch.setattr(rounds, "BLOCK_TOKENS", 7000)
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 40_000)
     pools, cut, plan_pairs = {}, [], examples.plan_pairs
@@ -318,12 +319,12 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
 @pytest.mark.parametrize("bits, levels", [(8, 0), (8, 1), (2, 2), (1, 4)])
 def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypatch):
     text = make_text(tmp_path / "text.txt", 300)
-    monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
+    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 4000)
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 10_000)
     monkeypatch.setattr(rounds, "_CHUNK_BYTES", 500)
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "whole"))
-    monkeypatch.setattr(regrouping, "BITS", bits)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
+    monkeypatch.setattr(compaction, "BITS", bits)
+    monkeypatch.setattr(compaction, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
     done, merge = [], rounds.merge
     monkeypatch.setattr(rounds, "merge", lambda *task: done.append(task[1].level) or merge(*task))
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out"))

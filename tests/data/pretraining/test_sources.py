@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.data import regrouping
+from official.data import compaction
 from official.data.pipeline import TrainingOrder
-from official.data.pretraining import creation, disk_needs, examples, layout, rounds
+from official.data.pretraining import creation, disk_needs, examples, plan, rounds
 from official.data.records import record_batches, record_files, schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
@@ -71,8 +71,8 @@ def test_equal_documents_are_kept_once_wherever_they_meet(vocab_file, tmp_path, 
     numbers = [*range(100), *range(50)] * 2 + [7] * 500
     text = write_documents(tmp_path / "text", numbers)
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 3000)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**7 * levels)
-    monkeypatch.setattr(layout, "POOL_TOKENS", 300)
+    monkeypatch.setattr(compaction, "_FEWEST_READ_BYTES", 10**7 * levels)
+    monkeypatch.setattr(plan, "POOL_TOKENS", 300)
     job = make_job(text, vocab_file, tmp_path / "out", dupe_factor=3, drop_duplicates=True, num_shards=2)
     manifest = creation.create_pretraining_data(job)
     assert manifest["pools"] > 2
@@ -127,7 +127,7 @@ def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, 
     write_documents(tmp_path / "books", range(300))
     write_documents(tmp_path / "wiki", [*range(300, 400), *range(300, 400), *range(200)])
     monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 3000)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**7 * levels)
+    monkeypatch.setattr(compaction, "_FEWEST_READ_BYTES", 10**7 * levels)
     files = f"books={tmp_path}/books,wiki={tmp_path}/wiki"
     changes = {"mixture": "books=0.5,wiki=0.5", "drop_duplicates": True, "dupe_factor": 6, "num_shards": 4}
     manifest = creation.create_pretraining_data(make_job(files, vocab_file, tmp_path / "out", **changes))
