@@ -83,7 +83,7 @@ def test_what_lacks_most_breaks_first(limits, broken):
 
 
 def test_the_shape_is_that_of_a_real_job(tmp_path, monkeypatch):
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 5000)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
     monkeypatch.setattr(creation.disk_needs, "check", lambda *_: None)
     monkeypatch.setattr("official.data.pretraining.plan.POOL_TOKENS", 500)
     monkeypatch.setattr(compaction, "BITS", 2)

@@ -62,7 +62,7 @@ def main() -> None:
             f"undecodable_bytes: {manifest['undecodable_bytes']:,}"
             f" ({read_counts.describe_undecodable(manifest['inputs'])})"
         )
-    for side in preparation.SIDES:
+    for side in preparation.SPLITS:
         print(
             f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
             f" {manifest.get(f'{side}_sentences', 0):,} sentences."

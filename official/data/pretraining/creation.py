@@ -31,7 +31,7 @@ from official.io.engines import Engine, Round
 
 _VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
-_FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
+_MIN_TASK_BYTES, _MAX_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 
 
 def create_pretraining_data(job: Job) -> dict:
@@ -82,7 +82,7 @@ def create_pretraining_data(job: Job) -> dict:
 
 def task_bytes_of(num_bytes: int) -> int:
     """Returns the most bytes that a task of the first round reads, of a text of so many bytes."""
-    return min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
+    return min(max(num_bytes // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
 
 
 def is_finished(job: Job) -> bool:
@@ -98,7 +98,7 @@ def is_finished(job: Job) -> bool:
 def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]], words: Vocabulary) -> dict:
     """Returns the values that the records depend on."""
     text = text_files.identify(paths, versions)
-    weights = {"mixture_of": "what is left"} if rounds.is_needed(job) else {}
+    weights = {"mixture_of": "what is left"} if rounds.needs_dedup_estimate(job) else {}
     return {"version": _VERSION, **job.flags(), **weights, "vocabulary_sha256": words.sha256, "text": text}
 
 
@@ -130,7 +130,7 @@ def _make(
     text = sums.totals
     tokens_read = [own["tokens"] for own in by_source]
     tokens: Sequence[float] = tokens_read
-    if rounds.is_needed(job):
+    if rounds.needs_dedup_estimate(job):
         listed = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
         tokens = rounds.tokens_left(
             tokens_read, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
@@ -138,7 +138,7 @@ def _make(
     copies = copies_of(sources, tokens, job.rules.dupe_factor)
     layout = plan_layout(job, text, copies)
     grouping = dataclasses.replace(grouping, files=text["blocks"])
-    grouping, dropped = rounds.regroup(job, grouping, text, layout.num_pools, sha256, run)
+    grouping, dropped = rounds.compact(job, grouping, text, layout.num_pools, sha256, run)
     shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
     shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
     with card.found_beside(sums.sample, words, is_alone):

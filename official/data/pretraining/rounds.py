@@ -49,7 +49,7 @@ _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
 _PLACE = np.dtype("<u8")
 _ALIGNED_BYTES = 8
 _CHUNK_BYTES = 1 << 14  # on average: what is read in vain at either end of a range
-_MOST_CHUNK_BITS = 12
+_MAX_CHUNK_BITS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int =
     Raises:
       OSError: and there is no file of that name, or the one that was there.
     """
-    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, _MOST_CHUNK_BITS, range_bits)
+    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, _MAX_CHUNK_BITS, range_bits)
     step = 1 << (range_bits - bits)
     bounds = [_find(sample.keys, first_key + number * step) for number in range((1 << bits) + 1)]
     chunks = [_chunk(sample, *bound) for bound in zip(bounds, bounds[1:])]
@@ -223,10 +223,10 @@ def _parse(data: bytes, place: int, token_type: np.dtype) -> Sample:
 # Compaction
 
 
-def regroup(
+def compact(
     job: Job, grouping: Grouping, text: collections.Counter, num_pools: int, sha256: str, run: Callable
 ) -> tuple[Grouping, collections.Counter]:
-    """Regroups documents as often as it takes, in tasks that `run` runs.
+    """Compacts documents as often as it takes, in tasks that `run` runs.
 
     Args:
       grouping: of level 0.
@@ -291,11 +291,11 @@ def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
 
 
 _LISTED = 1 << 21  # documents of all tasks, about
-_FEWEST_LISTED = 1 << 5  # of a task
+_MIN_LISTED = 1 << 5  # of a task
 
 
-def is_needed(job: Job) -> bool:
-    """Tells whether a job needs to know the remaining parts."""
+def needs_dedup_estimate(job: Job) -> bool:
+    """Tells whether a job needs to know the parts that are left."""
     return job.mixture is not None and job.drop_duplicates
 
 
@@ -303,7 +303,7 @@ class KeyList:
     """The documents of a task."""
 
     def __init__(self, num_tasks: int):
-        self._most = max(_LISTED // num_tasks, _FEWEST_LISTED)
+        self._most = max(_LISTED // num_tasks, _MIN_LISTED)
         self._keys: list[np.ndarray] = []
         self._tokens: list[np.ndarray] = []
 
@@ -385,7 +385,7 @@ def tokenize_text(
     unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
     read = _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts)
     if job.side and job.eval_share:
-        read = samples.of_side(read, job.side, job.eval_share, kept)
+        read = samples.of_split(read, job.side, job.eval_share, kept)
     shown = samples.DocumentSample(number, num_tasks)
     keys = KeyList(num_tasks)
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
@@ -399,7 +399,7 @@ def tokenize_text(
             kept["duplicate_documents"] += len(others.keys)
         write_block(grouping.path_of_task(number, kept["blocks"]), sample)
         kept.update(sample.counts(unknown), blocks=1, block_bytes=size(sample))
-        if is_needed(job):
+        if needs_dedup_estimate(job):
             keys.add(sample)
     in_part = text_files.read_in_part(splits)
     done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
@@ -461,7 +461,7 @@ def tokenizer_of(vocab_file: str, sha256: str, do_lower_case: bool | None) -> To
 
 
 PLAN, MASKS = 0, 1  # kinds of random streams; see `text_round.KEYS`
-_MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
+_MAX_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
 _POOLS_KEPT = 10  # by a process: shards that follow each other read the same ones, a pass apart
 
 
@@ -561,7 +561,7 @@ def _shard_examples(
         np.add.at(contents.source_tokens, sample.sources[chosen], tokens)
         rows = examples_lib.plan_pairs(sample.documents, chosen, ranks, job.rules, rngs[0])
         part = len(stretch.passes) / portions / max(len(rows), 1)
-        bounds = np.linspace(0, len(rows), -(-len(rows) // _MOST_EXAMPLES) + 1).astype(int)
+        bounds = np.linspace(0, len(rows), -(-len(rows) // _MAX_EXAMPLES) + 1).astype(int)
         for first, end in zip(bounds, bounds[1:]):
             examples = examples_lib.build_examples(
                 rows[first:end], sample.documents, words, job.rules, rngs[1]

@@ -39,10 +39,12 @@ _SKIPPED_FOLDERS = {
     "node_modules",
 }
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_FEWEST_SENTENCES = 3  # of a document
-_SHORTEST, _LONGEST = 5, 80  # words of a sentence
-_FEWEST_WORDS = 0.75  # share of a sentence's parts that are plain words
-_SHARED_RUN = 8  # words that an evaluation sentence may not have in common, in a row, with the training text
+_MIN_SENTENCES = 3  # of a document
+_MIN_SENTENCE_WORDS, _MAX_SENTENCE_WORDS = 5, 80  # words of a sentence
+_MIN_WORD_SHARE = 0.75  # share of a sentence's parts that are plain words
+_SHARED_WORDS = (
+    8  # words that an evaluation sentence may not have in common, in a row, with the training text
+)
 
 
 @dataclasses.dataclass
@@ -227,12 +229,12 @@ def is_prose(sentence: str) -> bool:
     """Says whether a sentence starts and ends like one and consists of words for the most part."""
     parts = sentence.split()
     if (
-        not _SHORTEST <= len(parts) <= _LONGEST
+        not _MIN_SENTENCE_WORDS <= len(parts) <= _MAX_SENTENCE_WORDS
         or not _SENTENCE.match(sentence)
         or _NOT_PROSE.search(sentence)
     ):
         return False
-    return sum(1 for part in parts if _WORD.match(part)) >= _FEWEST_WORDS * len(parts)
+    return sum(1 for part in parts if _WORD.match(part)) >= _MIN_WORD_SHARE * len(parts)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -260,7 +262,7 @@ def _without_repetitions(documents: list[list[str]], counts: CorpusCounts) -> It
                 kept.append(sentence)
                 seen_sentences.add(words)
         counts.repeated_sentences += len(document) - len(kept)
-        if len(kept) >= _FEWEST_SENTENCES:
+        if len(kept) >= _MIN_SENTENCES:
             yield kept
         else:
             counts.short_documents += 1
@@ -273,16 +275,16 @@ def _is_held_out(document: list[str], share: float) -> bool:
 
 def _runs(sentence: str) -> set[int]:
     words = _words(sentence)
-    return {hash(words[start : start + _SHARED_RUN]) for start in range(len(words) - _SHARED_RUN + 1)}
+    return {hash(words[start : start + _SHARED_WORDS]) for start in range(len(words) - _SHARED_WORDS + 1)}
 
 
 def _without_shared_runs(
     evaluation: list[list[str]], train: list[list[str]], counts: CorpusCounts
 ) -> list[list[str]]:
-    """Drops evaluation sentences that have _SHARED_RUN words in a row in common with a training sentence."""
+    """Drops evaluation sentences that have _SHARED_WORDS in a row in common with a training sentence."""
     seen = set().union(*(_runs(sentence) for document in train for sentence in document))
     kept = [
         [sentence for sentence in document if seen.isdisjoint(_runs(sentence))] for document in evaluation
     ]
     counts.shared_with_training = sum(map(len, evaluation)) - sum(map(len, kept))
-    return [document for document in kept if len(document) >= _FEWEST_SENTENCES]
+    return [document for document in kept if len(document) >= _MIN_SENTENCES]

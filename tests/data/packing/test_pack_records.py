@@ -96,7 +96,7 @@ def test_regrouping_changes_no_byte_and_opens_few_files(
     monkeypatch.setattr(inspection.record_files, "_CHECKED_ROWS", 32)
     monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
     monkeypatch.setattr(compaction, "BITS", bits)
-    monkeypatch.setattr(compaction, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
     merges, opened = [], collections.Counter()
     merge, reading = rounds.merge, files.reading_parts
 
@@ -161,7 +161,7 @@ def test_an_interrupted_job_is_gone_on_with(tmp_path, plain, monkeypatch, name):
     creation.pack_records(creation.Job(plain, whole))
     monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
     monkeypatch.setattr(compaction, "BITS", 2)
-    monkeypatch.setattr(compaction, "_FEWEST_READ_BYTES", 10**6)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6)
     task, calls = getattr(rounds, name), []
 
     def interrupted(*arguments):
