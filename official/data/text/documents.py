@@ -709,13 +709,13 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
 def _usual_lines(block: bytes, text: str, layout: Format, counts: ReadCounts) -> Lines:
     """Yields the lines of a block of whole lines, `text` when it is decoded: nearly all there are."""
     opens_document, strip = layout.opens, layout.strip
-    sizes = [len(line) + 1 for line in block.split(b"\n")]
-    sizes[-1] -= 1  # no line feed is behind the last one; where the block ends with one, nothing is
-    for size, line in zip(sizes, text.split("\n")):
-        if size:
-            content = strip(line)
-            counts.text_bytes += size
-            yield opens_document(content), content
+    counts.text_bytes += len(block)
+    lines = text.split("\n")
+    if not lines[-1]:  # nothing is behind the last line feed
+        lines.pop()
+    for line in lines:
+        content = strip(line)
+        yield opens_document(content), content
 
 
 def _plain_text_of(block: bytes) -> str | None:

@@ -29,7 +29,7 @@ MARK = "\ue000"
 _MARK = MARK.encode()
 _BEHIND_BYTES = 22  # kept behind an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
 _BEFORE_BYTES = 12  # kept before an end
-_MIN_SPAN_BYTES = 16  # that are taken out
+_MIN_SPAN_BYTES = 24  # that are taken out
 _MAX_WORD_BYTES = 24  # as far the blank is looked for at which a span begins or ends
 _MAX_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
 # Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
@@ -100,18 +100,19 @@ def joined(paragraphs: Iterable[str]) -> str:
 
 
 def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
-    """Returns the sentences, a line each, of each of so many paragraphs behind the splitter; None where these
-    cannot be told apart, as where one holds the separator, or where a line may be blank.
+    """Returns the sentences, with line feeds between them, of each of so many paragraphs behind the splitter;
+    None where these cannot be told apart, as where one holds the separator, or where a line may be blank.
 
     Args:
       split: the splitter's output for `joined`.
     """
     if not paragraphs:
         return []
-    texts = (split + b"\n").split(_BETWEEN.encode())[:-1]
-    if len(texts) != paragraphs or _STARTS_BLANK.search(b"\n" + split + b"\n"):
+    split = b"\n" + split + b"\n"
+    if _STARTS_BLANK.search(split):
         return None
-    return [text + b"\n" for text in texts]
+    texts = split[1:].split(_BETWEEN.encode())[:-1]
+    return texts if len(texts) == paragraphs else None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
 # the text that makes no difference to it (`official.data.text.sentences`).
 
 
-_COUNT_LINES = operator.methodcaller("count", b"\n")
+_COUNT_LINE_FEEDS = operator.methodcaller("count", b"\n")
 # Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
 # the other.
 _BATCH_CHARACTERS = 1 << 19
@@ -330,12 +331,15 @@ def _begin_batch(paragraphs: list[str], split: Split) -> Callable[[], Lines]:
 
 
 def _split_alone(paragraph: str) -> bytes:
-    return "\n".join([*split_sentences(paragraph), ""]).encode()
+    return "\n".join(split_sentences(paragraph)).encode()
 
 
 def _lines(documents: Iterable[bytes]) -> Lines:
+    """Returns documents of sentences with line feeds between them; one without a sentence is empty."""
     texts = list(documents)
-    return Lines(b"".join(texts), np.fromiter(map(_COUNT_LINES, texts), int, len(texts)))
+    counts = np.fromiter(map(_COUNT_LINE_FEEDS, texts), int, len(texts))
+    counts += np.fromiter(map(bool, texts), bool, len(texts))
+    return Lines(b"\n".join([*filter(None, texts), b""]), counts)
 
 
 def _begin_marking(text: str, split: Split) -> Callable[[], bytes]:

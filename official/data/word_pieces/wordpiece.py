@@ -255,12 +255,11 @@ class Tokenizer:
     def _ids_of(self, chunks: list[bytes]) -> list[bytes]:
         """Returns the ids of each chunk."""
         with self._adding:
-            found = list(map(self._remembered.get, chunks))
-            if None in found:
-                made = self._tokenize_chunks(
-                    list({chunk for chunk, ids in zip(chunks, found) if ids is None})
-                )
-                found = [made[chunk] if ids is None else ids for chunk, ids in zip(chunks, found)]
+            known = list(map(self._remembered.get, chunks))
+            new = list({chunk for chunk, ids in zip(chunks, known) if ids is None})
+            made = self._tokenize_chunks(new) if new else {}
+            found = [made[chunk] if ids is None else ids for chunk, ids in zip(chunks, known)]
+            if made:
                 self._remembered.update(
                     (chunk, ids) for chunk, ids in made.items() if len(chunk) <= _MAX_REMEMBERED_BYTES
                 )

@@ -506,19 +506,26 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
     write(tmp_path / "bad" / "manifest.json", "[]")
     one = write(tmp_path / "one.txt", "The cat.\n\n\x01\n")
     picture = str(ROOT / "results" / "quickstart.png")
-    for changes, message in (
-        ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
-        ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
-        ({"num_shards": 31}, "--num_shards=31 is more than the 30 examples that 10 documents make at least"),
-        ({"input_files": picture}, "quickstart.png is a PNG picture, not text"),
-        ({"num_workers": 0}, "--num_workers=0 is out of range"),
-        ({"random_seed": -1}, "--random_seed=-1 is out of range"),
-        ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
-        ({"output_dir": f"{tmp_path}/bad"}, "^[^\n]*bad[^\n]*--overwrite[.]$"),
-        ({"input_files": one}, "hold 1 document with text, expected at least 2"),
+    for number, (changes, message) in enumerate(
+        (
+            ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
+            ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
+            (
+                {"num_shards": 31},
+                "--num_shards=31 is more than the 30 examples that 10 documents make at least",
+            ),
+            ({"input_files": picture}, "quickstart.png is a PNG picture, not text"),
+            ({"num_workers": 0}, "--num_workers=0 is out of range"),
+            ({"random_seed": -1}, "--random_seed=-1 is out of range"),
+            ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
+            ({"output_dir": f"{tmp_path}/bad"}, "^[^\n]*bad[^\n]*--overwrite[.]$"),
+            ({"input_files": one}, "hold 1 document with text, expected at least 2"),
+        )
     ):
         with pytest.raises(ConfigError, match=message):
-            creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
+            creation.create_pretraining_data(
+                make_job(text_file, vocab_file, tmp_path / str(number), **changes)
+            )
 
 
 def test_flags_that_do_not_go_together(monkeypatch):
