@@ -90,10 +90,11 @@ def build_corpus(
 
 def _documents_of(source: str, counts: CorpusCounts) -> Iterator[list[str]]:
     """Yields the documents of a source, in the order of its file names."""
-    is_reference = source == LANGUAGE_REFERENCE
-    for docstrings in (
-        map(list, zip(_topics())) if is_reference else _docstrings_of_modules(_source_folder(source), counts)
-    ):
+    if source == LANGUAGE_REFERENCE:
+        texts: Iterable[list[str]] = ([text] for text in _topics())
+    else:
+        texts = _docstrings_of_modules(_source_folder(source), counts)
+    for docstrings in texts:
         counts.modules += 1
         document = [sentence for docstring in docstrings for sentence in prose_sentences(docstring)]
         counts.sentences_found += len(document)
@@ -124,33 +125,23 @@ def _source_folder(source: str) -> str:
 
 
 def _docstrings_of_modules(folder: str, counts: CorpusCounts) -> Iterator[list[str]]:
-    for path in _module_files(folder):
-        try:
-            yield _docstrings(path)
-        except (SyntaxError, ValueError, OSError, RecursionError):
-            counts.unparsable_modules += 1
-
-
-def _module_files(folder: str) -> Iterator[str]:
+    """Yields the docstrings of each module, of its classes and of its functions, from top to bottom."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
-        yield from (
-            os.path.join(parent, file)
-            for file in sorted(files)
-            if file.endswith(".py") and not file.endswith("_test.py")
-        )
-
-
-def _docstrings(path: str) -> list[str]:
-    """Returns the docstrings of a module, its classes and its functions, from top to bottom."""
-    with tokenize.open(path) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other people's escape sequences
-        tree = ast.parse(file.read())
-    nodes = sorted(
-        (node for node in ast.walk(tree) if isinstance(node, _WITH_DOCSTRING)),
-        key=lambda node: getattr(node, "lineno", 0),
-    )
-    return [text for text in (ast.get_docstring(node) for node in nodes) if text]
+        for name in sorted(files):
+            if not name.endswith(".py") or name.endswith("_test.py"):
+                continue
+            try:
+                with tokenize.open(os.path.join(parent, name)) as file, warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of other people's escape sequences
+                    tree = ast.parse(file.read())
+                nodes = [node for node in ast.walk(tree) if isinstance(node, _WITH_DOCSTRING)]
+                nodes.sort(key=lambda node: getattr(node, "lineno", 0))
+                docstrings = list(filter(None, map(ast.get_docstring, nodes)))
+            except (SyntaxError, ValueError, OSError, RecursionError):
+                counts.unparsable_modules += 1
+            else:
+                yield docstrings
 
 
 # ------------------------------------------------------------------------------------------------------------
