@@ -45,15 +45,17 @@ HDFS = [FSSPEC, *PYARROW]
 
 setup(
     name="bert-tf2",
-    version="0.1.0",
+    version="0.2.0.dev0",
     description="BERT training, fine-tuning and conversion on TensorFlow 2.",
     # configs/ of the repository is official/configs of the wheel: see official/cli/configs.py.
     packages=[*find_packages(include=["official*", "tf2_bert*"]), "official.configs"],
     package_dir={"official.configs": "configs"},
     package_data={
+        "official": ["py.typed"],
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
         "official.data": ["native/*.cc"],
-        "official.io": ["native/*.h"],
+        "official.io": ["native/*.h", "*.yml"],
+        "official.launching.manifests": ["*.yml"],
         "official.modeling.operations.native": ["*.cc", "*.h"],
         "official.optimization.native": ["*.cc", "*.h"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
@@ -103,7 +105,7 @@ setup(
         "openvino": [*EXPORT, "openvino>=2025.2,<2027"],
         "serve": ["tornado>=6.5,<7", "prometheus-client>=0.20,<1"],
         # The engine of data jobs on several machines; 2.52 is the first one whose clusters ask for a secret.
-        "ray": ["ray>=2.52,<3"],
+        "ray": ["ray>=2.52,<3", "psutil>=5.9,<8"],
         # Files in stores, one extra a store, and all of them.
         "s3": S3,
         "gcs": GCS,
@@ -120,6 +122,7 @@ setup(
             "google-cloud-bigquery>=3.20,<4",
             *per_stack(tf215=["grpcio-status<1.63"], modern=["grpcio-status"]),
         ],
+        "docs": ["pdoc>=15,<17"],
         "dev": [
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",

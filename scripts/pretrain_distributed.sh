@@ -58,7 +58,7 @@ settings() {
 on_pod() {
   local text
   text="$("$python" scripts/launch.py --print_poprun --poprun_like="$like" --hosts="$host_list" --vipu_server_host="$vipu_host" \
-    --vipu_partition="$partition" ${site[@]+"${site[@]}"} "${@:3}" -- "${IPU_PYTHON:-python3.8}" -m official.training.ipu "$2")"
+    --vipu_partition="$partition" ${site[@]+"${site[@]}"} "${@:3}" -- "${IPU_PYTHON:-python3.8}" -m official.graphcore "$2")"
   if [[ "${DRY_RUN:-}" == 1 ]]; then
     echo "$text"
   else

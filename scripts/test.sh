@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up the environment, with everything that the tests need, and runs the fast tests. Arguments go to pytest: ./scripts/test.sh -k lamb, ./scripts/test.sh -m slow
+# Sets up the environment, with everything that the tests need, and runs the fast tests. Arguments go to pytest: ./scripts/test.sh -k lamb, ./scripts/test.sh -m slow, ./scripts/test.sh -m nightly
 # One worker a core, eight at most: each takes up to 5 GB.
 # --stack=tf215|modern, --python=PYTHON and --venv=FOLDER go to setup_env.sh: without them the stack that .venv has.
 set -euo pipefail
@@ -15,7 +15,7 @@ for argument in "$@"; do
 done
 ./scripts/setup_env.sh --all ${setup[@]+"${setup[@]}"}
 run() {
-  "$venv/bin/python" -m pytest -m "not slow and not gpu" -n "$(getconf _NPROCESSORS_ONLN)" --maxprocesses 8 --dist worksteal "$@"
+  "$venv/bin/python" -m pytest -m "not slow and not nightly and not gpu" -n "$(getconf _NPROCESSORS_ONLN)" --maxprocesses 8 --dist worksteal "$@"
 }
 ((${#tests[@]} == 0)) || { run "${tests[@]}"; exit; }
 # In parts, each with workers of its own: TensorFlow keeps all that it has compiled until its process ends.

@@ -3,16 +3,13 @@
 Writes, in a line each, the address and the process of the second node's raylet; ends all when stdin does.
 """
 
-import ctypes
-import os
 import sys
 
-from official.io import ray_cluster
+from official.io import ray_engine
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # what the nodes leave behind becomes ours
-    try:
+    with ray_engine.ending_all_children():
         from ray.cluster_utils import Cluster
 
         settings = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
@@ -22,9 +19,6 @@ def main() -> None:
         (raylet,) = second.all_processes["raylet"]
         print(cluster.address, raylet.process.pid, sep="\n", flush=True)
         sys.stdin.read()
-    finally:
-        ray_cluster.end_children()
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,12 @@ ALLOWED = {
     "inference": GROUND | {"tasks", "modeling", "data", "checkpoint"},
     "serving": GROUND | {"inference"},
     "launching": GROUND,
-    "cli": GROUND | TOOLS | {"tasks", "planning", "training", "inference", "serving", "launching"},
+    "graphcore": GROUND | TOOLS | {"tasks", "planning", "training", "inference", "serving", "launching"},
+    "cli": GROUND
+    | TOOLS
+    | {"tasks", "planning", "training", "inference", "serving", "launching", "graphcore"},
 }
+LIGHT_OF_GRAPHCORE = ("__main__", "devices", "rules", "configurations", "poprun", "kubernetes")
 OUTSIDE = ("train", "tf2_bert", "checkpoints_tools", "scripts", "tests")
 ENTRY_POINTS = ("train.py", "setup.py", "tf2_bert", "checkpoints_tools", "scripts")
 PACKAGE = sorted((ROOT / "official").rglob("*.py"))
@@ -95,10 +99,27 @@ def test_the_ground_floor_needs_no_tensorflow():
     modules = [name_of(path).removesuffix(".py").replace("/", ".") for path in PACKAGE]
     light = GROUND | {"launching"}
     ground = [name.removesuffix(".__init__") for name in modules if name.split(".")[1] in light]
+    ground += [f"official.graphcore.{name}" for name in LIGHT_OF_GRAPHCORE]
     code = f"import sys, {', '.join([*ground, 'official.cli.flags', 'official.distribution.batch_plan'])}"
     subprocess.run(
         [sys.executable, "-c", code + "; assert 'tensorflow' not in sys.modules"], cwd=ROOT, check=True
     )
+
+
+def test_a_run_on_other_devices_imports_nothing_of_graphcores(tmp_path):
+    arguments = [
+        "--flagfile=configs/quickstart.flags",
+        *("--use_synthetic_data", "--do_eval=false", "--stop_threshold=", "--vocab_file="),
+        *("--input_files=", "--eval_files=", f"--model_dir={tmp_path}/run"),
+        *("--num_steps_per_epoch=1", "--num_train_epochs=1", "--steps_per_loop=1", "--steps_between_eval="),
+    ]
+    code = (
+        "import sys; from official.cli import train;"
+        f" assert train.main({arguments!r}) == 0;"
+        " found = [name for name in sys.modules if name.startswith('official.graphcore')];"
+        " assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_only_the_command_line_reads_flags():

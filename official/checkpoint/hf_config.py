@@ -19,7 +19,7 @@ from official.config.model import (
     checked_size,
     is_hugging_face,
 )
-from official.io import json_files, label_files, model_folder, vocabulary_files
+from official.io import json_files, model_folder, vocabulary_files
 
 CONFIG = model_folder.CONFIG
 # This project's activation -> transformers' name.
@@ -131,7 +131,9 @@ def make_config(tensors: Tensors, options: Options) -> dict:
 def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
     if "classifier.weight" not in shapes:
         return {}
-    return label_files.to_hugging_face(options.labels, options.problem_type, shapes["classifier.weight"][0])
+    return model_folder.labels_to_hugging_face(
+        options.labels, options.problem_type, shapes["classifier.weight"][0]
+    )
 
 
 def labels_of(location: str) -> dict:
@@ -139,8 +141,11 @@ def labels_of(location: str) -> dict:
     gives. Names that are made up, LABEL_0, count for none."""
     path = os.path.join(model_folder.folder_of(location), CONFIG)
     values = json_files.read_json(path, any_number=True) if os.path.isfile(path) else {}
-    found = label_files.of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
-    return {**found, "labels": None if label_files.are_made_up(found["labels"] or ()) else found["labels"]}
+    found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
+    return {
+        **found,
+        "labels": None if model_folder.are_numbered_labels(found["labels"] or ()) else found["labels"],
+    }
 
 
 def check_labels(location: str, outputs: int) -> None:
@@ -149,7 +154,9 @@ def check_labels(location: str, outputs: int) -> None:
     path = os.path.join(model_folder.folder_of(location), CONFIG)
     if os.path.isfile(path):
         values = json_files.read_json(path, any_number=True)
-        label_files.check_count(label_files.of_hugging_face(values, path)["labels"], outputs, path)
+        model_folder.check_label_count(
+            model_folder.labels_of_hugging_face(values, path)["labels"], outputs, path
+        )
 
 
 def _written_activation(hidden_act: str | None) -> str:

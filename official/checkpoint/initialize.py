@@ -15,7 +15,7 @@ from official.checkpoint.mapping.tensors import Tensor, Tensors
 from official.checkpoint.names import compare_names
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
-from official.io import label_files
+from official.io import model_folder
 from official.io.errors import describe_names, shortened
 
 ENCODER_SCOPE = "bert/"
@@ -153,16 +153,16 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
         return found
     told = sidecar_files.labels_beside(location)
     labels, kind = told["labels"], told["problem_type"]
-    label_files.check_count(labels, head.shape[0], f"the labels beside {location}")
+    model_folder.check_label_count(labels, head.shape[0], f"the labels beside {location}")
     wanted = " ".join(names[-1] for names in class_names)
-    if kind not in (None, label_files.ONE_LABEL):
+    if kind not in (None, model_folder.ONE_LABEL):
         raise ConfigError(
             f"init_checkpoint {location} has a classifier of problem_type={kind}, the task one label of:"
             f" {wanted}. {_OTHER_CLASSIFIER}"
         )
     if labels is None:
         return found
-    order = label_files.order_of(labels, class_names)
+    order = model_folder.order_of_labels(labels, class_names)
     if order is None:
         raise ConfigError(
             f"init_checkpoint {location} has the labels: {' '.join(labels)}; the task has: {wanted}."

@@ -15,7 +15,7 @@ from official.checkpoint.mapping.tensors import Tensors
 from official.checkpoint.registry import Checkpoint
 from official.config import BertConfig, checked_sizes
 from official.config.model import WITHOUT_SHAPE, activation_of
-from official.io import json_files, label_files, vocabulary_files, writing
+from official.io import json_files, model_folder, vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
 from official.io.writing import naming_output
 
@@ -117,7 +117,7 @@ def epsilon_without(checkpoint: Checkpoint) -> float | None:
 def labels_beside(location: str) -> dict:
     """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a
     checkpoint gives them."""
-    found = label_files.read(location if os.path.isdir(location) else os.path.dirname(location))
+    found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
     return found or hf_config.labels_of(location)
 
 
@@ -202,7 +202,9 @@ def check_source(location: str, tensors: Tensors) -> None:
     if "output_weights" in tensors:
         outputs = tensors["output_weights"].shape[0]
         hf_config.check_labels(location, outputs)
-        label_files.check_count(labels_beside(location)["labels"], outputs, f"the labels beside {location}")
+        model_folder.check_label_count(
+            labels_beside(location)["labels"], outputs, f"the labels beside {location}"
+        )
 
 
 def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
@@ -252,7 +254,7 @@ def plan(
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type):
-        files[os.path.join(folder, label_files.LABELS)] = label_files.content(
+        files[os.path.join(folder, model_folder.LABELS)] = model_folder.labels_json(
             options.labels, options.problem_type
         ).encode()
     check_free(files, overwrite)

@@ -2,7 +2,7 @@
 
 A spelling is never a setting: configurations, flagfiles that we ship and saved runs hold our names only.
 Options that are no setting by another name, such as --micro-batch-size, are those of
-`official.config.foreign.options`.
+`official.graphcore.configurations`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAMES: dict[str, str] = {
     "enable_wandb": "wandb",
     "generated_dataset": "generated_data",
     "loss_scaling": "loss_scale",
-    "loss_scaling_by_step": "loss_scale_by_step",
+    "loss_scaling_by_step": "loss_scale",
     "mask_tokens": "max_predictions_per_seq",
     "onnx_checkpoint": "init_checkpoint",
     "output_dir": "model_dir",

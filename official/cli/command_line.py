@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from official.cli import aliases
-from official.io import errors, signals, stores
+from official.io import files, quiet, signals
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
 _FLAG = re.compile(r"--\w[\w-]*")
@@ -116,7 +116,7 @@ def _with_homes(value: Any) -> Any:
     """Returns the value of a flag with ~ and ~user expanded, where it is text or a list of texts."""
     if isinstance(value, list):
         return [_with_homes(each) for each in value]
-    return stores.expanded(value) if isinstance(value, str) else value
+    return files.expanded(value) if isinstance(value, str) else value
 
 
 def _is_on_or_off(action: argparse.Action) -> bool:
@@ -225,7 +225,7 @@ def in_new_process(*words: str) -> list[str]:
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with its code; bad input ends with one line on stderr and code 2, a signal with
     129, 130 or 143."""
-    errors.quieten_libraries()
+    quiet.quieten_libraries()
     atexit.register(gc.freeze)  # what is left goes with the process: nobody looks for cycles in it
     try:
         with signals.raising():  # an exception, so that files are cleaned up

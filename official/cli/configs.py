@@ -3,13 +3,14 @@
 import functools
 import os
 
-from official.config.foreign.families import FAMILIES
 from official.io.errors import ConfigError, suggest
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ENDING, _FOLDER = ".flags", "configs"
 _THEIRS, _TESTS = "graphcore", "tests"  # folders in it: Graphcore's, and in theirs those of their tests
 _ENDINGS = (".json", ".yml")
+# Folders of theirs in the order in which a bare name is looked for, first that of the Kubernetes tutorial.
+FAMILIES = ("pytorch", "tf1", "tf2", "popart", "packed")
 
 
 def folder() -> str:

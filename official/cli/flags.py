@@ -11,7 +11,7 @@ from official.cli import aliases, command_line, configs, foreign, python_config
 from official.config import ConfigError, process_rank
 from official.io import files
 from official.io.errors import check_arguments
-from official.io.stores import expanded
+from official.io.files import expanded
 
 _FIELD, _SIZE = "config.", "model."  # of --config.NAME, and of the sizes among these names
 _PROGRAM = "train.py"  # absl wants a name; no message has it
@@ -116,7 +116,7 @@ def _read_flags(
         truths = _TRUTHS | {f"{_FIELD}{name}" for name in _TRUTHS} | {"help"}
         arguments = aliases.joined(_expanded(argv, values), truths, aliases.LISTS)
         arguments, fields = _split_fields(arguments)
-        arguments, options = aliases.split(arguments, foreign.options_of_theirs())
+        arguments, options = aliases.split(arguments, foreign.options_of_theirs(arguments, set(values)))
         return values([_PROGRAM, *arguments])[1:], options, fields
     except flags.UnrecognizedFlagError as error:
         if error.flagname in config_lib.REMOVED:

@@ -7,18 +7,19 @@ import glob
 import os
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official import config as config_lib
 from official.cli import configs, python_config
 from official.cli.aliases import Options
 from official.config.backends import BACKENDS
-from official.config.foreign import older, rows, translation
-from official.config.foreign.families import FAMILIES, Family, family_of, flat
-from official.config.foreign.options import OPTIONS, table_for
 from official.io.errors import ConfigError, suggest
+from official.io.files import expanded
 from official.io.json_files import read_yaml
-from official.io.stores import expanded
+
+if TYPE_CHECKING:  # its modules are imported where there is something of theirs
+    from official.graphcore import configurations
+    from official.graphcore.configurations import Family
 
 _YAML = (".yml", ".yaml")
 _WITH_ENTRY = re.compile(r"(.+?\.(?:yml|yaml|py)):(.*)", re.DOTALL)
@@ -95,12 +96,19 @@ def _plain(path: str) -> str:
 def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     """Returns (keys and values of a JSON or YAML file, the family of Graphcore's programs whose keys they
     are, None for ours). Raises ConfigError."""
+    entries = None
     if not source.path.endswith(_YAML):
-        values = config_lib.read_json(source.path, "config", once=True)
-        older.check_program(flat(values), f"--config={source.path}")
-        return values, family_of(values)
+        entries = config_lib.read_json(source.path, "config", once=True)
+        if entries.keys() - {"model"} <= config_lib.FIELDS.keys() | config_lib.REMOVED.keys():
+            return entries, None
+    from official.graphcore import configuration_keys
+    from official.graphcore.configurations import family_of, flat
+
+    if entries is not None:
+        configuration_keys.check_program(flat(entries), f"--config={source.path}")
+        return entries, family_of(entries)
     entries = read_yaml(source.path, "config")
-    older.check_program(flat(entries), f"--config={source.path}")
+    configuration_keys.check_program(flat(entries), f"--config={source.path}")
     entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
     if all(isinstance(value, dict) for value in entries.values()):
         if entry not in entries:
@@ -159,9 +167,11 @@ def layers_of(
     if not family and not options and not elsewhere:
         above = _by_task(given, base)
         return Layers([*ours, ("command line", above)], [source.told] if source and source.told else [])
-    theirs = translation.translate(values if family else {}, family, title, asked, base)
+    from official.graphcore import configurations
+
+    theirs = configurations.translate(values if family else {}, family, title, asked, base)
     for name, value in elsewhere.items():
-        theirs.lines.append(translation.Line(f"--{name}", value, (), translation.IPU_ONLY))
+        theirs.lines.append(configurations.Line(f"--{name}", value, (), configurations.IPU_ONLY))
     of_options = {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}
     if "num_steps_per_epoch" in of_options:
         of_options |= {"num_train_epochs", "stop_steps"}
@@ -185,11 +195,14 @@ def _check_agreement(
 ) -> None:
     """Raises ConfigError where an option sets the number of updates or the batch size, and a flag of the same
     command line contradicts it."""
-    table, settings = table_for(family.name if family else None), {**theirs, **above}
+    from official.graphcore import configuration_keys, configurations
+
+    table = configurations.table_for(family.name if family else None)
+    settings = {**theirs, **above}
     for name, value in asked.items():
         if table[name].to == "@steps":
             steps, epochs = settings["num_steps_per_epoch"], settings["num_train_epochs"]
-            if steps * epochs != rows.count(value):
+            if steps * epochs != configuration_keys.count(value):
                 raise ConfigError(
                     f"--{name}={value} is the number of updates, and num_steps_per_epoch={steps} x"
                     f" num_train_epochs={epochs} are {steps * epochs}. Drop one of the flags."
@@ -204,16 +217,20 @@ def _check_agreement(
 
 def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[str, Any]:
     """Returns the flags that are also options of theirs, and that the devices of this run do not support."""
-    table, default = (
-        table_for(family.name if family else None),
-        config_lib.FIELDS["distribution_strategy"].default,
-    )
+    default = config_lib.FIELDS["distribution_strategy"].default
     backend = given.get("distribution_strategy", default)
-    return {
-        name: value
-        for name, value in given.items()
-        if name in table and not rows.Row(name).is_known_to(backend)
-    }
+    others = {name: value for name, value in given.items() if not _knows(backend, name)}
+    if not others:
+        return {}
+    from official.graphcore.configurations import table_for
+
+    table = table_for(family.name if family else None)
+    return {name: value for name, value in others.items() if name in table}
+
+
+def _knows(backend: str, name: str) -> bool:
+    known = config_lib.FIELDS[name].backends if name in config_lib.FIELDS else ()
+    return not known or backend in known
 
 
 def _half(base: Mapping[str, Any]) -> str:
@@ -234,6 +251,11 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
     Raises:
       ConfigError: for options unknown to this kind of configuration, and for missing values.
     """
+    if not options:
+        return {}
+    from official.graphcore import configuration_keys
+    from official.graphcore.configurations import table_for
+
     found = {}
     table = table_for(family.name if family else None)
     for name, value in options:
@@ -242,14 +264,21 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
             raise ConfigError(
                 f"Unknown flag --{name} over {whose}{suggest(name, [*config_lib.FIELDS, *table])}."
             )
-        if value is None and not rows.may_lack_value(table[name]):
+        if value is None and not configuration_keys.may_lack_value(table[name]):
             raise ConfigError(f"Missing value for flag --{name}.")
         found[name] = "true" if value is None else value
     return found
 
 
-def options_of_theirs() -> set[str]:
-    """Returns the names of all options of theirs that are not flags of ours."""
+def options_of_theirs(arguments: list[str] | None = None, known: Collection[str] = ()) -> set[str]:
+    """Returns the names of all options of theirs that are not flags of ours; none where the flags of some
+    arguments are all among the known ones."""
+    if arguments is not None:
+        given = [each[2:].partition("=")[0] for each in arguments if each.startswith("--") and each != "--"]
+        if all(name in known or name.removeprefix("no") in known for name in given):
+            return set()
+    from official.graphcore.configurations import FAMILIES, OPTIONS
+
     names = {key for family in FAMILIES.values() for key in family.table} | set(OPTIONS)
     return names - set(config_lib.FIELDS)
 
@@ -302,7 +331,7 @@ def check_variables(layers: list[tuple[str, dict[str, Any]]]) -> None:
 
 
 def _told(
-    source: Source | None, family: Family | None, theirs: translation.Translation, above: dict[str, Any]
+    source: Source | None, family: Family | None, theirs: configurations.Translation, above: dict[str, Any]
 ) -> list[str]:
     """Returns the lines about a translation: the file, a table key -> field -> value, and the keys without a
     field."""
@@ -325,7 +354,7 @@ def _told(
     return lines
 
 
-def _shown(line: translation.Line, settings: Mapping[str, Any], over: set[str]) -> str:
+def _shown(line: configurations.Line, settings: Mapping[str, Any], over: set[str]) -> str:
     """Returns `field=value` of the settings that a key became, marked where the command line (`over`) sets
     the value."""
     fields = [f"{name}={_short(settings[name])}" for name in line.fields if settings.get(name) is not None]
@@ -335,11 +364,11 @@ def _shown(line: translation.Line, settings: Mapping[str, Any], over: set[str]) 
     return ", ".join(fields) + (" by the command line" if is_over else "")
 
 
-def _by_reason(theirs: translation.Translation) -> dict[str, list[str]]:
+def _by_reason(theirs: configurations.Translation) -> dict[str, list[str]]:
     """Returns {reason: keys} of the keys without a setting here; those only for IPUs last."""
     reasons: dict[str, list[str]] = {}
     for line in theirs.lines:
-        if not line.fields and line.note != translation.IPU_ONLY:
+        if not line.fields and line.key not in theirs.ipu_only:
             reasons.setdefault(f"not needed: {line.note}", []).append(line.key)
     return reasons | ({"only on an IPU": theirs.ipu_only} if theirs.ipu_only else {})
 

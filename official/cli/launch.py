@@ -15,9 +15,10 @@ import sys
 from collections.abc import Mapping
 
 from official.cli import command_line, launch_plan
+from official.graphcore import poprun
+from official.graphcore.poprun import DIALECTS
 from official.io.errors import ConfigError
-from official.launching import job, poprun
-from official.launching.poprun import DIALECTS
+from official.launching import job
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RANGES = {

@@ -9,13 +9,14 @@ from official.cli import foreign
 from official.config import Config
 from official.distribution.pipelining import plan as pipeline_plan
 from official.distribution.pipelining.plan import power_of_two
+from official.graphcore import poprun
+from official.graphcore.poprun import DIALECTS, Dialect, Topology
 from official.io.errors import ConfigError
-from official.launching import job, poprun
-from official.launching.poprun import DIALECTS, Dialect, Topology
+from official.launching import job
 
 # poprun's options that are the site's: names, addresses.
 SITE = ("vipu_server_host", "vipu_partition", "vipu_cluster", "vipu_allocation")
-_IPU_MODULE = "official.training.ipu"
+_IPU_MODULE = "official.graphcore"
 _OURS = ("train.py", "bert", "official.cli", _IPU_MODULE)
 _VALUE = re.compile(r"(?!-)[\w.,:/${}\[\]-]+")
 

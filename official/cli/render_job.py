@@ -13,10 +13,10 @@ import sys
 from typing import Any
 
 from official.cli import command_line, outputs, rendered_command
+from official.graphcore.kubernetes import SDK_IMAGE
 from official.io.errors import ConfigError, suggest
 from official.io.writing import check_output_file
 from official.launching import manifests
-from official.launching.manifests.ipu_job import SDK_IMAGE
 
 _OF_THE_FILE = ("output", "overwrite")
 _INDENT = "  "

@@ -11,10 +11,10 @@ from official.cli import flags
 from official.config import Config
 from official.config.backends import BACKENDS
 from official.distribution.batch_plan import BatchPlan, lay_out, make_batch_plan
+from official.graphcore.kubernetes import SDK_IMAGE
 from official.io.errors import ConfigError
 from official.io.files import is_remote
 from official.launching import manifests
-from official.launching.manifests.ipu_job import SDK_IMAGE
 
 _PYTHONS = ("python", "python3")
 

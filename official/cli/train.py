@@ -25,7 +25,7 @@ from official.cli import command_line, flags
 from official.config import Config, ConfigError, follows_graphcore_log, process_rank
 from official.config.backends import BACKENDS
 from official.config.settings.run import PLAN
-from official.io import first_import, signals
+from official.io import quiet, signals
 from official.io.errors import PeerError, report_error
 from official.io.json_files import read_json_or_empty
 from official.io.writing import naming_output, replace_file
@@ -81,7 +81,7 @@ def _run(arguments: list[str]) -> int:
     if config.profile_memory:
         official.tell_allocations()
     # Imported after the command line is known to be good: TensorFlow takes seconds to load.
-    with first_import.uncollected():
+    with quiet.uncollected():
         from official.reporting.progress import configure_logging
         from official.tasks import TASKS
 

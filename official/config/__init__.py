@@ -13,6 +13,7 @@ from typing import Any
 
 from official.config.checks import check_schedule, validate
 from official.config.derived import (
+    LOG_STYLES,
     UNKNOWN_WORD,
     checkpoint_every_steps,
     compiles_first,
@@ -44,6 +45,7 @@ __all__ = [
     "ConfigError",
     "FIELDS",
     "Field",
+    "LOG_STYLES",
     "REMOVED",
     "SECTIONS",
     "Section",

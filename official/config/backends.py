@@ -7,11 +7,11 @@ Settings that only some back ends know say so themselves (`backends=` in their r
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official.config.cluster import read_cluster
-from official.config.ipu_rules import check_ipu
 from official.io.errors import ConfigError
 from official.io.files import is_remote
 
@@ -119,6 +119,10 @@ def _check_tpu(config: Config) -> None:
     _check_files_of_tpu(config)
 
 
+def _check_ipu(config: Config) -> None:
+    importlib.import_module("official.graphcore.rules").check_ipu(config)
+
+
 _ROWS = (
     BackendTraits("one_device", "a single device", check=_check_one_device),
     BackendTraits(
@@ -151,8 +155,8 @@ _ROWS = (
         whole_step=True,
         fused_operations=False,
         graphcore_rules=True,
-        program="official.training.ipu.__main__",
-        check=check_ipu,
+        program="official.graphcore.__main__",
+        check=_check_ipu,
     ),
 )
 BACKENDS = {row.name: row for row in _ROWS}

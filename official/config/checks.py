@@ -12,6 +12,7 @@ from official.config.derived import (
     VOCABULARY_ROUNDING,
     check_streams,
     initial_loss_scale,
+    loss_scale_steps,
     pack_depth,
     schedule_steps,
     train_steps,
@@ -260,11 +261,10 @@ def check_window(config: Config) -> None:
 # Settings that only some optimizers and schedules read.
 _ADAM = ("adam", "adamw", "mpadamw")
 OF_OPTIMIZERS = {
-    ("lamb_variant", "lamb_bias_correction", "lamb_decays_gamma"): ("lamb",),
-    ("adam_bias_correction",): _ADAM,
+    ("lamb_variant", "lamb_decays_gamma"): ("lamb",),
     ("momentum",): ("momentum",),
     ("weight_decay_rate",): ("lamb", "adamw", "mpadamw"),
-    ("beta_1", "beta_2", "epsilon"): ("lamb", *_ADAM),
+    ("beta_1", "beta_2", "epsilon", "bias_correction"): ("lamb", *_ADAM),
 }
 _WARMED_UP = ("polynomial", "cosine", "natural_exponential", "up_down")
 OF_SCHEDULES = {
@@ -369,25 +369,18 @@ def _check_gradients(config: Config) -> None:
 
 
 def _check_loss_scale(config: Config) -> None:
-    if config.loss_scale_by_step is not None:
-        values = read_by_step(config.loss_scale_by_step, "loss_scale_by_step")
-        if config.loss_scale is not None:
-            raise ConfigError(
-                f"loss_scale={config.loss_scale} and loss_scale_by_step both set the loss scale. Drop one."
-            )
-        if min(values.values()) == 0:
-            raise ConfigError(
-                f"loss_scale_by_step={config.loss_scale_by_step[:100]} has a loss scale of 0, expected"
-                " numbers above 0."
-            )
     if config.loss_scale in (None, "dynamic"):
         return
+    by_step = loss_scale_steps(config)
     try:
-        valid = 0 < float(config.loss_scale) < math.inf
+        valid = min(by_step.values()) > 0 if by_step else 0 < float(config.loss_scale) < math.inf
     except ValueError:
         valid = False
     if not valid:
-        raise ConfigError(f"loss_scale={config.loss_scale}, expected dynamic or a number above 0.")
+        raise ConfigError(
+            f"loss_scale={config.loss_scale[:100]}, expected dynamic or a number above 0, or such numbers by"
+            " step."
+        )
 
 
 def _check_warmup(config: Config) -> None:

@@ -294,6 +294,10 @@ def compiles_first(config: Config) -> bool:
     return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
 
+# Modules of the styles of --log_style, imported by a run that has it.
+LOG_STYLES = {"plain": "official.reporting.progress", "graphcore": "official.graphcore.log_style"}
+
+
 def follows_graphcore_log(config: Config) -> bool:
     """Tells whether the log and the tags of metrics are those of Graphcore's programs."""
     return config.log_style == "graphcore"
@@ -301,8 +305,9 @@ def follows_graphcore_log(config: Config) -> bool:
 
 def initial_loss_scale(config: Config) -> float | None:
     """Returns the fixed or the first dynamic loss scale, or None where losses are not scaled."""
-    if config.loss_scale_by_step is not None:
-        return at_step(loss_scale_steps(config), 0)
+    by_step = loss_scale_steps(config)
+    if by_step:
+        return at_step(by_step, 0)
     if config.loss_scale in (None, "dynamic"):
         return 2.0**15 if config.dtype == "fp16" or config.loss_scale else None
     return float(config.loss_scale)
@@ -310,15 +315,14 @@ def initial_loss_scale(config: Config) -> float | None:
 
 def dynamic_loss_scale(config: Config) -> bool:
     """Tells whether the loss scale follows the gradients."""
-    if config.loss_scale_by_step is not None:
-        return False
     return config.loss_scale == "dynamic" or (config.loss_scale is None and config.dtype == "fp16")
 
 
 def loss_scale_steps(config: Config) -> dict[int, float]:
-    """Returns {step: loss scale from that step on}; empty where --loss_scale_by_step is unset."""
-    text = config.loss_scale_by_step
-    return {} if text is None else read_by_step(text, "loss_scale_by_step")
+    """Returns {step: loss scale from that step on}; empty where it is one number, or follows the
+    gradients."""
+    text = config.loss_scale or ""
+    return read_by_step(text, "loss_scale") if text.lstrip().startswith("{") else {}
 
 
 def encoder_options(config: Config) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official.io.errors import ConfigError, check_arguments, suggest
-from official.io.files import is_remote
-from official.io.stores import expanded
+from official.io.files import expanded, is_remote
 
 PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
 # Parts that settings have in a training, see `Field.training`.

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, cast
 
 from official.config.model import BertConfig
-from official.config.settings import data, devices, ipu, optimization, run
+from official.config.settings import data, devices, optimization, run
 
 # In the order of --help and config.json.
 SECTIONS = (
@@ -19,7 +19,7 @@ SECTIONS = (
     optimization.OPTIMIZATION,
     devices.DEVICES,
     devices.PIPELINE,
-    ipu.SECTION,
+    devices.IPU,
     run.MLPERF,
     run.PLAN,
     run.PROFILING,
@@ -30,6 +30,20 @@ FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 REMOVED: dict[str, tuple[Any, str]] = {
     "machine_file": (None, "bert plan --measure runs three steps"),
     "plan_all_reduce": (None, "--plan_hosts is of a ring"),
+    "intra_op_threads": (None, "TF_NUM_INTRAOP_THREADS in the environment is read by TensorFlow"),
+    "inter_op_threads": (None, "TF_NUM_INTEROP_THREADS in the environment is read by TensorFlow"),
+    "lamb_bias_correction": (True, "--bias_correction is of all optimizers that have moments"),
+    "adam_bias_correction": (True, "--bias_correction is of all optimizers that have moments"),
+    "loss_scale_by_step": (None, "--loss_scale takes the numbers by step"),
+    "clear_caches": (True, "the page cache of a run's own files is always dropped"),
+    "ipu_connection": ("always", "--compile_only compiles for IPUs that are not here"),
+    "ipu_version": ("ipu2", "--compile_only compiles for ipu2"),
+    "max_cross_replica_sum_buffer_size": (0, "Poplar decides how much is added up at once"),
+    "max_reduce_scatter_buffer_size": (0, "Poplar decides how much is added up at once"),
+    "sync_replicas_independently": (False, "POPLAR_ENGINE_OPTIONS takes target.syncReplicasIndependently"),
+    "memory_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
+    "execution_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
+    "profile_dir": (None, "POPLAR_ENGINE_OPTIONS takes autoReport.directory"),
 }
 
 
@@ -44,7 +58,7 @@ class Config(
     optimization.Optimization,
     devices.Devices,
     devices.Pipeline,
-    ipu.Ipu,
+    devices.Ipu,
     run.MLPerf,
     run.Plan,
     run.Profiling,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 
 from official.io import jobs
 from official.io.errors import ConfigError
-from official.io.stores import store_of
+from official.io.files import store_of
 
 KEY_BITS = 64
 BITS = 8  # of the keys, by which a level tells more apart than the one below; 2**BITS files become one

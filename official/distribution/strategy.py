@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.distribution import backends
 from official.distribution.backends.backend import HostDataset, input_context
-from official.io import errors
+from official.io import quiet
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -105,7 +104,6 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
       ConfigError: where a device that is asked for is missing.
       PeerError: where another process does not come.
     """
-    _set_threads(config)
     tf.keras.utils.set_random_seed(config.seed)
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -120,7 +118,7 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": config.fused_ops and _on_cpus(strategy)}
     )
-    errors.silence_compiler()  # after the strategy, which is to come before all operations
+    quiet.silence_compiler()  # after the strategy, which is to come before all operations
     return strategy
 
 
@@ -243,21 +241,3 @@ def _gpus_with_tf32() -> list[str]:
     details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
     found = (each for each in details if each.get("compute_capability", (0, 0)) >= (8, 0))
     return sorted({each.get("device_name", "a GPU") for each in found})
-
-
-def _set_threads(config: Config) -> None:
-    """Sets how many threads compute on the CPU; this can be done once in a process, before its first
-    operation."""
-    for name in ("intra_op_threads", "inter_op_threads"):
-        parallelism = name.replace("threads", "parallelism_threads")
-        now = getattr(tf.config.threading, f"get_{parallelism}")()
-        count = config[name]
-        if count in (None, now):
-            continue
-        try:
-            getattr(tf.config.threading, f"set_{parallelism}")(count)
-        except RuntimeError:
-            raise ConfigError(
-                f"{name}={count}, but this process computes already, with {now or os.cpu_count()}. Start a"
-                " new process."
-            ) from None

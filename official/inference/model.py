@@ -12,7 +12,7 @@ from official.inference.questions import Answer
 from official.inference.rows import Rows
 from official.inference.sentences import Label
 from official.inference.signatures import TOP_WORDS
-from official.io import label_files
+from official.io import model_folder
 from official.io.model_folder import Pooling
 
 # {method: the attribute that answers it, made when it is first asked}
@@ -141,7 +141,7 @@ class Model:
     def label_names(self) -> tuple[str, ...]:
         """Names of the outputs that `classify` gives; none where a model only counts them, as LABEL_0."""
         labels = sentences.classes_of(self.source).labels
-        return () if label_files.are_made_up(labels) else labels
+        return () if model_folder.are_numbered_labels(labels) else labels
 
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
         """Returns a vector for each text.

@@ -11,7 +11,7 @@ from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference import backends, batching, calibration
 from official.inference.rows import Rows
 from official.inference.source import Source, Truncation
-from official.io import label_files
+from official.io import model_folder
 from official.io.errors import ConfigError
 
 
@@ -51,9 +51,9 @@ class Classes(NamedTuple):
 # Kinds of labels: one of many (softmax), several at once (a sigmoid for each), numbers (as they are).
 ONE, SEVERAL, NUMBER = KINDS = ("one", "several", "number")
 _KIND_OF = {
-    label_files.ONE_LABEL: ONE,
-    label_files.SEVERAL_LABELS: SEVERAL,
-    label_files.REGRESSION: NUMBER,
+    model_folder.ONE_LABEL: ONE,
+    model_folder.SEVERAL_LABELS: SEVERAL,
+    model_folder.REGRESSION: NUMBER,
 }
 
 

@@ -20,7 +20,7 @@ from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.inference import networks
 from official.io import json_files, model_folder, vocabulary_files
-from official.io.stores import expanded
+from official.io.files import expanded
 
 # The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
 _ROUNDING = 128
@@ -54,7 +54,7 @@ class Source:
       vocabulary: its words; the table of the model may have a few rows more, or fewer.
       run: the configuration of a fine-tuning run; None of anything else.
       labels: the names of a classifier's outputs; None where nothing says them.
-      problem_type: of a classifier, one of `label_files.PROBLEM_TYPES`; None where nothing says it.
+      problem_type: of a classifier, one of `model_folder.PROBLEM_TYPES`; None where nothing says it.
       max_seq_length: tokens of a sequence, as it was given; None: see `length`.
     """
 

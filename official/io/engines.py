@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, Thr
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from official.io import jobs, signals, streams
 from official.io.errors import ConfigError
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 _sink: Callable[[float, int], None] | None = None  # of this process: where `report` goes
-_behind: _Behind | None = None  # where this process runs all tasks of a round
+_finisher: ThreadPoolExecutor | None = None  # where this process runs all tasks of a round
+_finishing: Future[None] | None = None  # what it does, or has done last
 
 
 def report(num_bytes: float, items: int) -> None:
@@ -39,64 +40,41 @@ def report(num_bytes: float, items: int) -> None:
         _sink(num_bytes, items)
 
 
-def report_to(sink: Callable[[float, int], None] | None) -> None:
-    """Sends the reports of this process to `sink`, for good."""
-    global _sink
-    _sink = sink
-
-
 @contextlib.contextmanager
 def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
     """Lets the reports of this process go to `sink` in its block."""
-    before = _sink
-    report_to(sink)
+    global _sink
+    before, _sink = _sink, sink
     try:
         yield
     finally:
-        report_to(before)
-
-
-class _Behind:
-    """Runs functions one after the other in a thread."""
-
-    def __init__(self, thread: ThreadPoolExecutor):
-        self._thread = thread
-        self._last: Future[None] | None = None
-
-    def begin(self, function: Callable[..., None], arguments: tuple) -> None:
-        """Has a function run, and waits for the one before it. Raises what that one raised; this one runs all
-        the same."""
-        last, self._last = self._last, self._thread.submit(function, *arguments)
-        if last is not None:
-            last.result()
-
-    def end(self) -> None:
-        """Waits for the last one. Raises what it raised."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
+        _sink = before
 
 
 def finish(function: Callable[..., None], *arguments) -> None:
     """Called by a task last of all: runs a function that mostly waits for the disk. Where this process runs
-    all tasks of a round itself, it goes on with the next one meanwhile; the round ends after it."""
-    if _behind is None:
+    all tasks of a round itself, it goes on with the next one meanwhile, and the round ends after it. Raises
+    what the one before it raised; this one runs all the same."""
+    global _finishing
+    if _finisher is None:
         function(*arguments)
-    else:
-        _behind.begin(function, arguments)
+        return
+    before, _finishing = _finishing, _finisher.submit(function, *arguments)
+    if before is not None:
+        before.result()
 
 
 @contextlib.contextmanager
 def finishing_behind() -> Iterator[None]:
     """Lets the next task of this process begin in its block while `finish` is at work for the one before."""
-    global _behind
-    with ThreadPoolExecutor(1, "finish") as thread:
-        _behind = _Behind(thread)
+    global _finisher, _finishing
+    with ThreadPoolExecutor(1, "finish") as _finisher:
         try:
             yield
-            _behind.end()
+            if _finishing is not None:
+                _finishing.result()
         finally:
-            _behind = None
+            _finisher = _finishing = None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -105,26 +83,6 @@ def finishing_behind() -> Iterator[None]:
 
 _REFRESH_SECS = 0.5
 _WAITING_PER_PROCESS = 4  # tasks that are submitted at once: none has to wait for the next one
-
-
-def run(tasks: Round, number: int) -> None:
-    """Runs the tasks of a round, as `engines.Engine.run` does.
-
-    Args:
-      tasks: of the round.
-      number: processes; with 1, or 0, it is this one.
-    """
-    from official.io import bars  # late: the processes that are started here have none
-
-    timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "local", max(number, 1)))
-    with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
-        if number <= 1:
-            with reporting_to(bar.add), finishing_behind():
-                for function, *arguments in tasks.tasks:
-                    function(*arguments)
-        else:
-            _run_in_processes(tasks, number, bar)
-        found.bytes, found.items = bar.n, bar.items
 
 
 def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
@@ -176,7 +134,13 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
         )
         with write_end, read_end, pool:
             try:
-                _watch(pool, iter(tasks.tasks), number * _WAITING_PER_PROCESS, counters, bar)
+                window = number * _WAITING_PER_PROCESS
+                watch(
+                    pool.submit,
+                    iter(tasks.tasks),
+                    lambda: window,
+                    show=lambda: bar.move_to(counters[0], counters[1]),
+                )
             except BaseException:
                 # Without this, leaving the pool waits for the tasks in work.
                 for process in multiprocessing.active_children():
@@ -189,19 +153,24 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
         ) from None
 
 
-def _watch(
-    pool: ProcessPoolExecutor, tasks: Iterator[tuple], window: int, counters, bar: ProgressBar
+def watch(
+    submit: Callable[..., Future],
+    tasks: Iterator[tuple],
+    window: Callable[[], int],
+    take: Callable[[Any], None] = lambda result: None,
+    show: Callable[[], None] = lambda: None,
 ) -> None:
-    """Submits tasks, `window` of them at once, and moves the bar until all are done."""
+    """Submits tasks, so many at once as `window` says, until all are done; gives their results to `take`, and
+    calls `show` now and then. Raises what the first task raises that fails."""
     left: set[Future] = set()
     while True:
-        left |= {pool.submit(*task) for task in itertools.islice(tasks, window - len(left))}
+        left |= {submit(*task) for task in itertools.islice(tasks, max(window() - len(left), 0))}
         if not left:
             return
         done, left = wait(left, timeout=_REFRESH_SECS, return_when=FIRST_COMPLETED)
-        bar.move_to(*counters)
+        show()
         for future in done:
-            future.result()
+            take(future.result())
 
 
 def _begin(counters, read_end: Connection) -> None:
@@ -214,7 +183,8 @@ def _begin(counters, read_end: Connection) -> None:
             counters[1] += items
 
     streams.settle()
-    report_to(count)
+    global _sink
+    _sink = count
     for number in signals.handled():
         signal.signal(number, signal.SIG_DFL)
     threading.Thread(target=_die_with, args=(read_end,), daemon=True).start()
@@ -251,7 +221,7 @@ class Round:
     Attributes:
       tasks: (function, argument, ...) each; they are taken from it one by one, shortly before they run.
       number: of the tasks.
-      total_bytes: what `workers.report` adds up to.
+      total_bytes: what `report` adds up to.
       doing, items: words of the progress bar: "Tokenising", "documents".
       preload: module that all processes need; it is loaded once.
       bytes_per_worker: an engine that is not told how many processes to start, starts one for so many bytes,
@@ -304,8 +274,19 @@ class Local:
     num_workers: int | None = None
 
     def run(self, tasks: Round) -> None:
+        from official.io import bars  # late: the processes that are started here have none
+
         wanted = self.processes_for(tasks.total_bytes, tasks.bytes_per_worker)
-        run(tasks, min(wanted, tasks.number))
+        number = max(min(wanted, tasks.number), 1)
+        timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "local", number))
+        with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+            if number > 1:
+                _run_in_processes(tasks, number, bar)
+            else:
+                with reporting_to(bar.add), finishing_behind():
+                    for function, *arguments in tasks.tasks:
+                        function(*arguments)
+            found.bytes, found.items = bar.n, bar.items
 
     def processes_for(self, total_bytes: float | None, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
         """Returns the number of processes for so much work, the most where None is known, if it comes in as

@@ -1,19 +1,602 @@
-"""Finds and opens files, of this machine or of a store (`official.io.stores`)."""
+"""Files of this machine and of stores: their names, searching, opening, and the operations of a store.
+
+A path with a scheme (s3://, gs://, hdfs://, memory://) is in a store, which fsspec reaches, or TensorFlow
+where fsspec has no installed package for it. Both are loaded for a store only: they take seconds, and files
+of this machine do not need them. Whatever keeps a file, what fails is an OSError.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import errno
 import fnmatch
 import functools
+import glob
 import hashlib
+import importlib.util
+import io
 import os
+import pwd
 import re
+import secrets
+import shutil
+import socket
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from official.io import stores
-from official.io.errors import ConfigError
-from official.io.stores import is_remote, store_of
+from official.io.errors import ConfigError, how_to_install
+
+# -----------------------------------------------------------------------------------------------------------
+# Names
+
+
+_HOME = re.compile(r"(^|,\s*)(~[^/,]*)(?=[/,]|$)")
+TEMPORARY = ".tmp-"  # in the names of files that are not finished
+
+
+@functools.lru_cache(maxsize=1)
+def host() -> str:
+    """Returns the name of this machine, without hyphens."""
+    return re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname()) or "host"
+
+
+def home() -> str | None:
+    """Returns the home folder of this user; None where there is none."""
+    found = os.environ.get("HOME")
+    with contextlib.suppress(KeyError):  # a number without a name
+        found = found or pwd.getpwuid(os.getuid()).pw_dir
+    return found if found and os.path.isabs(found) and os.path.isdir(found) else None
+
+
+def expanded(paths: str) -> str:
+    """Returns a path, or several with commas between them, with the home folders that ~ and ~user in front
+    stand for, as a shell puts them there. It does not for --flag=~/path, and nobody does in a file. Raises
+    ConfigError for ~ where this user has no home folder."""
+
+    def with_home(match: re.Match[str]) -> str:
+        found = home() if match[2] == "~" else os.path.expanduser(match[2])
+        if found is None:
+            raise ConfigError(
+                f"{paths[:100]}: ~ is the home folder, and this user has none. Give a whole path."
+            )
+        return match[1] + (found.rstrip("/") or "/")
+
+    return _HOME.sub(with_home, paths)
+
+
+def new_tag() -> str:
+    """Returns HOST-PROCESS-CHANCE, a name that nobody else has, on whatever machine."""
+    return f"{host()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def is_dead(tag: str) -> bool:
+    """Tells whether the process of a tag has ended. One of another machine may live."""
+    parts = tag.split("-")
+    if len(parts) > 1 and parts[0] != host():
+        return False
+    try:
+        os.kill(int(parts[len(parts) > 1]), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return True
+    except PermissionError:  # somebody else's
+        pass
+    return False
+
+
+def temporary(path: str) -> str:
+    """Returns a new name beside `path` for what is to become it."""
+    return f"{path}{TEMPORARY}{new_tag()}"
+
+
+def _fixed_part(pattern: str) -> str:
+    """Returns the folders of a glob before the first part with a wildcard."""
+    parts = pattern.split("/")
+    fixed = next((number for number, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    return "/".join(parts[:fixed])
+
+
+def _matching(paths: Iterable[str], pattern: str) -> list[str]:
+    """Returns the paths, below its fixed part, that a glob stands for; `**` is any number of folders."""
+    base = _fixed_part(pattern)
+    wanted = pattern[len(base) :].strip("/").split("/")
+    return [path for path in paths if _fits(path[len(base) :].strip("/").split("/"), wanted)]
+
+
+def _fits(names: list[str], pattern: list[str]) -> bool:
+    if not names or not pattern:
+        return not names and pattern in ([], ["**"])
+    if pattern[0] == "**":
+        return _fits(names, pattern[1:]) or _fits(names[1:], pattern)
+    return fnmatch.fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Readable files of this machine
+#
+# A named pipe without a writer, or /dev/zero, would be read for ever; a pointer of Git LFS is a line of
+# text in place of the file that was meant. All are refused by an OSError whose text says what they are.
+
+
+POINTER_START = b"version https://git-lfs.github.com/spec/v1"
+_POINTER_BYTES = 1024  # a pointer is smaller, by its specification
+_POINTER_SIZE = re.compile(rb"^size (\d{1,20})\s*$", re.MULTILINE)
+# What a shell hands over, as <(COMMAND) does: open already, so that reading it ends with its writer.
+_STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+
+def check_readable(path: str, every_small_one: bool = True) -> None:
+    """Raises OSError for a path of this machine that is no file which can be read more than once, from any
+    place on: to be called before another library opens it.
+
+    Args:
+      path: of a file; one in a store is not looked at.
+      every_small_one: files are opened that may be pointers of Git LFS; else, where there may be very many
+        files, only those that claim to be empty.
+    """
+    if is_remote(path):
+        return
+    found = os.stat(path)
+    mode = found.st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(mode):
+        kind = "named pipe (FIFO)" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a file", path)
+    if found.st_size > (_POINTER_BYTES if every_small_one else 0):
+        return
+    with open(path, "rb", buffering=0) as file:
+        head = file.read(_POINTER_BYTES)
+    if head and not found.st_size:
+        reason = "it has no size and yet holds something, as files under /proc do: copy it"
+        raise OSError(errno.EINVAL, reason, path)
+    if pointer := describe_pointer(head):
+        raise OSError(errno.EINVAL, f"it {pointer}", path)
+
+
+def describe_pointer(head: bytes) -> str | None:
+    """Returns a description of a pointer of Git LFS by its first bytes; None where it is none."""
+    if not head.startswith(POINTER_START):
+        return None
+    size = _POINTER_SIZE.search(head)
+    told = f" ({int(size[1]):,} bytes in the store)" if size else ""
+    return f"is a Git LFS pointer{told}, not the file: git lfs pull"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Stores
+
+
+_BUFFER_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20  # is fetched at once where a file is read from its beginning to its end
+_MIN_LISTED = 3  # files of a folder of a store: from so many on it is listed once
+_OF_TENSORFLOW = ("ram",)  # no other process, and no other library, sees what is there
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hdfs": "hdfs"}  # of setup.py
+# Schemes of file systems, whose files are seen while they grow, and can be renamed.
+_FILE_SYSTEMS = ("file", "local", "hdfs", "viewfs", "arrow_hdfs", "webhdfs", "sftp", "ssh", "smb", "ftp")
+# Names, in stores, of what is another one for another content.
+_MARKS = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "content_md5", "ino")
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+_NOT_FOUND = 5  # of TensorFlow's errors
+
+
+def is_remote(path: str) -> bool:
+    """Tells whether a path is in a store, and not on this machine."""
+    return "://" in path
+
+
+def store_of(path: str) -> Store:
+    """Returns the store that a path is in. Raises ConfigError where nothing reaches it."""
+    return _remote_store(path.partition("://")[0].lower()) if is_remote(path) else _LOCAL
+
+
+@functools.lru_cache(maxsize=64)
+def _remote_store(scheme: str) -> Store:
+    if scheme not in _OF_TENSORFLOW and importlib.util.find_spec("fsspec"):
+        import fsspec
+
+        with contextlib.suppress(ImportError, ValueError):  # it lacks what the store needs
+            fsspec.get_filesystem_class(scheme)
+            return RemoteStore(fsspec.core.url_to_fs, scheme in _FILE_SYSTEMS)
+    if importlib.util.find_spec("tensorflow") and scheme in _schemes_of_tensorflow():
+        system = _TensorFlowFiles()
+        return RemoteStore(lambda path, **_: (system, path), has_rename=True)
+    extra = _EXTRAS.get(scheme, "storage")
+    raise ConfigError(f"{scheme}:// cannot be reached. For it: {how_to_install(extra)}.")
+
+
+def tensorflow_reads(path: str) -> bool:
+    """Tells whether TensorFlow itself opens files of the store that a path is in."""
+    return not is_remote(path) or path.partition("://")[0].lower() in _schemes_of_tensorflow()
+
+
+def _schemes_of_tensorflow() -> list[str]:
+    import tensorflow as tf
+
+    registered = getattr(tf.io.gfile, "get_registered_schemes", None)  # not in TensorFlow 2.6
+    return list(registered()) if registered else ["gs", "hdfs", "ram"]
+
+
+class FileState(NamedTuple):
+    """State of a file, which is another one when the file was changed or replaced.
+
+    Attributes:
+      bytes: its size.
+      changed: time of its last change in nanoseconds; 0 where nothing says it.
+      marks: inode, or version and digest that its store keeps, as text.
+    """
+
+    bytes: int
+    changed: int
+    marks: tuple[str, ...] = ()
+
+
+class Store:
+    """The operations on files and folders by their paths; here on those of this machine."""
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def is_file(self, path: str) -> bool:
+        """A pipe, a device or a link that leads nowhere is none to be read, which `open` says."""
+        return os.path.lexists(path) and not os.path.isdir(path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def states(self, paths: Iterable[str]) -> dict[str, FileState]:
+        """Returns the states of files, with as few requests as the store allows."""
+        found = {path: os.stat(path) for path in paths}
+        return {
+            path: FileState(each.st_size, each.st_mtime_ns, (f"inode {each.st_ino}",))
+            for path, each in found.items()
+        }
+
+    def files_below(self, folder: str) -> list[str]:
+        """Returns the files in a folder and below, hidden ones (.name) left out. Links are followed, and each
+        folder is entered once. A folder that cannot be read is an error."""
+
+        def fail(error: OSError) -> None:
+            raise error
+
+        entered, found = set(), []
+        for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+            if os.path.realpath(parent) in entered:
+                folders.clear()
+                continue
+            entered.add(os.path.realpath(parent))
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
+        return found
+
+    def glob(self, pattern: str) -> list[str]:
+        """Returns the files, and no folders, that a glob stands for; `**` leaves hidden ones out, and enters
+        each folder once: links may lead back to a folder above."""
+        if "**" not in pattern:
+            return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
+        base = _fixed_part(pattern)
+        if base:
+            return _matching(self.files_below(base), pattern) if os.path.isdir(base) else []
+        root = "/" if pattern.startswith("/") else "."
+        found = [os.path.relpath(path, root) for path in self.files_below(root)]
+        matched = _matching(found, pattern.lstrip("/"))
+        return [f"/{path}" for path in matched] if root == "/" else matched
+
+    def names_in(self, folder: str) -> list[str]:
+        return os.listdir(folder)
+
+    def open(self, path: str) -> BinaryIO:
+        """Opens a file for reading, buffered; also a pipe that a shell hands over."""
+        if not path.startswith(_STREAMS) or os.path.isdir(path):
+            check_readable(path)  # first: to open a pipe waits for its writer
+        return open(path, "rb", buffering=_BUFFER_BYTES)
+
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        """Returns bytes of a file from `start` on, fewer where it ends before."""
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(size)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a file. In a store it appears as a whole, under its name."""
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def put(self, local: str, path: str) -> None:
+        """Copies a file of this machine to a store, where it appears as a whole."""
+        os.replace(local, path)
+
+    def rename(self, before: str, after: str) -> None:
+        os.replace(before, after)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_folder(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync(self, path: str) -> None:
+        """Waits until a file, or the names in a folder, are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+_LOCAL = Store()
+
+
+@contextlib.contextmanager
+def _os_errors(path: str) -> Iterator[None]:
+    """Makes OSErrors with a number and a text of what libraries of stores raise."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
+    except OSError as error:
+        told = error.strerror or " ".join(str(error).split())[:300]
+        # Libraries have subclasses that take other arguments, as aiohttp for gs://.
+        kind = type(error) if type(error).__module__ == "builtins" else OSError
+        raise kind(error.errno or errno.EIO, told, path) from None
+    except (StopIteration, GeneratorExit):
+        raise
+    except Exception as error:  # each library has its own
+        number = errno.ENOENT if getattr(error, "error_code", None) == _NOT_FOUND else errno.EIO
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise OSError(number, os.strerror(number) if number == errno.ENOENT else told, path) from None
+
+
+class RemoteStore(Store):
+    """Files of a scheme, in a file system of fsspec or one with the same methods.
+
+    An object store has no folders and no rename: an object appears as a whole when its last byte is there, so
+    it is written under its final name. In file systems a file is written under a temporary name and renamed.
+    """
+
+    def __init__(self, find: Callable[..., tuple[Any, str]], has_rename: bool):
+        """Makes it of what returns the file system of a path, and the path there."""
+        self._find_system, self._has_rename = find, has_rename
+
+    @contextlib.contextmanager
+    def _at(self, path: str) -> Iterator[tuple[Any, str]]:
+        """Yields the file system of a path, and the path there; errors become OSErrors."""
+        with _os_errors(path):
+            yield self._find_system(path, use_listings_cache=False)  # other processes write, too
+
+    def exists(self, path: str) -> bool:
+        with self._at(path) as (system, inner):
+            return system.exists(inner)
+
+    def is_file(self, path: str) -> bool:
+        with self._at(path) as (system, inner):
+            return system.isfile(inner)
+
+    def is_folder(self, path: str) -> bool:
+        with self._at(path) as (system, inner):
+            return system.isdir(inner)
+
+    def states(self, paths: Iterable[str]) -> dict[str, FileState]:
+        wanted: dict[str, list[str]] = {}
+        for path in paths:
+            wanted.setdefault(os.path.dirname(path), []).append(path)
+        found: dict[str, FileState] = {}
+        for folder, here in wanted.items():
+            if len(here) >= _MIN_LISTED:
+                found.update(self._listed(folder))
+            for path in here:
+                if path not in found:
+                    with self._at(path) as (system, inner):
+                        found[path] = _state(system.info(inner))
+        return found
+
+    def _listed(self, folder: str) -> dict[str, FileState]:
+        """Returns the states of the files in a folder."""
+        with self._at(folder) as (system, inner):
+            listed = system.ls(inner, detail=True)
+        return {
+            os.path.join(folder, os.path.basename(info["name"])): _state(info)
+            for info in listed
+            if info["type"] == "file"
+        }
+
+    def _all_below(self, folder: str) -> list[str]:
+        with self._at(folder) as (system, inner):
+            found = system.find(inner)
+        start = len(inner.rstrip("/"))
+        return [folder.rstrip("/") + path[start:] for path in found]
+
+    def files_below(self, folder: str) -> list[str]:
+        start = len(folder.rstrip("/"))
+        return [path for path in self._all_below(folder) if "/." not in path[start:]]
+
+    def glob(self, pattern: str) -> list[str]:
+        base = _fixed_part(pattern)
+        if "**" in pattern:
+            return _matching(self.files_below(base), pattern)
+        if glob.has_magic(os.path.dirname(pattern)[len(base) :]):
+            return _matching(self._all_below(base), pattern)
+        try:
+            return _matching(self._listed(base), pattern)
+        except FileNotFoundError:
+            return []
+
+    def names_in(self, folder: str) -> list[str]:
+        try:
+            with self._at(folder) as (system, inner):
+                listed = system.ls(inner, detail=False)
+        except FileNotFoundError:
+            if self._has_rename:
+                raise
+            return []  # a folder of objects is there with the first of them
+        own = inner.rstrip("/")  # some stores list the folder itself, as an object without bytes
+        return [os.path.basename(path.rstrip("/")) for path in listed if path.rstrip("/") != own]
+
+    def open(self, path: str) -> BinaryIO:
+        with self._at(path) as (system, inner):
+            file = _RemoteFile(path, system.open(inner, "rb", block_size=_BLOCK_BYTES))
+            return io.BufferedReader(file, _BUFFER_BYTES)
+
+    def read_range(self, path: str, start: int, size: int) -> bytes:
+        if not size:
+            return b""
+        with self._at(path) as (system, inner):
+            return system.cat_file(inner, start=start, end=start + size)
+
+    def write(self, path: str, data: bytes) -> None:
+        with self._final(path) as (system, inner):
+            system.pipe_file(inner, data)
+
+    def put(self, local: str, path: str) -> None:
+        with self._final(path) as (system, inner):
+            system.put_file(local, inner)
+
+    @contextlib.contextmanager
+    def _final(self, path: str) -> Iterator[tuple[Any, str]]:
+        """Yields the file system and the name under which a file is to be written that becomes `path`."""
+        with self._at(path) as (system, inner):
+            if not self._has_rename:
+                yield system, inner
+                return
+            unfinished = temporary(inner)
+            try:
+                yield system, unfinished
+                system.mv(unfinished, inner)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    system.rm_file(unfinished)
+                raise
+
+    def rename(self, before: str, after: str) -> None:
+        with self._at(before) as (system, inner), self._at(after) as (_, inner_after):
+            system.mv(inner, inner_after)
+
+    def remove(self, path: str) -> None:
+        with self._at(path) as (system, inner):
+            system.rm_file(inner)
+
+    def make_folder(self, path: str) -> None:
+        """An object store has no folders, only names."""
+        if self._has_rename:
+            with self._at(path) as (system, inner):
+                system.makedirs(inner, exist_ok=True)
+
+    def remove_folder(self, path: str) -> None:
+        # Without objects in it, a folder of them is not there.
+        missing = () if self._has_rename else (FileNotFoundError,)
+        with contextlib.suppress(*missing), self._at(path) as (system, inner):
+            system.rm(inner, recursive=True)
+
+    def sync(self, path: str) -> None:
+        """A store has what was closed."""
+
+
+def _state(info: dict[str, Any]) -> FileState:
+    """Returns the state of a file of which a store says `info`."""
+    changed = next((info[name] for name in _TIMES if info.get(name) is not None), 0)
+    if isinstance(changed, str):
+        changed = datetime.datetime.fromisoformat(changed.replace("Z", "+00:00"))
+    if isinstance(changed, datetime.datetime):
+        changed = changed.timestamp()
+    marks = tuple(f"{name} {info[name]}" for name in _MARKS if info.get(name) is not None)
+    return FileState(int(info["size"] or 0), int(changed * 1e9), marks)
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file of a store as Python's own input and output want it, with OSErrors."""
+
+    def __init__(self, path: str, file: Any):
+        super().__init__()
+        self._path, self._file = path, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        with _os_errors(self._path):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with _os_errors(self._path):
+            self._file.seek(offset, whence)
+            return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class _TensorFlowFiles:
+    """The methods of an fsspec file system that a store calls, on tf.io.gfile: ram:// of this process, and
+    schemes without an installed package of fsspec's."""
+
+    def __init__(self):
+        import tensorflow as tf
+
+        self._gfile = gfile = tf.io.gfile
+        self.exists, self.isdir, self.rm_file = gfile.exists, gfile.isdir, gfile.remove
+
+    def isfile(self, path: str) -> bool:
+        return self._gfile.exists(path) and not self._gfile.isdir(path)
+
+    def info(self, path: str) -> dict[str, Any]:
+        found = self._gfile.stat(path)
+        kind = "directory" if found.is_directory else "file"
+        return {"name": path, "type": kind, "size": found.length, "mtime": found.mtime_nsec / 1e9}
+
+    def ls(self, path: str, detail: bool) -> list:
+        found = [os.path.join(path, name.rstrip("/")) for name in self._gfile.listdir(path)]
+        return [self.info(each) for each in found] if detail else found
+
+    def find(self, path: str) -> list[str]:
+        walked = self._gfile.walk(path)
+        return [os.path.join(parent, name) for parent, _, names in walked for name in names]
+
+    def open(self, path: str, mode: str, block_size: int = 0) -> Any:
+        del block_size
+        self._gfile.stat(path)  # to open it asks for nothing yet
+        return self._gfile.GFile(path, mode)
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        with self._gfile.GFile(path, "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    def pipe_file(self, path: str, data: bytes) -> None:
+        with self._gfile.GFile(path, "wb") as file:
+            file.write(data)
+
+    def put_file(self, local: str, path: str) -> None:
+        self._gfile.copy(local, path, overwrite=True)
+
+    def mv(self, before: str, after: str) -> None:
+        self._gfile.rename(before, after, overwrite=True)
+
+    def makedirs(self, path: str, exist_ok: bool) -> None:
+        del exist_ok  # it always is
+        self._gfile.makedirs(path)
+
+    def rm(self, path: str, recursive: bool) -> None:
+        del recursive
+        self._gfile.rmtree(path)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Searching and reading
+
 
 _DIGEST_BYTES = 1 << 16  # of the beginning of a file
 
@@ -37,10 +620,9 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
         source = f"--{flag}={pattern}" if flag else pattern
         try:
             matched = _match(pattern, in_folders)
-            if not is_remote(pattern):
-                for path in matched:
-                    with contextlib.suppress(FileNotFoundError):  # NAME@3 stands for names
-                        stores.check_kind(path)
+            for path in matched:
+                with contextlib.suppress(FileNotFoundError):  # NAME@3 stands for names
+                    check_readable(path, every_small_one=False)
         except OSError as error:
             raise ConfigError(
                 f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}."
@@ -58,23 +640,19 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
 
 def _match(pattern: str, in_folders: str) -> list[str]:
     """Returns the files that a name or a glob stands for; a name that exists is never taken for a glob."""
-    found = _look_up(store_of(pattern), pattern, in_folders)
-    return found if is_remote(pattern) else [os.path.normpath(path) for path in found]
-
-
-def _look_up(store: stores.Store, pattern: str, in_folders: str) -> list[str]:
-    if store.is_folder(pattern):
-        found = stores.files_below(store.walk, pattern)
-        if in_folders == "*":
-            return list(found)
-        return [path for path in found if fnmatch.fnmatchcase(os.path.basename(path), in_folders)]
-    if store.is_file(pattern):
-        return [pattern]
+    store = store_of(pattern)
     sharded = re.fullmatch(r"(.*)@([1-9][0-9]{0,4})((?:\.\w+)*)", pattern)
-    if sharded:
+    if store.is_folder(pattern):
+        below = store.files_below(pattern)
+        found = [path for path in below if fnmatch.fnmatchcase(os.path.basename(path), in_folders)]
+    elif store.is_file(pattern):
+        found = [pattern]
+    elif sharded:
         name, count, ending = sharded[1], int(sharded[2]), sharded[3]
-        return [f"{name}-{number:05d}-of-{count:05d}{ending}" for number in range(count)]
-    return store.glob(pattern)
+        found = [f"{name}-{number:05d}-of-{count:05d}{ending}" for number in range(count)]
+    else:
+        found = store.glob(pattern)
+    return found if is_remote(pattern) else [os.path.normpath(path) for path in found]
 
 
 def is_file(path: str) -> bool:
@@ -87,52 +665,46 @@ def is_folder(path: str) -> bool:
     return store_of(path).is_folder(path)
 
 
-def sizes(paths: Iterable[str]) -> list[int]:
-    """Returns the bytes of each file. Raises ConfigError for one that is not there."""
-    return [size for size, _ in versions(paths)]
+def _states(paths: Iterable[str]) -> dict[str, FileState]:
+    """Returns the states of files, in the order of `paths`. Raises ConfigError for one that is not there."""
+    paths = list(paths)
+    by_store: dict[Store, list[str]] = {}
+    for path in paths:
+        by_store.setdefault(store_of(path), []).append(path)
+    found: dict[str, FileState] = {}
+    try:
+        for store, some in by_store.items():
+            found.update(store.states(some))
+    except OSError as error:
+        raise unreadable(error.filename, error) from None
+    return {path: found[path] for path in paths}
 
 
 def versions(paths: Iterable[str]) -> list[tuple[int, int]]:
     """Returns the `version` of each file; in a store their folders are listed. Raises ConfigError for
     one that is not there."""
     paths = list(paths)
-    found: dict[str, tuple[int, int]] = {}
-    with _naming_any():
-        for store, some in _by_store(paths):
-            found.update(store.versions(some))
-    return [found[path] for path in paths]
+    found = _states(paths)
+    return [found[path][:2] for path in paths]
+
+
+def sizes(paths: Iterable[str]) -> list[int]:
+    """Returns the bytes of each file. Raises ConfigError for one that is not there."""
+    return [size for size, _ in versions(paths)]
 
 
 def version(path: str) -> tuple[int, int]:
     """Returns the bytes of a file and the time of its last change in nanoseconds. Raises OSError."""
-    return store_of(path).version(path)
+    return store_of(path).states([path])[path][:2]
 
 
 def states(paths: Iterable[str]) -> dict[str, str]:
     """Returns {path: size, time, and inode or version in its store}, for `check_unchanged`. Raises
     ConfigError for a file that is not there."""
-    paths = list(paths)
-    found: dict[str, str] = {}
-    with _naming_any():
-        for store, some in _by_store(paths):
-            found.update(store.states(some))
-    return {path: found[path] for path in paths}
-
-
-def _by_store(paths: Iterable[str]) -> Iterable[tuple[stores.Store, list[str]]]:
-    by_store: dict[stores.Store, list[str]] = {}
-    for path in paths:
-        by_store.setdefault(store_of(path), []).append(path)
-    return by_store.items()
-
-
-@contextlib.contextmanager
-def _naming_any() -> Iterator[None]:
-    """Makes of an OSError in its block a ConfigError that names the file of the error."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be read: {error.strerror or error}.") from None
+    return {
+        path: ", ".join([f"{state.bytes:,} bytes", f"changed {state.changed}", *state.marks])
+        for path, state in _states(paths).items()
+    }
 
 
 def check_unchanged(before: Mapping[str, str]) -> None:
@@ -175,13 +747,6 @@ def read_text(path: str, source: str) -> str:
         raise ConfigError(f"{source} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
 
 
-def check_readable(path: str) -> None:
-    """Raises OSError for a file of this machine that another library is not to be given: a pipe, a device, a
-    folder, or a pointer of Git LFS."""
-    if not is_remote(path):
-        stores.check(path)
-
-
 @contextlib.contextmanager
 def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
     """Yields a reader of parts of a file, (start, bytes) -> the bytes; it raises ValueError where the file
@@ -191,7 +756,7 @@ def reading_parts(path: str) -> Iterator[Callable[[int, int], bytes]]:
         if is_remote(path):
             read_some = functools.partial(store_of(path).read_range, path)
         else:
-            stores.check(path)
+            check_readable(path)
             file = stack.enter_context(open(path, "rb", buffering=0))
             read_some = lambda start, size: os.pread(file.fileno(), size, start)
 

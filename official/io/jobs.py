@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from absl import logging
 
-from official.io import files, json_files, stores, writing
+from official.io import files, json_files, writing
 from official.io.errors import ConfigError
-from official.io.stores import is_remote, store_of
+from official.io.files import is_remote, store_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Times of the rounds
@@ -93,7 +93,7 @@ def held(path: str, folder: str) -> Iterator[None]:
       ConfigError: where another process holds it, or has taken it meanwhile.
       OSError: where the store does not answer.
     """
-    own = stores.new_tag()
+    own = files.new_tag()
     _refuse(path, folder, own)
     _write(path, own)
     time.sleep(_LOOK_AGAIN_SECS)
@@ -124,7 +124,7 @@ def _refuse(path: str, folder: str, own: str) -> None:
     found = _read(path)
     owner = str(found.get("owner", own))
     silent_secs = time.time() - found.get("seen_at", 0)
-    if owner == own or stores.is_dead(owner) or silent_secs > _DEAD_SECS:
+    if owner == own or files.is_dead(owner) or silent_secs > _DEAD_SECS:
         return
     raise ConfigError(
         f"--output_dir={folder} is being written to by another process ({owner}, seen {silent_secs:.0f} s"
@@ -161,19 +161,6 @@ def write_manifest(folder: str, identity: dict, manifest: dict) -> dict:
     manifest = {**manifest, "job": digest(identity)}
     write_json(os.path.join(folder, MANIFEST), manifest)
     return manifest
-
-
-@contextlib.contextmanager
-def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
-    """As `unfinished.folder_of`, and an OSError in the block becomes a ConfigError that names the folder."""
-    try:
-        with folder_of(output_dir, job, overwrite) as folder:
-            yield folder
-    except OSError as error:
-        raise ConfigError(
-            f"--output_dir={output_dir} cannot be written to: {error.strerror or error}. The same command"
-            " goes on with what is not done."
-        ) from None
 
 
 def may_be_finished(folder: str, overwrite: bool) -> bool:
@@ -235,7 +222,7 @@ _READ_AT_ONCE = 1024  # what so many tasks have done
 
 
 @contextlib.contextmanager
-def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
+def unfinished_folder(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
     """Holds the work folder of a job; it is removed when the body ends without an error.
 
     Args:
@@ -245,24 +232,31 @@ def folder_of(output_dir: str, job: dict, overwrite: bool) -> Iterator[str]:
       overwrite: whether what another job left unfinished is thrown away.
 
     Raises:
-      ConfigError: where another job was left unfinished, a job is at work, or the folder cannot be made.
+      ConfigError: where another job was left unfinished, a job is at work, or the folder, or something in the
+        body, cannot be written.
     """
     folder = os.path.join(output_dir, _FOLDER)
-    with _locked(os.path.join(folder, _LOCK), output_dir):
-        earlier = read_done(os.path.join(folder, _JOB))
-        if earlier is not None and earlier == json.loads(json.dumps(job)):
-            logging.info("Going on with what is done already in %s.", folder)
-        else:
-            if earlier is not None and not overwrite:
-                raise ConfigError(
-                    f"--output_dir={output_dir} holds an unfinished job with another"
-                    f" {_differences(earlier, job)}. Give the same flags and input to go on with it, another"
-                    " --output_dir, or throw it away with --overwrite."
-                )
-            _clear(folder)
-            write_done(os.path.join(folder, _JOB), job)
-        yield folder
-        _remove(folder)
+    try:
+        with _locked(os.path.join(folder, _LOCK), output_dir):
+            earlier = read_done(os.path.join(folder, _JOB))
+            if earlier is not None and earlier == json.loads(json.dumps(job)):
+                logging.info("Going on with what is done already in %s.", folder)
+            else:
+                if earlier is not None and not overwrite:
+                    raise ConfigError(
+                        f"--output_dir={output_dir} holds an unfinished job with another"
+                        f" {_differences(earlier, job)}. Give the same flags and input to go on with it,"
+                        " another --output_dir, or throw it away with --overwrite."
+                    )
+                _clear(folder)
+                write_done(os.path.join(folder, _JOB), job)
+            yield folder
+            _remove(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"--output_dir={output_dir} cannot be written to: {error.strerror or error}. The same command"
+            " goes on with what is not done."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -289,15 +283,15 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
 
 
 def _differences(earlier: dict, job: dict) -> str:
-    names = sorted(name for name in {*earlier, *job} if earlier.get(name) != job.get(name))
-    return ", ".join(name + _different_keys(earlier.get(name), job.get(name)) for name in names)
-
-
-def _different_keys(earlier, value) -> str:
-    if not isinstance(earlier, dict) or not isinstance(value, dict):
-        return ""
-    keys = sorted(key for key in {*earlier, *value} if earlier.get(key) != value.get(key))
-    return f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
+    """Returns the names of the values that differ; of objects, a key and how many more."""
+    told = []
+    for name in sorted(name for name in {*earlier, *job} if earlier.get(name) != job.get(name)):
+        before, now = earlier.get(name), job.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+            name += f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
+        told.append(name)
+    return ", ".join(told)
 
 
 def remove_left(output_dir: str) -> None:

@@ -1,20 +1,15 @@
-"""Model folders of other libraries (transformers, sentence-transformers, peft): their files and keys.
+"""Model folders of other libraries (transformers, sentence-transformers, peft): files, keys and labels.
 
-`FILES` and `KEYS` list the files and keys that such folders are known to have. Each is
-
-  applied      read here or by whoever reads the file, so that the model computes what its folder says;
-  irrelevant   changes nothing that is computed here, whatever it says;
-  unsupported  allowed only where it says what is done here anyway. Any other value is refused by name.
-
-A key that no table has may come from a newer library: it is named in a warning.
+model_folder.yml lists all files and keys that such folders are known to have, and what is done about each.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -22,6 +17,10 @@ from absl import logging
 from official.io import files
 from official.io.errors import ConfigError, shortened
 from official.io.json_files import read_json
+
+# -----------------------------------------------------------------------------------------------------------
+# Keys
+
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
@@ -35,89 +34,7 @@ SENTENCE_SETTINGS = tuple(
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-class Only(NamedTuple):
-    """The values of an unsupported key that mean what is done here, and a word on what others would mean."""
-
-    allowed: tuple | Callable[[Any], bool]
-    meaning: str
-
-
-class Keys(NamedTuple):
-    """The keys of a file, or the files of a folder, by status."""
-
-    applied: frozenset[str]
-    irrelevant: frozenset[str]
-    unsupported: Mapping[str, Only]
-
-
-def _keys(applied: str, irrelevant: str, unsupported: Mapping[str, Only]) -> Keys:
-    return Keys(frozenset(applied.split()), frozenset(irrelevant.split()), unsupported)
-
-
-def _contents(value: Any) -> Any:
-    """Returns the text of a token, which may stand in an object with how it is matched; of several, of
-    each."""
-    if isinstance(value, dict):
-        return value["content"] if "content" in value else [_contents(each) for each in value.values()]
-    return [_contents(each) for each in value] if isinstance(value, list) else value
-
-
-def _are_special(value: Any) -> bool:
-    return not _other_tokens(value)
-
-
-def _other_tokens(value: Any) -> list[str]:
-    """Returns the tokens of a value that are none of SPECIAL_TOKENS."""
-    tokens = _contents(value)
-    tokens = tokens if isinstance(tokens, list) else [tokens]
-    return [str(token) for token in tokens if token not in (None, *SPECIAL_TOKENS)]
-
-
-# Globs of the files of a model's folder. Others are nothing that these libraries read.
-FILES = _keys(
-    # modules.json names the folders that begin with numbers: what is not supported is refused there.
-    applied=f"""
-        model*.safetensors model.safetensors.index.json {CONFIG} vocab.txt {TOKENIZER} {TOKENIZER_CONFIG}
-        {SPECIAL_TOKENS_MAP} {ADDED_TOKENS} {MODULES} {SENTENCE_TRANSFORMERS} {" ".join(SENTENCE_SETTINGS)}
-        {ADAPTER_CONFIG} {ADAPTER_WEIGHTS} [0-9]_*
-        """,
-    # Other forms of the same weights, tokenizers of other models, training, text generation, pages for
-    # people.
-    irrelevant="""
-        .* *.md *.png *.py *.csv *.jinja *.h5 *.msgpack *.ot *.pt *.pth *.onnx onnx/* openvino/* coreml/*
-        runs/* pytorch_model*.bin training_args.bin optimizer.bin checkpoint-* trainer_state.json *_results.*
-        generation_config.json chat_template.json preprocessor_config.json processor_config.json vocab.json
-        merges.txt *.model data_config.json quantize_config.json LICENSE latest global_step*
-        pytorch_model_fsdp_* */adapter_* optimizer_*
-        """,
-    unsupported={
-        "adapter_model.bin": Only((), "an adapter in a pickle file"),
-        "head_config.json": Only((), "heads of AdapterHub"),
-        "pytorch_adapter.bin": Only((), "adapters of AdapterHub"),
-        "router_config.json": Only((), "several models in one"),
-        "wordembedding_config.json": Only((), "words without an encoder"),
-    },
-)
-
-
-_NONE: tuple = (None, False, "", [], {})
-_ADDED = "tokens beside the vocabulary, which are not cut into pieces"
-_OPTIONAL = ("[PAD]", "[MASK]")
-_TOKENS = {
-    **{
-        f"{token.strip('[]').lower()}_token": Only(
-            lambda value, token=token: _contents(value) == token or value is None and token in _OPTIONAL,  # type: ignore[misc]
-            f"BERT's is {token}",
-        )
-        for token in SPECIAL_TOKENS
-    },
-    **{
-        key: Only(_are_special, _ADDED)
-        for key in (
-            "bos_token eos_token additional_special_tokens extra_special_tokens model_specific_special_tokens"
-        ).split()
-    },
-}
+_BESIDE = "tokens beside the vocabulary, which are not cut into pieces"
 _OTHER_WORDS = "words are found by other rules than BERT's"
 # The tokenizers of transformers that split text as BERT's does. Those of newer ones that take everything from
 # tokenizer.json follow.
@@ -128,157 +45,50 @@ _BERT_TOKENIZERS = tuple(
 )
 _GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
-# The keys that every configuration of transformers may have and that no encoder reads, and those of BERT's.
-_DESCRIBING = """
-    _attn_implementation_autoset _name_or_path attn_implementation bad_words_ids begin_suppress_tokens
-    bos_token_id chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty
-    do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id eos_token_ids
-    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-    gradient_checkpointing language length_penalty max_length min_length name no_repeat_ngram_size
-    num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states output_past
-    output_scores pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head prefix
-    remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens
-    task_specific_params temperature tf_legacy_loss tie_encoder_decoder top_k top_p
-    torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache xla_device
-    transformers.js_config mask_token_id cls_token_id unk_token_id model_max_length _num_labels
-    return_all_scores
-"""
 
-KEYS: dict[str, Keys] = {
-    CONFIG: _keys(
-        applied="""
-            architectures attention_probs_dropout_prob hidden_act hidden_dropout_prob hidden_size id2label
-            initializer_range intermediate_size label2id layer_norm_eps max_position_embeddings
-            num_attention_heads num_hidden_layers num_labels problem_type type_vocab_size vocab_size
-            sentence_transformers sbert_ce_default_activation_function tokenizer_class
-            """,
-        # classifier_dropout acts in training alone, whose recipes have a dropout of their own; transformers
-        # reads function_to_apply only where a model has no labels.
-        irrelevant=_DESCRIBING + " classifier_dropout function_to_apply",
-        unsupported={
-            "model_type": Only(("bert",), "another model"),
-            "directionality": Only(("bidi",), "attention in one direction"),
-            "pooler_type": Only(("first_token_transform",), "another pooler"),
-            "position_embedding_type": Only(("absolute", None), "relative positions change the attention"),
-            "pad_token_id": Only((0, None), "padding is id 0 here"),
-            "tie_word_embeddings": Only((True,), "the output matrix is the word embedding table here"),
-            "is_decoder": Only((False, None), "a decoder's tokens do not see those after them"),
-            "is_encoder_decoder": Only((False, None), "two models in one"),
-            "add_cross_attention": Only((False, None), "layers that BERT does not have"),
-            "pruned_heads": Only(({}, [], None), "layers of fewer heads"),
-            "auto_map": Only(({}, None), "the model comes with code of its own"),
-            "quantization_config": Only(({}, None), "its weights are not floating-point numbers"),
-            "configuration_files": Only((None, []), "another file is the configuration"),
-        },
-    ),
-    TOKENIZER_CONFIG: _keys(
-        applied="tokenizer_class do_lower_case strip_accents model_max_length max_len",
-        irrelevant="""
-            add_prefix_space backend chat_template clean_up_tokenization_spaces device errors fast_tokenizer
-            from_slow init_inputs is_local legacy local_files_only max_length model_input_names name_or_path
-            pad_to_multiple_of pad_token_id pad_token_type_id padding padding_side processor_class
-            return_tensors return_token_type_ids special_tokens_map_file split_special_tokens stride
-            tokenizer_file truncation truncation_strategy trust_remote_code use_fast verbose vocab_file
-            vocab_size
-            """,
-        unsupported={
-            **_TOKENS,
-            "added_tokens_decoder": Only(_are_special, _ADDED),
-            "tokenize_chinese_chars": Only((True, None), "Chinese characters stand alone in BERT's"),
-            "clean_text": Only((True, None), "BERT's drops control characters"),
-            "wordpieces_prefix": Only(("##", None), "BERT's pieces that go on with a word begin with ##"),
-            "do_basic_tokenize": Only((True, None), _OTHER_WORDS),
-            "never_split": Only((*_NONE, list(SPECIAL_TOKENS)), _OTHER_WORDS),
-            "do_word_tokenize": Only((True, None), _OTHER_WORDS),
-            "do_subword_tokenize": Only((True, None), _OTHER_WORDS),
-            "word_tokenizer_type": Only(("basic", None), _OTHER_WORDS),
-            "subword_tokenizer_type": Only(("wordpiece", None), _OTHER_WORDS),
-            "mecab_kwargs": Only(_NONE, _OTHER_WORDS),
-            "sudachi_kwargs": Only(_NONE, _OTHER_WORDS),
-            "jumanpp_kwargs": Only(_NONE, _OTHER_WORDS),
-            "truncation_side": Only(("right", None), "texts lose their ends here"),
-            "auto_map": Only(_NONE, "the tokenizer comes with code of its own"),
-        },
-    ),
-    TOKENIZER: _keys(
-        applied="model added_tokens normalizer pre_tokenizer post_processor",
-        # transformers sets truncation and padding by itself.
-        irrelevant="version truncation padding decoder",
-        unsupported={},
-    ),
-    SPECIAL_TOKENS_MAP: _keys(applied="", irrelevant="", unsupported=_TOKENS),
-    MODULES: _keys(
-        applied="type path", irrelevant="idx name", unsupported={"kwargs": Only(_NONE, "inputs of its own")}
-    ),
-    "Pooling/config.json": _keys(
-        applied="pooling_mode pooling_mode_mean_tokens pooling_mode_cls_token",
-        irrelevant="word_embedding_dimension embedding_dimension include_prompt",
-        unsupported={
-            key: Only(_NONE, "vectors are the mean, or that of [CLS]")
-            for key in """
-                pooling_mode_max_tokens pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens
-                pooling_mode_lasttoken
-                """.split()
-        },
-    ),
-    "sentence_bert_config.json": _keys(
-        applied="max_seq_length do_lower_case",
-        irrelevant="""
-            model_args tokenizer_args config_args cache_dir backend model_name_or_path modality_config
-            unpad_inputs
-            """,
-        unsupported={
-            "transformer_task": Only(("feature-extraction", None), "another task than vectors"),
-            "module_output_name": Only(("token_embeddings", None), "another task than vectors"),
-            "query_length": Only((None,), "one length for all texts"),
-            "document_length": Only((None,), "one length for all texts"),
-            "processing_kwargs": Only(_NONE, "settings of the tokenizer"),
-        },
-    ),
-    SENTENCE_TRANSFORMERS: _keys(
-        applied="prompts default_prompt_name activation_fn",
-        irrelevant="__version__ similarity_fn_name",
-        unsupported={
-            "model_type": Only(("SentenceTransformer", "CrossEncoder", None), "another kind of model"),
-            "truncate_dim": Only((None,), "vectors are whole here"),
-            "max_active_dims": Only((None,), "vectors are whole here"),
-        },
-    ),
-    ADAPTER_CONFIG: _keys(
-        applied="""
-            peft_type r lora_alpha use_rslora alpha_pattern rank_pattern base_model_name_or_path
-            modules_to_save bias target_modules
-            """,
-        irrelevant="""
-            inference_mode revision lora_dropout auto_mapping layers_pattern
-            layers_to_transform exclude_modules loftq_config eva_config corda_config lora_ga_config
-            peft_version runtime_config ensure_weight_tying megatron_core qalora_group_size
-            """,
-        unsupported={
-            "task_type": Only(
-                ("SEQ_CLS", "FEATURE_EXTRACTION", "QUESTION_ANS", None), "a head that there is not here"
-            ),
-            "fan_in_fan_out": Only(_NONE, "matrices the other way round"),
-            "init_lora_weights": Only(
-                (True, False, None, "gaussian", "orthogonal"), "weights of the model that are changed, too"
-            ),
-            "use_dora": Only(_NONE, "a magnitude beside the two matrices"),
-            "use_qalora": Only(_NONE, "quantized inputs"),
-            "use_bdlora": Only(_NONE, "blocks of matrices"),
-            "lora_bias": Only(_NONE, "a bias of the second matrix"),
-            "layer_replication": Only(_NONE, "layers that stand twice"),
-            "megatron_config": Only(_NONE, "layers of Megatron"),
-            "trainable_token_indices": Only(_NONE, "rows of the word embeddings"),
-            "target_parameters": Only(_NONE, "weights that belong to no layer of their own"),
-            "arrow_config": Only(_NONE, "a mixture of adapters"),
-            "alora_invocation_tokens": Only(_NONE, "an adapter that only some tokens see"),
-            "kasa_config": Only(_NONE, "singular values between the two matrices"),
-            "monteclora_config": Only(_NONE, "a mixture of adapters"),
-            "velora_config": Only(_NONE, "another kind of adapter"),
-            "use_nonlinear_lora": Only(_NONE, "a function between the two matrices"),
-        },
-    ),
-}
+class Keys(NamedTuple):
+    """The keys of a file, or the files of a folder, by status.
+
+    Attributes:
+      applied, irrelevant: names.
+      unsupported: {name: {only: values that mean what is done here, means: what others would}}.
+    """
+
+    applied: frozenset[str]
+    irrelevant: frozenset[str]
+    unsupported: Mapping[str, Mapping[str, Any]]
+
+
+@functools.lru_cache(maxsize=1)
+def tables() -> dict[str, Keys]:
+    """Returns model_folder.yml: {file: its keys}, and for "" the globs of the files."""
+    import yaml  # late: few commands read such a folder
+
+    with open(os.path.join(os.path.dirname(__file__), "model_folder.yml"), encoding="utf-8") as file:
+        found = yaml.safe_load(file)
+    return {
+        name: Keys(
+            frozenset(table.get("applied", "").split()),
+            frozenset(table.get("irrelevant", "").split()),
+            table.get("unsupported", {}),
+        )
+        for name, table in {"": found["files"], **found["keys"]}.items()
+    }
+
+
+def _contents(value: Any) -> Any:
+    """Returns the text of a token, which may stand in an object with how it is matched; of several, of
+    each."""
+    if isinstance(value, dict):
+        return value["content"] if "content" in value else [_contents(each) for each in value.values()]
+    return [_contents(each) for each in value] if isinstance(value, list) else value
+
+
+def _other_tokens(value: Any) -> list[str]:
+    """Returns the tokens of a value that are none of SPECIAL_TOKENS."""
+    tokens = _contents(value)
+    tokens = tokens if isinstance(tokens, list) else [tokens]
+    return [str(token) for token in tokens if token not in (None, *SPECIAL_TOKENS)]
 
 
 def read(path: str, file: str | None = None, kind: Any = dict) -> Any:
@@ -286,7 +96,7 @@ def read(path: str, file: str | None = None, kind: Any = dict) -> Any:
 
     Args:
       path: of it.
-      file: its name in KEYS; None: that of the path.
+      file: its name in the tables; None: that of the path.
       kind: dict, or list for modules.json.
 
     Raises:
@@ -299,7 +109,7 @@ def read(path: str, file: str | None = None, kind: Any = dict) -> Any:
 
 
 def check_keys(values: Mapping[str, Any], file: str, source: str) -> None:
-    """Raises ConfigError for an unsupported value of a key of KEYS[file], and warns of keys that are not
+    """Raises ConfigError for an unsupported value of a key of a file, and warns of keys that are not
     there. `source` begins the messages."""
     check_values(values, file, source)
     for key in unknown_keys(values, file):
@@ -307,20 +117,25 @@ def check_keys(values: Mapping[str, Any], file: str, source: str) -> None:
 
 
 def check_values(values: Mapping[str, Any], file: str, source: str) -> None:
-    """Raises ConfigError for an unsupported value of a key of KEYS[file]."""
-    for key, (allowed, meaning) in KEYS[file].unsupported.items():
+    """Raises ConfigError for an unsupported value of a key of a file."""
+    for key, row in tables()[file].unsupported.items():
         if key not in values:
             continue
-        value = values[key]
-        if not (value in allowed if isinstance(allowed, tuple) else allowed(value)):
-            only = f", only {allowed[0]!r}" if isinstance(allowed, tuple) else ""
-            shown = ", ".join(_other_tokens(value)) if allowed is _are_special else repr(value)
-            raise ConfigError(f"{source}: {key}={shown[:90]} is not supported{only} ({meaning}).")
+        value, allowed = values[key], row["only"]
+        if allowed == "special":
+            others = _other_tokens(value)
+            shown, only = ", ".join(others), ""
+            is_allowed = not others
+        else:
+            shown, only = repr(value), f", only {allowed[0]!r}"
+            is_allowed = value in allowed or _contents(value) in allowed
+        if not is_allowed:
+            raise ConfigError(f"{source}: {key}={shown[:90]} is not supported{only} ({row['means']}).")
 
 
 def unknown_keys(values: Mapping[str, Any], file: str) -> list[str]:
-    """Returns the keys that KEYS[file] does not have."""
-    keys = KEYS[file]
+    """Returns the keys that the table of a file does not have."""
+    keys = tables()[file]
     known = keys.applied | keys.irrelevant | keys.unsupported.keys()
     return [key for key in values if key not in known]
 
@@ -340,10 +155,10 @@ def check_files(location: str) -> None:
     supported."""
     folder = folder_of(location)
     for name in sorted(os.listdir(folder)):
-        if name in FILES.unsupported:
+        if row := tables()[""].unsupported.get(name):
             raise ConfigError(
-                f"{os.path.join(folder, name)} is not supported ({FILES.unsupported[name].meaning}). Remove"
-                " it, or save the model as one whole."
+                f"{os.path.join(folder, name)} is not supported ({row['means']}). Remove it, or save the"
+                " model as one whole."
             )
 
 
@@ -429,7 +244,7 @@ def _check_added_tokens(path: str) -> None:
     added = read_json(path, any_number=True) if files.is_file(path) else {}
     strange = [token for token in added if token not in SPECIAL_TOKENS]
     if strange:
-        raise ConfigError(f"{path}: {shortened(strange)} are not supported ({_ADDED}).")
+        raise ConfigError(f"{path}: {shortened(strange)} are not supported ({_BESIDE}).")
 
 
 def _max_length(config: dict, path: str) -> int | None:
@@ -476,7 +291,7 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
         )
     strange = [token["content"] for token in added if token["content"] not in SPECIAL_TOKENS]
     if strange:
-        raise ConfigError(f"{source}: added_tokens {shortened(strange)} are not supported ({_ADDED}).")
+        raise ConfigError(f"{source}: added_tokens {shortened(strange)} are not supported ({_BESIDE}).")
     return tuple(words)
 
 
@@ -736,3 +551,179 @@ def adapter_of(location: str) -> Adapter | None:
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing beside it.")
     return Adapter(weights, settings)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Labels
+
+
+LABELS = "labels.json"
+REGRESSION, ONE_LABEL, SEVERAL_LABELS = PROBLEM_TYPES = (
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+)
+
+
+def labels_json(labels: tuple[str, ...] | None, problem_type: str | None = None) -> str:
+    """Returns the content of labels.json.
+
+    Args:
+      labels: names in the order of the classes; None for a score instead of classes.
+      problem_type: in Hugging Face's words; None: what the labels say.
+    """
+    kind = problem_type or (REGRESSION if labels is None else "single_label_classification")
+    return (
+        json.dumps({"labels": None if labels is None else list(labels), "problem_type": kind}, indent=2)
+        + "\n"
+    )
+
+
+def read_labels(folder: str) -> dict:
+    """Returns {labels: (names) or None, problem_type} of a folder with labels.json; empty where there is
+    none.
+
+    Raises:
+      ConfigError: where the file is none of that.
+    """
+    path = os.path.join(folder, LABELS)
+    if not os.path.isfile(path):
+        return {}
+    values = read_json(path)
+    labels = values.get("labels")
+    if not (labels is None or isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
+        raise ConfigError(
+            f"{path}: labels={repr(labels)[:60]}, expected a list of names or null. Restore or remove the"
+            " file."
+        )
+    return {
+        "labels": None if labels is None else tuple(labels),
+        "problem_type": _problem_type(values, path),
+    }
+
+
+def _problem_type(values: dict, source: str) -> str | None:
+    kind = values.get("problem_type")
+    if kind not in (None, *PROBLEM_TYPES):
+        raise ConfigError(
+            f"{source}: problem_type={repr(kind)[:60]} is not supported, only {', '.join(PROBLEM_TYPES)}."
+        )
+    return kind
+
+
+def check_label_count(labels: Sequence[str] | None, outputs: int, source: str) -> None:
+    """Raises ConfigError where there are names for another number of outputs than a classifier has."""
+    if labels is not None and len(labels) != outputs:
+        raise ConfigError(
+            f"{source}: {len(labels)} labels ({', '.join(labels)[:120]}), the classifier has"
+            f" {outputs} outputs."
+        )
+
+
+def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | None, count: int) -> dict:
+    """Returns keys of config.json. transformers takes the number of classes from the names: there are names
+    for all `count`, known or not."""
+    names = list(labels or ())
+    if not len(set(names)) == len(names) == count:
+        names = [f"LABEL_{number}" for number in range(count)]
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        **({"problem_type": problem_type} if problem_type else {}),
+    }
+
+
+def labels_of_hugging_face(values: dict, source: str, activation: str | None = None) -> dict:
+    """Returns {labels: names or None, problem_type} that a config.json gives.
+
+    id2label counts; label2id, which tells the same, counts where that is missing.
+
+    Args:
+      values: of config.json.
+      source: begins the messages.
+      activation: of the outputs, as a CrossEncoder of sentence-transformers names it; None: as in `values`.
+
+    Raises:
+      ConfigError: where they are not names of classes 0, 1, 2, ..., or contradict each other.
+    """
+    labels, others = (_names_of(values.get(key), key, source) for key in ("id2label", "label2id"))
+    if (
+        labels
+        and others
+        and labels != others
+        and not are_numbered_labels(others)
+        and not are_numbered_labels(labels)
+    ):
+        raise ConfigError(
+            f"{source}: id2label and label2id contradict each other: {', '.join(labels)[:90]} and"
+            f" {', '.join(others)[:90]}. Correct one of them."
+        )
+    if labels is None or are_numbered_labels(labels):
+        labels = others or labels
+    number = values.get("num_labels")
+    if labels and number is not None and number != len(labels):
+        raise ConfigError(
+            f"{source}: num_labels={str(number)[:40]}, and there are {len(labels)} labels:"
+            f" {', '.join(labels)[:90]}. Correct one of them."
+        )
+    told = values.get("sentence_transformers")
+    activation = activation or (told.get("activation_fn") if isinstance(told, dict) else None)
+    activation = activation or values.get("sbert_ce_default_activation_function")
+    kind = _problem_type(values, source)
+    if kind is None and (len(labels) if labels else number) == 1:
+        kind = _ACTIVATIONS.get(str(activation or _DEFAULT_ACTIVATION).rpartition(".")[2])
+        if kind is None:
+            raise ConfigError(
+                f"{source}: activation_fn={str(activation)[:60]} is not supported, only"
+                f" {', '.join(_ACTIVATIONS)}."
+            )
+    return {"labels": labels, "problem_type": kind}
+
+
+# Of a classifier with one output: a score, or a probability, which transformers and sentence-transformers
+# take where nothing says it.
+_ACTIVATIONS = {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS}
+_DEFAULT_ACTIVATION = "Sigmoid"
+
+
+def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
+    """Returns the names of the classes in their order; None for none."""
+    if not names:
+        return None
+    pairs = list(names.items()) if isinstance(names, dict) else []
+    numbered = {str(number): str(name) for number, name in pairs}
+    if key == "label2id":
+        numbered = {str(number): str(name) for name, number in pairs}
+    if not pairs or len(numbered) < len(pairs) or set(numbered) != set(map(str, range(len(numbered)))):
+        raise ConfigError(
+            f"{source}: {key}={repr(names)[:90]}, expected names of classes 0, 1, 2, ..., each number once."
+        )
+    found = tuple(numbered[str(number)] for number in range(len(numbered)))
+    if len(set(found)) < len(found):
+        raise ConfigError(
+            f"{source}: {key}={repr(names)[:90]} has a name twice. Each class has one of its own."
+        )
+    return found
+
+
+def are_numbered_labels(labels: Sequence[str]) -> bool:
+    """Tells whether names only count the classes, as transformers makes them: LABEL_0, LABEL_1."""
+    return all(label == f"LABEL_{number}" for number, label in enumerate(labels))
+
+
+def order_of_labels(labels: Sequence[str], wanted: Sequence[Sequence[str]]) -> list[int] | None:
+    """Returns, for each wanted class, the number of the label that is one of its names; None where they do
+    not match one to one. Case, hyphens, underscores and blanks do not count.
+
+    Args:
+      labels: of a model, in their order.
+      wanted: the names of each class.
+    """
+    plain = [_plain(label) for label in labels]
+    found = [[plain.index(name) for name in map(_plain, names) if name in plain] for names in wanted]
+    order = [numbers[0] for numbers in found if numbers]
+    return order if sorted(order) == list(range(len(labels))) and len(order) == len(wanted) else None
+
+
+def _plain(label: str) -> str:
+    return re.sub(r"[\s_-]", "", label).casefold()

@@ -1,10 +1,11 @@
-"""Shared libraries in C++ that are compiled when they are first used, for the processor of this machine."""
+"""Libraries in C++, compiled when they are first used, for this processor, and loaded into TensorFlow."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
 import fcntl
+import functools
 import glob
 import hashlib
 import os
@@ -14,9 +15,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from absl import logging
 
 from official.io import writing
+
+# -----------------------------------------------------------------------------------------------------------
+# Libraries
+
 
 # -----------------------------------------------------------------------------------------------------------
 # Libraries
@@ -29,6 +36,7 @@ from official.io import writing
 
 _COMPILERS = ("c++", "g++", "clang++")
 _POLL_SECS = 0.1
+_OF_CPU = ("model name", "flags", "Features", "CPU part", "CPU implementer")  # which code for it depends on
 _DIGEST = ".sha256"  # after the name of a library: the file with its sha256
 _LONGEST_REASON = 200
 
@@ -113,17 +121,11 @@ def find_compiler() -> str:
 def _digest(recipe: Recipe, compiler: str) -> str:
     """Returns a digest of all that the code of a library depends on, 16 hexadecimal digits."""
     found = hashlib.sha256()
-    version = _run([compiler, "--version"], timeout_secs=60)
     flags = [flag for flags in recipe.sources.values() for flag in flags]
-    for text in (
-        *flags,
-        *recipe.link_flags,
-        recipe.made_for,
-        compiler,
-        version,
-        _cpu(),
-        *platform.libc_ver(),
-    ):
+    made_with = [recipe.made_for, compiler, _run([compiler, "--version"], timeout_secs=60)]
+    cpu = _cpu_info("/proc/cpuinfo")
+    runs_on = [platform.machine(), platform.processor(), *(cpu.get(key, "") for key in _OF_CPU)]
+    for text in (*flags, *recipe.link_flags, *made_with, *runs_on, *platform.libc_ver()):
         found.update(text.encode() + b"\0")
     for path in (*recipe.sources, *recipe.headers):
         with open(path, "rb") as file:
@@ -131,14 +133,14 @@ def _digest(recipe: Recipe, compiler: str) -> str:
     return found.hexdigest()[:16]
 
 
-def _cpu(cpu_info: str = "/proc/cpuinfo") -> str:
-    """Returns the name and all instructions of this CPU, which code for it depends on."""
-    wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
-    lines = [platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError), open(cpu_info, encoding="utf-8", errors="replace") as file:
-        first = file.read().split("\n\n")[0]
-        lines += [line for line in first.splitlines() if line.partition(":")[0].strip() in wanted]
-    return "\n".join(lines)
+def _cpu_info(path: str) -> dict[str, str]:
+    """Returns the kernel's description of the first CPU: name, instructions, ..; {} where there is none."""
+    lines: dict[str, str] = {}
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            lines.setdefault(key.strip(), value.strip())
+    return lines
 
 
 @contextlib.contextmanager
@@ -206,20 +208,9 @@ def _run(command: list[str], timeout_secs: float) -> str:
 
 # Those that the speed of matrix products depends on, as the kernel names them.
 INSTRUCTIONS = (
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx_vnni",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_bf16",
-    "amx_int8",
-    "amx_fp16",
-    "asimd",
-    "sve",
-    "bf16",
-    "i8mm",
+    *("avx2", "fma", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_bf16", "amx_int8", "amx_fp16"),
+    *("asimd", "sve", "bf16", "i8mm"),
 )
 
 _ADD_IN_32_BITS = {"avx_vnni", "avx512_vnni", "amx_int8"}  # products of bytes, on x86
@@ -255,13 +246,84 @@ def processor(cpu_info: str = "/proc/cpuinfo") -> Processor:
       cpu_info: the file in which the kernel describes it. Where there is none, its name is what Python knows
         and its instructions are unknown.
     """
-    lines: dict[str, str] = {}
-    if os.path.exists(cpu_info):
-        with open(cpu_info, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                key, _, value = line.partition(":")
-                lines.setdefault(key.strip(), value.strip())
+    lines = _cpu_info(cpu_info)
     name = lines.get("model name") or platform.processor() or platform.machine()
     flags = (lines.get("flags") or lines.get("Features", "")).split()
     found = tuple(each for each in INSTRUCTIONS if each in flags)
     return Processor(name, len(os.sched_getaffinity(0)), found)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Operations for TensorFlow
+#
+# A folder of them has kernels.cc, plain loops compiled for all instructions of the CPU; operations.cc, what
+# TensorFlow calls, compiled quickly; and kernels.h, their header. Headers that all share are in `native`.
+
+
+_LONGEST_SECS = 180  # that compiling may take: 5 to 15 are usual
+_SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
+# No -ffast-math: what is not finite stays so, and roots and quotients are exact.
+_KERNEL_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-fno-math-errno")
+
+
+@functools.lru_cache
+def build_operations(name: str, folder: str, what: str, flags: tuple[str, ...] = ()) -> str:
+    """Returns the path of a library of operations, which is compiled where it is not there yet.
+
+    Its name tells the sources, the compiler and the CPU that it is made of.
+
+    Args:
+      name: of the library.
+      folder: path of the sources.
+      what: the operations, for the line that says that they are compiled.
+      flags: more flags of the compiler for kernels.cc.
+
+    Raises:
+      NotBuilt: where they cannot be compiled.
+    """
+    import tensorflow as tf  # late: the ground floor loads in milliseconds
+
+    shared = f"-I{_SHARED}"
+    sources = {
+        os.path.join(folder, "kernels.cc"): (*_KERNEL_FLAGS, *flags, shared),
+        os.path.join(folder, "operations.cc"): ["-O1", "-w", shared, *tf.sysconfig.get_compile_flags()],
+    }
+    headers = [
+        os.path.join(folder, "kernels.h"),
+        *sorted(glob.glob(os.path.join(glob.escape(_SHARED), "*.h"))),
+    ]
+    into = f"{tf.version.GIT_VERSION} {tf.version.COMPILER_VERSION}"
+    recipe = Recipe(name, sources, headers, tf.sysconfig.get_link_flags(), into)
+    return built(
+        recipe,
+        _LONGEST_SECS,
+        before=lambda: logging.info("Compiling %s, once for this machine.", what),
+    )
+
+
+@functools.lru_cache
+def load_operations(path: str) -> Any:
+    """Returns the module of the operations of a library, each a function. Raises NotBuilt where it cannot be
+    loaded."""
+    import tensorflow as tf
+
+    try:
+        return tf.load_op_library(path)
+    except (tf.errors.OpError, OSError) as error:
+        raise NotBuilt(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from None
+
+
+def on_cpus() -> bool:
+    """Tells whether the strategy, or without one TensorFlow, computes on CPUs."""
+    import tensorflow as tf
+
+    if not tf.distribute.has_strategy():
+        return not tf.config.list_logical_devices("GPU")
+    devices = tf.distribute.get_strategy().extended.worker_devices
+    return all("cpu" in device.lower() for device in devices)
+
+
+@functools.lru_cache
+def tell(message: str) -> None:
+    """Logs a line, once in a process."""
+    logging.info(message)

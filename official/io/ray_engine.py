@@ -1,40 +1,46 @@
 """Runs tasks on the nodes of a Ray cluster: one that is there, or one of this machine that ends with the job.
 
 Ray sends tasks, and sends them again where a process or a node is lost. What is here besides: a bounded
-number of tasks is submitted at a time, every node's progress is in one bar, an exception of a task comes
-through as itself, and a node with other code is refused.
+number of tasks is submitted at a time, an exception of a task comes through as itself, a node with other code
+is refused, and Ray's own processes never outlive the one they were started for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import itertools
 import logging as python_logging
-import math
+import os
 import pathlib
 import platform
+import secrets
+import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from absl import logging
 
-from official.io import bars, engines, jobs, ray_cluster, signals
+from official.io import bars, engines, jobs, signals
 from official.io.errors import ConfigError, check_installed, counted
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from official.io.engines import Round
 
-_REFRESH_SECS = 0.5
 _LOOK_AT_NODES_SECS = 5.0
 _ANSWER_SECS = 20.0
-_MOST_RETRIES = 5  # of a task whose process or node is lost
+_MAX_RETRIES = 5  # of a task whose process or node is lost
 _WAITING_PER_CPU = 2  # tasks that are submitted at once
 _MUST_AGREE = ("tensorflow", "numpy", "tokenizers", "blingfire", "ray")  # packages of which records depend
 
@@ -46,7 +52,7 @@ def opened(num_workers: int | None, address: str | None) -> Iterator[Ray]:
     Raises:
       ConfigError: where Ray is not installed.
     """
-    check_installed("--engine=ray", "ray", "ray")
+    check_installed("--engine=ray", "ray", "ray", "psutil")
     with contextlib.ExitStack() as stack:
         yield Ray(num_workers, address, stack)
 
@@ -58,163 +64,80 @@ class Ray:
     num_workers: int | None
     address: str | None
     _stack: contextlib.ExitStack
-    _meter: Any = None  # the actor of all rounds; None: there is no connection yet
-    _numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)  # of the tasks of all rounds
+    _is_connected: bool = False
 
     def run(self, tasks: Round) -> None:
-        """Runs the tasks of a round; see `engines.Engine`."""
+        """Runs the tasks of a round; see `engines.Engine`. The bar moves when a task is done."""
         if not tasks.number:
             return
-        if self._meter is None:
-            address = self.address or self._stack.enter_context(ray_cluster.started(self.num_workers))
-            self._meter = self._stack.enter_context(_connection(address, is_own=not self.address))
-        # A cluster of one's own has as many CPUs as there are to be workers.
-        most = self.num_workers if self.address else None
+        if not self._is_connected:
+            address = self.address or self._stack.enter_context(started_cluster(self.num_workers))
+            self._stack.enter_context(_connection(address, is_own=not self.address))
+            self._is_connected = True
         timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "ray", 0))
         with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
-            found.workers = _Running(zip(self._numbers, tasks.tasks), most, self._meter, bar).run()
-            found.bytes, found.items = bar.n, bar.items
+            workers = self._run(tasks, bar)
+            found.workers, found.bytes, found.items = len(workers), bar.n, bar.items
+        done_by = counted(len(workers), "process"), counted(len({host for host, _ in workers}), "machine")
+        logging.info("Ray: done by %s of %s.", *done_by)
+
+    def _run(self, tasks: Round, bar: bars.ProgressBar) -> set[tuple[str, int]]:
+        """Runs the tasks. Returns (machine, process) of those that have."""
+        import ray
+
+        run_there = ray.remote(max_retries=_MAX_RETRIES, scheduling_strategy="SPREAD")(_run_there)
+        versions = ray.put(_own_versions())
+        running: set[Future] = set()
+        workers: set[tuple[str, int]] = set()
+
+        def submit(*task) -> Future:
+            future = run_there.remote(task, versions).future()
+            running.add(future)
+            future.add_done_callback(running.discard)
+            return future
+
+        def take(done: _Done) -> None:
+            bar.add(done.num_bytes, done.items)
+            workers.add((done.host, done.process))
+
+        # A cluster of one's own has as many CPUs as there are to be workers.
+        count_cpus = _cpu_counter()
+        most = self.num_workers if self.address else None
+        try:
+            engines.watch(submit, iter(tasks.tasks), lambda: most or count_cpus() * _WAITING_PER_CPU, take)
+        except BaseException as error:
+            for future in list(running):
+                ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
+            if isinstance(error, ray.exceptions.RayTaskError):
+                raise _as_itself(error) from None
+            if isinstance(error, ray.exceptions.RayError):
+                raise ConfigError(
+                    f"a task of --engine=ray was lost, and again when Ray had sent it {_MAX_RETRIES} times"
+                    f" more: {' '.join(str(error).split())[:300]} Give the nodes more memory or lower"
+                    " --num_workers; the same command goes on with what is not done."
+                ) from None
+            raise
+        return workers
 
 
-@contextlib.contextmanager
-def _connection(address: str, is_own: bool) -> Iterator[Any]:
-    """Connects this process with a cluster for the block, and yields a meter there. Raises ConfigError where
-    that is impossible."""
+def _cpu_counter() -> Callable[[], int]:
+    """Returns a function that counts the CPUs of the cluster, now and then: nodes come and go."""
     import ray
 
-    if not is_own:
-        _check_answers(address)
-    handlers = {number: signal.getsignal(number) for number in signals.NUMBERS}
-    try:
-        ray.init(address, log_to_driver=False, logging_level=python_logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, AssertionError, TimeoutError) as error:
-        told = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"--ray_address={address}: {told or type(error).__name__} Give HOST:PORT of a cluster of the same"
-            " Python and Ray, or leave it out, and one is started on this machine."
-        ) from None
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)  # Ray has put its own there
-    try:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        cpus = sum(node["Resources"].get("CPU", 0) for node in nodes)
-        where = "started on this machine" if is_own else f"at {address}"
-        logging.info("Ray: %s with %s, %s.", counted(len(nodes), "node"), counted(int(cpus), "CPU"), where)
-        yield ray.remote(num_cpus=0, max_restarts=-1)(_Meter).remote()
-    finally:
-        ray.shutdown()
+    number, nodes, next_look = 1, 0, 0.0
 
-
-def _check_answers(address: str) -> None:
-    """Raises ConfigError where nothing listens at an address: Ray would ask for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigError(f"--ray_address={address} is no address. Allowed: HOST:PORT or ray://HOST:PORT.")
-    try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECS).close()
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            f"--ray_address={address}: nothing answers there ({error}). Start a cluster with ray start, or"
-            " leave the flag out, and one is started on this machine."
-        ) from None
-
-
-# ------------------------------------------------------------------------------------------------------------
-# In the process that began the job
-
-
-class _Running:
-    """The tasks of a round that are submitted, by what Ray calls them."""
-
-    def __init__(
-        self, tasks: Iterator[tuple[int, tuple]], most: int | None, meter: Any, bar: bars.ProgressBar
-    ):
-        """Makes it of numbered tasks, of which `most` are to run at a time, where that is not None."""
-        import ray
-
-        self._tasks, self._most, self._meter, self._bar = tasks, most, meter, bar
-        self._submitted: dict[Any, int] = {}  # of the task numbers
-        self._done_bytes, self._done_items = 0.0, 0.0
-        self._workers: set[tuple[str, int]] = set()
-        self._nodes, self._number, self._looked = 0, 1, -math.inf
-        self._shown = time.monotonic()
-        self._submit_one = ray.remote(max_retries=_MOST_RETRIES, scheduling_strategy="SPREAD")(_run)
-        self._shared = ray.put(_own_versions())
-
-    def run(self) -> int:
-        """Runs them, and returns how many processes have."""
-        import ray
-
-        try:
-            while self._submit():
-                waiting = list(self._submitted)
-                if ray.wait(waiting, timeout=_REFRESH_SECS)[0]:  # then all that are done, not one at a time
-                    for reference in ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]:
-                        self._finish(reference)
-                if time.monotonic() - self._shown > _REFRESH_SECS:
-                    self._show()
-                    self._shown = time.monotonic()
-        except BaseException:
-            for reference in self._submitted:
-                ray.cancel(reference, force=True)
-            raise
-        self._bar.move_to(self._done_bytes, self._done_items)
-        hosts = {host for host, _ in self._workers}
-        done_by = counted(len(self._workers), "process"), counted(len(hosts), "machine")
-        logging.info("Ray: done by %s of %s.", *done_by)
-        return len(self._workers)
-
-    def _submit(self) -> bool:
-        """Submits tasks up to the bound. Returns whether any is not done."""
-        room = (self._most or self._cpus() * _WAITING_PER_CPU) - len(self._submitted)
-        for number, task in itertools.islice(self._tasks, max(room, 0)):
-            reference = self._submit_one.remote(number, task, self._meter, self._shared)
-            self._submitted[reference] = number
-        return bool(self._submitted)
-
-    def _cpus(self) -> int:
-        """Returns the CPUs of the cluster, looked up now and then: nodes come and go."""
-        import ray
-
-        if time.monotonic() - self._looked > _LOOK_AT_NODES_SECS:
+    def count() -> int:
+        nonlocal number, nodes, next_look
+        if time.monotonic() > next_look:
             alive = [node for node in ray.nodes() if node["Alive"]]
-            if len(alive) < self._nodes:
+            if len(alive) < nodes:
                 left = counted(len(alive), "node") + (" is" if len(alive) == 1 else " are")
                 logging.warning("Ray: %s left; lost tasks run again.", left)
-            self._nodes, self._looked = len(alive), time.monotonic()
-            self._number = max(1, int(sum(node["Resources"].get("CPU", 0) for node in alive)))
-        return self._number
+            nodes, next_look = len(alive), time.monotonic() + _LOOK_AT_NODES_SECS
+            number = max(1, int(sum(node["Resources"].get("CPU", 0) for node in alive)))
+        return number
 
-    def _finish(self, reference) -> None:
-        import ray
-
-        del self._submitted[reference]
-        try:
-            done = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
-            raise _as_itself(error) from None
-        except ray.exceptions.RayError as error:
-            told = " ".join(str(error).split())[:300]
-            raise ConfigError(
-                f"a task of --engine=ray was lost, and again when Ray had sent it {_MOST_RETRIES} times more:"
-                f" {told} Give the nodes more memory or lower --num_workers; the same command goes on with"
-                " what is not done."
-            ) from None
-        self._done_bytes += done.num_bytes
-        self._done_items += done.items
-        self._workers.add((done.host, done.process))
-
-    def _show(self) -> None:
-        """Moves the bar to what is done and what the running tasks have told."""
-        import ray
-
-        told = []
-        with contextlib.suppress(ray.exceptions.RayError):  # the meter's node is lost: it begins anew
-            numbers = list(self._submitted.values())
-            told = ray.get(self._meter.told.remote(numbers), timeout=_LOOK_AT_NODES_SECS)
-        num_bytes, items = (sum(column) for column in zip((0.0, 0.0), *told))
-        self._bar.move_to(self._done_bytes + num_bytes, self._done_items + items)
+    return count
 
 
 def _as_itself(error) -> BaseException:
@@ -228,19 +151,44 @@ def _as_itself(error) -> BaseException:
     return error.cause if isinstance(error.cause, BaseException) else error
 
 
-class _Meter:
-    """An actor that keeps the progress of the tasks in work."""
+@contextlib.contextmanager
+def _connection(address: str, is_own: bool) -> Iterator[None]:
+    """Connects this process with a cluster for the block. Raises ConfigError where that is impossible."""
+    import ray
 
-    def __init__(self) -> None:
-        self._told: dict[int, tuple[float, float]] = {}
+    handlers = {number: signal.getsignal(number) for number in signals.NUMBERS}
+    try:
+        if not is_own:
+            _check_answers(address)
+        ray.init(address, log_to_driver=False, logging_level=python_logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, AssertionError, OSError, OverflowError) as error:
+        told = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"--ray_address={address}: {told or type(error).__name__} Give HOST:PORT or ray://HOST:PORT of a"
+            " cluster of the same Python and Ray, or leave it out, and one is started on this machine."
+        ) from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)  # Ray has put its own there
+    try:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        cpus = sum(node["Resources"].get("CPU", 0) for node in nodes)
+        where = "started on this machine" if is_own else f"at {address}"
+        logging.info("Ray: %s with %s, %s.", counted(len(nodes), "node"), counted(int(cpus), "CPU"), where)
+        yield
+    finally:
+        ray.shutdown()
 
-    def tell(self, number: int, num_bytes: float, items: float) -> None:
-        self._told[number] = num_bytes, items
 
-    def told(self, numbers: list[int]) -> list[tuple[float, float]]:
-        """Returns the bytes and items of these tasks, and forgets all others."""
-        self._told = {number: self._told[number] for number in numbers if number in self._told}
-        return list(self._told.values())
+def _check_answers(address: str) -> None:
+    """Raises an error where nothing listens at an address: Ray would ask for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("it is no address.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECS).close()
+    except OSError as error:
+        raise OSError(f"nothing answers there ({error}).") from None
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -257,21 +205,14 @@ class _Done:
     items: float = 0.0
 
 
-def _run(number: int, task: tuple, meter, versions: dict[str, str]) -> _Done:
+def _run_there(task: tuple, versions: dict[str, str]) -> _Done:
     """Runs a task in a process of a node."""
-    import os
-
     _check_versions(versions)
     done = _Done(socket.gethostname(), os.getpid())
-    told = time.monotonic()
 
     def count(num_bytes: float, items: float) -> None:
-        nonlocal told
         done.num_bytes += num_bytes
         done.items += items
-        if time.monotonic() - told > _REFRESH_SECS:
-            told = time.monotonic()
-            meter.tell.remote(number, done.num_bytes, done.items)
 
     function, *arguments = task
     try:
@@ -310,3 +251,111 @@ def _check_versions(wanted: dict[str, str]) -> None:
             f"the node {socket.gethostname()} of the Ray cluster has {', '.join(differing)}. Install the same"
             " versions on every node: the records depend on them."
         )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# A cluster of this machine
+#
+# Ray's own processes stay when the one that began them is killed. So they are children of a process of ours,
+# which ends all of them when the pipe to it is closed, whatever has closed it, and removes their files.
+
+
+_OBJECT_STORE_BYTES = 100 << 20  # what tasks are sent is small: the data are in files
+_BECOME_SUBREAPER = 36  # of prctl(2)
+_END_SECS = 5.0
+# Nothing is told to Ray's makers, no warning on accelerators, and a task that needs too much memory ends.
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_task_oom_retries": "3",
+}
+
+
+@contextlib.contextmanager
+def started_cluster(num_cpus: int | None) -> Iterator[str]:
+    """Starts a cluster of one node, and yields its address; it ends with the block.
+
+    Args:
+      num_cpus: tasks that it runs at a time; None: one a core.
+
+    Raises:
+      ConfigError: where it does not start.
+    """
+    # Ray reads it when it is loaded. Who does not know it cannot send tasks to the cluster.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _secret()}
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(num_cpus or engines.cores())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **_SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,  # Ctrl-C of a terminal is for the job
+        text=True,
+    )
+    assert keeper.stdin and keeper.stdout and keeper.stderr
+    try:
+        address = keeper.stdout.readline().strip()
+        if not address:
+            keeper.stdin.close()
+            told = keeper.stderr.read().strip().splitlines()[-1:]
+            raise ConfigError(f"--engine=ray: Ray does not start on this machine: {' '.join(told)[:300]}")
+        yield address
+    finally:
+        for stream in (keeper.stdin, keeper.stdout, keeper.stderr):
+            stream.close()
+        keeper.wait()
+
+
+@functools.lru_cache(maxsize=1)  # Ray takes one a process
+def _secret() -> str:
+    return secrets.token_hex(32)
+
+
+@contextlib.contextmanager
+def ending_all_children(folder: str | None = None) -> Iterator[None]:
+    """In its block children of children that end become this process's. After it all of them are killed, a
+    folder of theirs is removed, and this process ends."""
+    import psutil
+
+    ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    except Exception as error:
+        print(" ".join(str(error).split()), file=sys.stderr, flush=True)
+    finally:
+        deadline = time.monotonic() + _END_SECS
+        while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            psutil.wait_procs(children, timeout=0.1)  # those of children are ours then
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)  # pylint: disable=protected-access  # Ray's own end would look for its processes
+
+
+def main() -> None:
+    """Keeps a cluster: `python -m official.io.ray_engine CPUS` writes its address, and ends it when stdin
+    does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A short path: that of a socket below it is 80 bytes longer.
+    folder = tempfile.mkdtemp(prefix="bert-ray-", dir=engines.folder_for_sockets(24))
+    with ending_all_children(folder):
+        import ray
+
+        ray.init(
+            "local",
+            num_cpus=int(sys.argv[1]),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=python_logging.ERROR,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+        )
+        print(ray.get_runtime_context().gcs_address, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from official.io import files as io_files
 from official.io import json_files, vocabulary_files, writing
 from official.io.errors import ConfigError
+from official.io.files import is_remote
 from official.io.jobs import MANIFEST
-from official.io.stores import is_remote
 
 _NO_RECORDS = (MANIFEST, vocabulary_files.VOCABULARY)  # of what a job writes beside them
 

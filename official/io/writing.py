@@ -15,9 +15,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from official.io import signals, stores
+from official.io import files, signals
 from official.io.errors import ConfigError
-from official.io.stores import is_remote, store_of
+from official.io.files import is_remote, store_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Folders for a while
@@ -89,7 +89,7 @@ def _remove_unlocked(folder: str) -> None:
 
 
 def _own_prefix() -> str:
-    return f"{_PREFIX}{stores.host()}-"
+    return f"{_PREFIX}{files.host()}-"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ def folder() -> str:
     """Returns the folder: $BERT_CACHE_DIR, else bert-tf2 in $XDG_CACHE_HOME, else in ~/.cache; without a home
     folder, a private one among the temporary files."""
     if asked := os.environ.get("BERT_CACHE_DIR"):
-        return stores.expanded(asked)
-    caches, home = os.environ.get("XDG_CACHE_HOME", ""), stores.home()
+        return files.expanded(asked)
+    caches, home = os.environ.get("XDG_CACHE_HOME", ""), files.home()
     if not os.path.isabs(caches):
         if home is None:
             return _temporary(tempfile.gettempdir())
@@ -163,7 +163,7 @@ def replacing(path: str, durable: bool = True, sync_folder: bool = True) -> Iter
             yield temporary
             store_of(path).put(temporary, path)
         return
-    temporary = stores.temporary(path)
+    temporary = files.temporary(path)
     try:
         yield temporary
         publish(temporary, path, durable, sync_folder)
@@ -233,7 +233,7 @@ def unpublished(folder: str) -> Iterator[str]:
     store.make_folder(folder)
     if not is_remote(folder):
         _clean_up_after_killed_ones(folder)
-    work = os.path.join(folder, f"{_WORK}{stores.new_tag()}")
+    work = os.path.join(folder, f"{_WORK}{files.new_tag()}")
     store.make_folder(work)
     try:
         yield work
@@ -319,7 +319,7 @@ def _clean_up_after_killed_ones(folder: str) -> None:
     left = {
         name: os.path.join(folder, name) for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))
     }
-    dead = [name for name in left if stores.is_dead(name.partition("-")[2])]
+    dead = [name for name in left if files.is_dead(name.partition("-")[2])]
     for name in dead:
         work = left.get(name.replace(_REPLACED, _WORK))
         if name.startswith(_REPLACED) and work and _files_in(work):
@@ -358,7 +358,7 @@ def check_output_file(path: str, flag: str, overwrite: bool) -> None:
         raise ConfigError(f"--{flag}={path} exists. Give another --{flag}, or replace it with --overwrite.")
     with naming_output(path, flag):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        trial = stores.temporary(path)
+        trial = files.temporary(path)
         with open(trial, "wb"):  # the permissions alone do not tell: not for root, not on /proc
             pass
         os.remove(trial)

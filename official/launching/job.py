@@ -192,7 +192,7 @@ SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "S
 _SSH_FAILED = 255
 ALIVE_SECS = 5.0
 _LONGEST_LINE_BYTES = 2**16
-_GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
+_SUPERVISOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Rank:
             _kill_session(self._process.pid)
         assert self._process.stdin
         with contextlib.suppress(OSError):
-            self._process.stdin.close()  # a guard that is left elsewhere ends by that
+            self._process.stdin.close()  # a supervisor that is left elsewhere ends by that
         for stream in self.streams:
             stream.pass_rest_on()
         return True
@@ -367,19 +367,17 @@ def answers(ssh: tuple[str, ...], host: str, stop: Callable[[], bool]) -> bool:
 
 
 def _words(order: Order, worker: Worker) -> list[str]:
-    guard = [sys.executable, "-I", "-S", _GUARD]
+    supervisor = [sys.executable, "-I", "-S", _SUPERVISOR]
     if worker.is_local:
-        return guard
-    return ssh_words(order.ssh, worker.host, f"exec {shlex.join(guard)}")
+        return supervisor
+    return ssh_words(order.ssh, worker.host, f"exec {shlex.join(supervisor)}")
 
 
 def _kill_session(session: int) -> None:
-    """Kills what is left of a guard's session: something, where the guard itself was killed."""
+    """Kills what is left of a supervisor's session: something, where the supervisor itself was killed."""
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            if int(fields[3]) == session and fields[0] != b"Z":
+        with contextlib.suppress(OSError):
+            if os.getsid(int(name)) == session:
                 os.kill(int(name), signal.SIGKILL)
 
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
-from official.io import errors
+from official.io import quiet
 from official.io.native_library import Processor, processor
 from official.modeling import low_precision_weights
 
@@ -36,7 +36,7 @@ def normal_initializer(stddev: float) -> Callable:
     def draw(shape, dtype=tf.float32):
         if tf.executing_eagerly():
             # In commands without a strategy, a first weight is the first that is compiled.
-            errors.silence_compiler()
+            quiet.silence_compiler()
         seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
         numbers = _truncated_normal(tf.TensorShape(shape).num_elements())(seed, tf.constant(stddev))
         return tf.cast(tf.reshape(numbers, shape), dtype)

@@ -410,7 +410,7 @@ def hyper_parameters(config: Config) -> dict[str, Any]:
         beta_2=config.beta_2,
         epsilon=config.epsilon,
         excluded=list(EXCLUDED),
-        bias_correction=config.lamb_bias_correction if kind == "lamb" else config.adam_bias_correction,
+        bias_correction=config.bias_correction,
     )
     if kind == "lamb" and config.lamb_decays_gamma:
         hyper["decayed_only"] = GAMMA

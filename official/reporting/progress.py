@@ -10,7 +10,7 @@ import tqdm
 from absl import logging
 from absl.logging import converter
 
-from official.io import errors
+from official.io import quiet
 from official.reporting.names import format_number
 from official.reporting.observer import End, Evaluation, Observer, Start
 
@@ -36,7 +36,7 @@ def configure_logging(verbosity: int = 0) -> None:
     root.addHandler(_TerminalHandler())
     root.setLevel(standard_logging.WARNING)
     logging.get_absl_logger().setLevel(converter.absl_to_standard(verbosity))
-    errors.quieten_libraries()
+    quiet.quieten_libraries()
 
 
 class _TerminalHandler(standard_logging.Handler):

@@ -3,14 +3,32 @@
 import os
 import socket
 import time
+from typing import Protocol
 
 import tensorflow as tf
 
-from official.reporting.graphcore_tags import COMPILE_TIME, Tags
 from official.reporting.metrics import finite_numbers
 from official.reporting.observer import End, Evaluation, Observer, Start
 
 FOLDER = "tensorboard"
+
+
+class Tags(Protocol):
+    """Another program's names for the numbers of a run, written beside ours.
+
+    Attributes:
+      compile_time: its name for the seconds of the compilation.
+      project: its project in Weights & Biases.
+      folders: patterns of all its names.
+    """
+
+    compile_time: str
+    project: str
+    folders: tuple[str, ...]
+
+    def __call__(self, step: int, values: dict) -> dict[str, float]:
+        """Returns {name: finite number} of the values of an interval that ends at a step."""
+        ...
 
 
 class TensorBoard(Observer):
@@ -30,7 +48,7 @@ class TensorBoard(Observer):
 
     def on_start(self, start: Start) -> None:
         if self._tags and self._compile_secs:
-            self._file("train").write(start.step, {COMPILE_TIME: self._compile_secs})
+            self._file("train").write(start.step, {self._tags.compile_time: self._compile_secs})
 
     def on_interval(self, step: int, values: dict) -> None:
         self.write("train", step, values)

@@ -15,10 +15,10 @@ from official.config import Config, ConfigError
 from official.io.errors import how_to_install
 from official.io.files import is_remote
 from official.io.writing import replace_file
-from official.reporting import graphcore_tags
 from official.reporting.metrics import finite_numbers, plain_value
 from official.reporting.observer import Evaluation, Observer, Start
 from official.reporting.result import EXIT_CODES
+from official.reporting.tensorboard import Tags
 
 ID_FILE_NAME = "wandb_id.txt"
 _PROJECT = "bert-tf2"
@@ -40,15 +40,15 @@ class WandbRun(Observer):
     goes wrong with W&B after the start is one warning, not an error.
     """
 
-    def __init__(self, config: Config):
-        """Starts or resumes the W&B run.
+    def __init__(self, config: Config, tags: Tags | None = None):
+        """Starts or resumes the W&B run; `tags`: other names of the numbers, which are sent, too.
 
         Raises:
           ConfigError: wandb is not installed, or has no API key while it is not offline.
         """
         wandb = _import()
         self._run: Any = None
-        self._tags, self._compile_secs = graphcore_tags.of_run(config), 0.0
+        self._tags, self._compile_secs = tags, 0.0
         local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
@@ -56,7 +56,7 @@ class WandbRun(Observer):
             dir=folder,
             id=_run_id(config.model_dir),
             resume="allow",
-            project=config.wandb_project or (graphcore_tags.WANDB_PROJECT if self._tags else _PROJECT),
+            project=config.wandb_project or (tags.project if tags else _PROJECT),
             name=config.wandb_name or os.path.basename(os.path.normpath(config.model_dir)),
             config=_flat_config(config),
             allow_val_change=True,
@@ -64,14 +64,14 @@ class WandbRun(Observer):
         )
         os.makedirs(folder, exist_ok=True)
         self._run = _start(wandb, arguments)
-        self._attempt(lambda run: _define_metrics(run, bool(self._tags)))
+        self._attempt(lambda run: _define_metrics(run, tags.folders if tags else ()))
 
     def on_compiling(self, done: int, graphs: int, secs: float) -> None:
         self._compile_secs = secs
 
     def on_start(self, start: Start) -> None:
         if self._tags and self._compile_secs:
-            found = {graphcore_tags.COMPILE_TIME: self._compile_secs}
+            found = {self._tags.compile_time: self._compile_secs}
             self._attempt(lambda run: run.log({"step": start.step, **found}))
 
     def on_interval(self, step: int, values: dict) -> None:
@@ -179,10 +179,10 @@ def _init(wandb, arguments: dict):
     return wandb.init(**arguments)
 
 
-def _define_metrics(run, has_tags: bool) -> None:
+def _define_metrics(run, more: tuple[str, ...]) -> None:
     run.define_metric("step")
     folders = [f"{split}/*" for split in _SPLITS]
-    for name in [*folders, *graphcore_tags.FOLDERS] if has_tags else folders:
+    for name in [*folders, *more]:
         run.define_metric(name, step_metric="step")
 
 

@@ -15,7 +15,7 @@ from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.word_pieces.vocabulary import load_for_text
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.io import files, label_files, vocabulary_files
+from official.io import files, model_folder, vocabulary_files
 from official.modeling import objectives
 from official.modeling.models import SequenceModel
 from official.tasks import examples as examples_lib
@@ -44,7 +44,7 @@ class GlueTask:
         self.target_metric = self._glue_task.main_metric
         self._rows: dict[str, files_lib.GlueRows] = {}  # {train, dev, test}
         self._features: dict[str, files_lib.GlueFeatures] = {}
-        self.companions = {label_files.LABELS: label_files.content(self._glue_task.labels).encode()}
+        self.companions = {model_folder.LABELS: model_folder.labels_json(self._glue_task.labels).encode()}
 
     # --------------------------------------------------------------------------------------------------------
     # Data

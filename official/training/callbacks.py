@@ -1,6 +1,7 @@
 """Callbacks of a run, the one place that knows them by name."""
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 
 from absl import logging
@@ -11,12 +12,11 @@ from official.config.table import Config
 from official.distribution import strategy as strategy_lib
 from official.optimization import schedules
 from official.optimization.optimizers import TrainState
-from official.reporting import graphcore_tags, mllog
-from official.reporting.graphcore_log import GraphcoreLog
+from official.reporting import mllog
 from official.reporting.metrics import MetricsWriter
 from official.reporting.observer import Observer
 from official.reporting.progress import Progress
-from official.reporting.tensorboard import TensorBoard
+from official.reporting.tensorboard import Tags, TensorBoard
 from official.reporting.wandb_run import WandbRun
 from official.training.profiling import Profile
 from official.training.starting import Beginning, Devices
@@ -34,13 +34,13 @@ def listening(config: Config, writes: bool) -> Iterator[list[Observer]]:
     Raises:
       ConfigError: where one cannot start, such as W&B without a key: known before anything is built.
     """
-    observers: list[Observer] = [
-        GraphcoreLog(config, writes, lambda step: float(schedules.from_config(config)(step)))
-        if config_lib.follows_graphcore_log(config)
-        else Progress()
-    ]
+    observers: list[Observer] = [Progress()]
+    if config_lib.follows_graphcore_log(config):
+        style = importlib.import_module(config_lib.LOG_STYLES["graphcore"])
+        rate_at = schedules.from_config(config)
+        observers = [style.GraphcoreLog(config, writes, lambda step: float(rate_at(step)))]
     if config.wandb and config.do_train and writes:
-        observers.append(WandbRun(config))
+        observers.append(WandbRun(config, _tags(config)))
     with contextlib.ExitStack() as stack:
         try:
             yield observers
@@ -58,9 +58,15 @@ def of_state(config: Config, devices: Devices, beginning: Beginning) -> list[Obs
     log = _mlperf_log(config, devices, beginning) if config.task == "pretrain" else None
     files: list[Observer] = [
         MetricsWriter(config.model_dir, resume_step=step),
-        TensorBoard(config.model_dir, step, graphcore_tags.of_run(config)),
+        TensorBoard(config.model_dir, step, _tags(config)),
     ]
     return [*([log] if log else []), *files, *_profile(config, devices, beginning.state)]
+
+
+def _tags(config: Config) -> Tags | None:
+    if not config_lib.follows_graphcore_log(config):
+        return None
+    return importlib.import_module(config_lib.LOG_STYLES["graphcore"]).Tags(config)
 
 
 def _profile(config: Config, devices: Devices, state: TrainState) -> list[Observer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import tempfile
 import time
@@ -13,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from official import config as config_lib
 from official.io.writing import replace_file, set_aside
-from official.reporting import popart_lines
 from official.training.run_loop import RunLoop
 from official.training.task import Outputs, ScoredTask, has_examples_only, is_scored
 
@@ -144,13 +145,14 @@ def _score(loop: RunLoop, task: ScoredTask) -> Findings:
 def _timed_outputs(loop: RunLoop, task: ScoredTask, passes: int) -> Outputs:
     """Predicts `passes` times, logs throughput and latency of each pass, reading of the data excluded, and
     returns the outputs of the last."""
+    style = importlib.import_module(config_lib.LOG_STYLES["graphcore"])  # whose option asks for it
     outputs: Outputs = {}
     for number in range(passes):
         secs: list[float] = []
         outputs = loop.outputs_of(task.predict_dataset, secs)
         if secs:
             rate = len(next(iter(outputs.values()))) / sum(secs)
-            logging.info("%s", popart_lines.inference_line(number, sum(secs), rate, secs))
+            logging.info("%s", style.inference_line(number, sum(secs), rate, secs))
     return outputs
 
 

@@ -16,7 +16,7 @@ from absl import logging
 from tensorflow.python.eager import context
 
 from official.config.table import Config
-from official.io.stores import store_of
+from official.io.files import store_of
 from official.io.writing import replace_file
 from official.optimization.optimizers import TrainState
 from official.reporting import tensorboard

@@ -483,7 +483,7 @@ class Interruption:
 # Loop
 #
 # Subclasses make the device calls: `official.training.loop` under TensorFlow's strategies,
-# `official.training.ipu.loop` on IPUs.
+# `official.graphcore.run` on IPUs.
 
 
 @dataclasses.dataclass

@@ -143,7 +143,7 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
     if state.step < loop.last_step:
         if not loop.manager.read_only:
             remove_result(config.model_dir)  # it would be untrue from now on
-        dropped = feeding.drop(data_files) if config.clear_caches else 0
+        dropped = feeding.drop(data_files)
     start = Start(
         step=state.step,
         samples=state.samples_done,

@@ -18,7 +18,7 @@ from official.checkpoint.manager import CheckpointManager
 from official.checkpoint.mapping import tensors
 from official.config import BertConfig, ConfigError
 from official.data.glue.tasks import TASKS, find_task
-from official.io import label_files
+from official.io import model_folder
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import TINY
 
@@ -345,7 +345,7 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         (("LABEL_2", "LABEL_0", "LABEL_1"), [1, 2, 0]),
         (None, [0, 1, 2]),
     ):
-        (tmp_path / "labels.json").write_text(label_files.content(labels, "single_label_classification"))
+        (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, "single_label_classification"))
         head = classifier(3)
         report = initialize.initialize({**named(model), **head}, str(tmp_path), None, names)
         assert not report.fresh and head["output_bias"].numpy().tolist() == order, labels
@@ -355,7 +355,7 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         (None, "multi_label_classification", "problem_type=multi_label_classification, the task one label"),
         (("yes", "no"), None, "2 labels .yes, no., the classifier has 3 outputs"),
     ):
-        (tmp_path / "labels.json").write_text(label_files.content(labels, kind))
+        (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, kind))
         with pytest.raises(ConfigError, match=message):
             initialize.initialize({**named(model), **classifier(3)}, str(tmp_path), None, names)
     own = classifier(2)  # of another number of classes, whatever they are

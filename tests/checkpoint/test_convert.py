@@ -24,7 +24,7 @@ from official.cli import convert as convert_ckpt
 from official.cli import inspect as inspect_ckpt
 from official.config import ConfigError, bert_config_from_dict, read_json
 from official.inference import verification
-from official.io import label_files
+from official.io import model_folder
 from official.modeling.models import BertPretrainer
 from tests import numpy_bert
 from tests.conftest import ROOT
@@ -618,7 +618,7 @@ def test_a_vocabulary_beside_that_is_damaged_is_left_out(tmp_path, caplog):
 def test_vocabulary_case_and_labels_go_along_both_ways(tmp_path):
     start = write(random_checkpoint(canonical.CLASSIFIER_HEAD), "keras", tmp_path / "a")
     put(tmp_path / "a", num_attention_heads=2)
-    (tmp_path / "a/labels.json").write_text(label_files.content(("no", "maybe", "yes")))
+    (tmp_path / "a/labels.json").write_text(model_folder.labels_json(("no", "maybe", "yes")))
     (tmp_path / "a/vocab.txt").write_text("[UNK]\nParis\n")
     convert(start, "huggingface", str(tmp_path / "b"))
     config, tokenizer = (

@@ -12,11 +12,11 @@ from safetensors.numpy import load_file, save_file
 from official.checkpoint import registry
 from official.checkpoint.containers import onnx_file
 from official.cli import inspect
-from official.io import stores
+from official.io import files
 from official.io.errors import ConfigError
 from tests.checkpoint.test_format_huggingface import shard, weights, write_folder
 
-POINTER = stores.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
+POINTER = files.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
 LFS = "it is a Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"
 
 

@@ -22,7 +22,7 @@ from official.checkpoint.mapping import tensors as tensors_lib
 from official.config import BertConfig
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.io import label_files, vocabulary_files
+from official.io import model_folder, vocabulary_files
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import ROOT, TEST_DATA, TINY
 
@@ -127,7 +127,7 @@ def test_an_exported_run_works_in_transformers(tmp_path, python, head, do_lower_
     config = BertConfig(**{**TINY, "vocab_size": write_vocabulary(run, do_lower_case)})
     model = write_run(run, make_model, config)
     if head in LABELS:
-        (run / label_files.LABELS).write_text(label_files.content(LABELS[head]))
+        (run / model_folder.LABELS).write_text(model_folder.labels_json(LABELS[head]))
     convert(str(run), "huggingface", str(export))
     texts = [*TEXTS, *real_texts()]
     found = run_transformers(python, export, auto_class, texts)

@@ -15,7 +15,7 @@ from official.cli.benchmark import conversion, data, run
 from official.cli.benchmark.inference import log_lines
 from official.cli.benchmark.inference.latency import Block
 from official.cli.benchmark.specs import commands, metrics, spec
-from official.reporting import graphcore_log
+from official.graphcore import log_style
 from official.reporting.measurement import Timing
 from tests.conftest import ROOT
 
@@ -110,12 +110,12 @@ def printed_by_training(variant: commands.Variant) -> str:
     assert "--log_style=graphcore" in arguments
     config = flags.parse([*arguments, "--plan"])
     if config.task != "pretrain":
-        return "\n".join(graphcore_log.step_line(step, 20, interval()) for step in (1, 2, 3))
+        return "\n".join(log_style.step_line(step, 20, interval()) for step in (1, 2, 3))
     lines = []
     for step, secs in ((1, 9.0), (2, 9.0), (3, 0.25), (12, 0.75)):
         values = interval(**pretraining)
-        lines += [graphcore_log.step_line(step, 20, values)]
-        lines += [graphcore_log.iteration_line(config, step, values, secs)]
+        lines += [log_style.step_line(step, 20, values)]
+        lines += [log_style.iteration_line(config, step, values, secs)]
     return "\n".join(lines)
 
 

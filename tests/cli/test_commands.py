@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from official.cli import command_line, outputs
-from official.io import errors
+from official.io import quiet
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -143,7 +143,7 @@ def tensorflow_logger():
 
 def test_what_tensorflow_logs_is_kept_back(tensorflow_logger, capsys):
     tensorflow_logger.addHandler(logging.StreamHandler(sys.stderr))
-    errors.quieten_libraries()
+    quiet.quieten_libraries()
     tensorflow_logger.error("Couldn't match files for checkpoint")
     assert capsys.readouterr().err == ""
 

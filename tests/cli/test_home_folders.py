@@ -8,7 +8,7 @@ import pytest
 
 from official.cli import command_line, flags
 from official.inference import source
-from official.io import stores
+from official.io import files
 from official.io.errors import ConfigError
 from tests.conftest import TINY
 
@@ -45,7 +45,7 @@ def test_a_path_begins_with_the_home_folder(home):
             )
         },
     }
-    assert {text: stores.expanded(text) for text in expected} == expected
+    assert {text: files.expanded(text) for text in expected} == expected
 
 
 def test_settings_of_flags_files_and_configurations(home):

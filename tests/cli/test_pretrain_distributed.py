@@ -105,7 +105,7 @@ def test_both_phases_of_large_on_a_pod(script, tmp_path):
         "4",
         "10.1.3.1",
     )
-    assert first[:-1] == second[:-1] and first[-4:-1] == ["python3.8", "-m", "official.training.ipu"]
+    assert first[:-1] == second[:-1] and first[-4:-1] == ["python3.8", "-m", "official.graphcore"]
     configs = [json.loads(pathlib.Path(call[-1]).read_text()) for call in (first, second)]
     assert [config["max_seq_length"] for config in configs] == [128, 384]
     assert configs[0]["input_files"] == "/d/*.tfrecord" and configs[0]["distribution_strategy"] == "ipu"
@@ -148,6 +148,6 @@ def test_phase_1_of_base_on_hosts_and_a_failure_ends_the_script(script, tmp_path
     assert done.returncode == 0 and called == []
     words = shlex.split(done.stdout.replace("\\\n", " "))
     assert "poprun" in words and words[-2:] == [
-        "official.training.ipu",
+        "official.graphcore",
         f"{tmp_path}/pretrain_base_128_config.json",
     ]

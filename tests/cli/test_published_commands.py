@@ -22,7 +22,7 @@ COMMANDS = {
         "wandb_name": "POD32 Large phase 1",
         "input_files": FILES,
         "warmup_steps": 2000,
-        "lamb_bias_correction": False,
+        "bias_correction": False,
         "loss_scale": "32768",
     },
     f"--config configs/pretrain_large_384_phase2_POD64.json {TRAIN} --init-checkpoint c/ckpt-7031 --wandb": {
@@ -122,7 +122,7 @@ COMMANDS = {
     "--config pretrain_large_128_POD64 --dataset generated --training-steps 1": {
         "train_batch_size": 65536,
         "num_accumulation_steps": 512,
-        "lamb_bias_correction": True,
+        "bias_correction": True,
     },
     "--squad-do-validation False --config squad_large_384_POD16 --num-epochs 1": {
         "task": "squad",

@@ -12,11 +12,11 @@ from official.data.glue import tasks
 from official.data.squad import squad_files
 from official.data.text import documents
 from official.inference import calibration
-from official.io import files, json_files, record_paths, stores, vocabulary_files
+from official.io import files, json_files, record_paths, vocabulary_files
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
-POINTER = stores.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
+POINTER = files.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
 LFS = "Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"
 
 

@@ -9,38 +9,31 @@ import subprocess
 import sys
 import termios
 
-import pytest
-
 from official.cli import typed
 from official.io import errors
 from official.io.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    "message",
-    ["short.", "x" * 5_000, "many words " * 100, "line\nbreak\r\x1b[2J\udce9", "\udce9" * 400, "٣" * 400],
-)
-def test_one_short_line(capsys, message):
-    errors.report_error("train.py", message)
-    shown = capsys.readouterr().err
-    assert (
-        shown.startswith("train.py: ")
-        and shown.count("\n") == 1
-        and shown.endswith("\n")
-        and len(shown) <= 300
-    )
-    assert shown[:-1].isprintable()
+def test_an_error_is_one_short_line_with_its_end(capsys):
+    for message in (
+        "short.",
+        "x" * 5_000,
+        "many words " * 100,
+        "line\nbreak\r\x1b[2J\udce9",
+        "\udce9" * 400,
+        "٣" * 400,
+        "wrong " * 100 + "Change --model_dir.",
+    ):
+        errors.report_error("train.py", message)
+        shown = capsys.readouterr().err
+        assert shown.startswith("train.py: ") and shown[:-1].isprintable(), message
+        assert shown.count("\n") == 1 and shown.endswith("\n") and len(shown) <= 300, message
+    assert shown.endswith("Change --model_dir.\n")
 
 
 def test_one_is_no_plural():
     found = [errors.counted(number, "process") for number in (0, 1, 1200)]
     assert found == ["0 processes", "1 process", "1,200 processes"] and errors.counted(2, "node") == "2 nodes"
-
-
-def test_the_end_of_a_long_message_stays(capsys):
-    errors.report_error("train.py", "wrong " * 100 + "Change --model_dir.")
-    shown = capsys.readouterr().err
-    assert shown.startswith("train.py: wrong wrong") and shown.endswith("Change --model_dir.\n")
 
 
 def test_many_names():
@@ -98,13 +91,11 @@ def test_bars_go_before_the_error():
     )  # the last that was drawn is blank
 
 
-@pytest.mark.parametrize(
-    "errors_of_stdin", ["strict", "surrogateescape"]
-)  # the latter in the locales C and POSIX
-def test_typed_text_that_is_no_text(monkeypatch, capsys, errors_of_stdin):
-    stream = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\nlast\n"), "utf-8", errors_of_stdin)
-    monkeypatch.setattr(sys, "stdin", stream)
+def test_typed_text_that_is_no_text(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bert ask"])
-    assert typed.answer_each("> ", str.upper) == 2
-    out, err = capsys.readouterr()
-    assert out == "FINE\nLAST\n" and err.startswith("bert ask: line 2: not UTF-8 text")
+    for errors_of_stdin in ("strict", "surrogateescape"):  # the latter in the locales C and POSIX
+        stream = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\nlast\n"), "utf-8", errors_of_stdin)
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert typed.answer_each("> ", str.upper) == 2
+        out, err = capsys.readouterr()
+        assert out == "FINE\nLAST\n" and err.startswith("bert ask: line 2: not UTF-8 text")

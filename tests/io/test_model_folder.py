@@ -15,7 +15,7 @@ import pytest
 from official.checkpoint import hf_config
 from official.checkpoint.containers import hf_folder
 from official.config import bert_config_from_dict
-from official.io import label_files, model_folder, vocabulary_files
+from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 
 FACTS = json.loads((pathlib.Path(__file__).parent / "data" / "foreign_folders.json").read_text())
@@ -94,7 +94,8 @@ def test_each_folder_is_read_or_refused_by_name(tmp_path, caplog):
 
 
 def test_each_file_is_in_the_table():
-    patterns = {*model_folder.FILES.applied, *model_folder.FILES.irrelevant, *model_folder.FILES.unsupported}
+    tables = model_folder.tables()
+    patterns = set().union(*tables[""])
     strange = {
         name
         for row in FACTS["folders"]
@@ -103,11 +104,11 @@ def test_each_file_is_in_the_table():
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
     assert strange == set()
-    assert all(file in patterns or "/" in file for file in model_folder.KEYS)
+    assert all(file in patterns or "/" in file or not file for file in tables)
 
 
 def test_no_key_has_two_statuses():
-    for file, keys in model_folder.KEYS.items():
+    for file, keys in model_folder.tables().items():
         groups = (keys.applied, keys.irrelevant, set(keys.unsupported))
         assert sum(map(len, groups)) == len(set().union(*groups)), file
 
@@ -172,8 +173,8 @@ def test_labels_that_cannot_be_are_one_clear_line(tmp_path):
 
 def test_labels_are_matched_by_their_words():
     wanted = [("not_entailment", "0"), ("entailment", "1")]
-    assert label_files.order_of(["Not entailment", "ENTAILMENT"], wanted) == [0, 1]
-    assert label_files.order_of(["entailment", "not-entailment"], wanted) == [1, 0]
-    assert label_files.order_of(["1", "0"], wanted) == [1, 0]
+    assert model_folder.order_of_labels(["Not entailment", "ENTAILMENT"], wanted) == [0, 1]
+    assert model_folder.order_of_labels(["entailment", "not-entailment"], wanted) == [1, 0]
+    assert model_folder.order_of_labels(["1", "0"], wanted) == [1, 0]
     for other in (["entailment", "neutral"], ["entailment"], ["0", "1", "entailment"], ["0", "0"]):
-        assert label_files.order_of(other, wanted) is None, other
+        assert model_folder.order_of_labels(other, wanted) is None, other

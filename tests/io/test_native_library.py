@@ -181,17 +181,15 @@ def test_what_a_killed_process_left_is_cleared_away(library):
     assert not unfinished.exists()
 
 
-@pytest.mark.parametrize(
-    "number,secs,timeout,message",
-    [
+def test_a_compiler_that_fails_or_hangs_leaves_nothing(library, tmp_path):
+    for number, secs, timeout, message in (
         ("}", 0.0, 60, "compiler ended with code 1: .*number.cc:1"),
         ("6", 5.0, 0.5, "compiler did not end within"),
-    ],
-)
-def test_a_compiler_that_fails_or_hangs_leaves_nothing(library, tmp_path, number, secs, timeout, message):
-    with pytest.raises(NotBuilt, match=message):
-        native_library.built(library(number, secs), timeout)
-    assert [name for name in os.listdir(tmp_path / "cache" / "native") if not name.endswith(".lock")] == []
+    ):
+        with pytest.raises(NotBuilt, match=message):
+            native_library.built(library(number, secs), timeout)
+    left = os.listdir(tmp_path / "cache" / "native")
+    assert [name for name in left if not name.endswith(".lock")] == []
 
 
 def test_without_a_compiler_or_a_folder_it_says_so(library, tmp_path, monkeypatch):
@@ -207,3 +205,16 @@ def test_without_a_compiler_or_a_folder_it_says_so(library, tmp_path, monkeypatc
     monkeypatch.delenv("CXX")
     with pytest.raises(NotBuilt, match="no C.. compiler"):
         native_library.built(recipe, 60)
+
+
+def test_which_processors_add_products_of_bytes_in_16_bits():
+    for instructions, saturates in (
+        (("avx2", "fma"), True),
+        (("avx2", "avx512f"), True),
+        (("avx2", "avx_vnni"), False),
+        (("avx2", "avx512f", "avx512_vnni"), False),
+        (("asimd", "i8mm"), False),
+        ((), False),  # unknown
+    ):
+        processor = native_library.Processor("some", 2, instructions)
+        assert native_library.saturates_int8(processor) == saturates, instructions

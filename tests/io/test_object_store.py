@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from official.io import files, jobs, stores, writing
+from official.io import files, jobs, writing
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -48,11 +48,12 @@ def test_objects_are_written_found_read_and_removed(bucket):
     for name in names:
         writing.replace_file(f"{folder}/{name}", name)
     text = [f"{folder}/a/b/x.txt", f"{folder}/a/y.txt"]
-    assert files.find_files(f"{folder}/**/*.txt", "") == [f"{folder}/.hidden/w.txt", *text]
+    assert files.find_files(f"{folder}/**/*.txt", "") == text
+    assert files.find_files(f"{folder}/.*/*.txt", "") == [f"{folder}/.hidden/w.txt"]
     assert files.find_files(folder, "") == [*text, f"{folder}/a/z.bin"]
     assert files.find_files(f"{folder}/a/*", "") == [text[1], f"{folder}/a/z.bin"]
     assert files.sizes([f"{folder}/{name}" for name in names]) == list(map(len, names))
-    store = stores.store_of(folder)
+    store = files.store_of(folder)
     assert store.read_range(text[0], 2, 4) == b"b/x." and store.read_range(text[0], 7, 9) == b"xt"
     with pytest.raises(ConfigError, match="none cannot be read: No such file"):
         files.sizes([text[0], f"{folder}/none"])
@@ -68,7 +69,7 @@ def test_what_fails_in_its_block_is_not_written(bucket):
     assert not files.is_file(path)
     with writing.replacing(path) as temporary:
         pathlib.Path(temporary).write_text("whole", encoding="utf-8")
-    assert stores.store_of(path).read_range(path, 0, 9) == b"whole" and not os.path.exists(temporary)
+    assert files.store_of(path).read_range(path, 0, 9) == b"whole" and not os.path.exists(temporary)
 
 
 def test_a_second_job_is_refused_and_a_dead_one_is_not_waited_for(bucket, monkeypatch):
@@ -79,7 +80,7 @@ def test_a_second_job_is_refused_and_a_dead_one_is_not_waited_for(bucket, monkey
             with jobs.held(path, "out"):
                 pass
     assert not files.is_file(path)
-    jobs._write(path, f"{stores.host()}-{2**22 + 1}-dead")
+    jobs._write(path, f"{files.host()}-{2**22 + 1}-dead")
     with jobs.held(path, "out"):
         assert files.is_file(path)
 
@@ -107,7 +108,7 @@ def test_records_are_made_packed_and_inspected_in_a_store_as_on_disk(bucket, tmp
         run("data", "prepare", text[0], f"--output_dir={folder}/text", "--eval_share=0.2", *flags)
         run("data", "create", *text, f"--output_dir={folder}/records", *flags)
         run("pack", f"--input_files={folder}/records", f"--output_dir={folder}/packed", *flags)
-    store = stores.store_of(remote)
+    store = files.store_of(remote)
     for below, ending in (("records", ".tfrecord"), ("packed", ".tfrecord"), ("text/train", ".txt")):
         names = sorted(filter(lambda name: name.endswith(ending), store.names_in(f"{remote}/{below}")))
         assert names == sorted(name for name in os.listdir(tmp_path / below) if name.endswith(ending))

@@ -11,7 +11,8 @@ from official.checkpoint import registry
 from official.checkpoint.containers import hf_folder, onnx_file
 from official.checkpoint.convert import convert
 from official.checkpoint.format import Options
-from official.io import signals, stores, writing
+from official.io import files as files_lib
+from official.io import signals, writing
 from official.io.errors import ConfigError
 from tests.checkpoint.test_convert import OPTIONS, random_checkpoint, write
 from tests.checkpoint.test_format_huggingface import shard
@@ -48,35 +49,32 @@ def replaced(tmp_path):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError, convert_lib.MismatchError])
-def test_an_old_result_stays_where_the_new_one_is_not_read_back(target, failure, replaced, monkeypatch):
-    second, folder, before = replaced(target)
-    container = registry.get_format(target).load_container()
-    read = container.read
-
-    def fail(location):
-        if not location.startswith(str(folder)):
-            return read(location)
-        assert contents(folder) != before  # it has been written
-        raise failure("read back")
-
-    monkeypatch.setattr(container, "read", fail)
-    with pytest.raises((failure, ConfigError)):
-        convert(second, target, str(folder), options=OPTIONS, overwrite=True)
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_an_old_result_goes_as_a_whole(target, replaced):
+def test_an_old_result_stays_until_the_new_one_is_read_back_and_goes_as_a_whole(
+    target, replaced, monkeypatch
+):
     second, folder, before = replaced(target)
     assert any("vocab_rows" in name for name in before)
+    container = registry.get_format(target).load_container()
+    read = container.read
+    for failure in (KeyboardInterrupt, OSError, convert_lib.MismatchError):
+
+        def fail(location, failure=failure):
+            if not location.startswith(str(folder)):
+                return read(location)
+            assert contents(folder) != before  # it has been written
+            raise failure("read back")
+
+        with monkeypatch.context() as patch, pytest.raises((failure, ConfigError)):
+            patch.setattr(container, "read", fail)
+            convert(second, target, str(folder), options=OPTIONS, overwrite=True)
+        assert contents(folder) == before
     convert(second, target, str(folder), options=OPTIONS, overwrite=True)
     after = contents(folder)
     assert not any("vocab_rows" in name or name.startswith(".") for name in after)
-    weights = [
+    (weights,) = [
         name for name in after if name.endswith((".data-00000-of-00001", "model.safetensors", ".onnx"))
     ]
-    assert len(weights) == 1 and after[weights[0]] != before[weights[0]]
+    assert after[weights] != before[weights]
 
 
 def test_the_tokenizer_of_an_older_model_goes(tmp_path):
@@ -120,74 +118,78 @@ def test_older_parts_and_second_files_go(tmp_path, monkeypatch):
     assert onnx_file.files(path) == [path]
 
 
-@pytest.mark.parametrize("moves_before", range(5))
-def test_moves_that_fail_are_taken_back(moves_before, tmp_path, monkeypatch):
-    files(tmp_path, **{"x.index": "old", "x.data": "old", "x.rows": "old", "other": "kept"})
-    real, count = os.replace, iter(range(100))
-
-    def replace(before, after):
-        if next(count) == moves_before:
-            raise OSError("no more")
-        real(before, after)
-
-    with writing.unpublished(str(tmp_path)) as work:
-        files(pathlib.Path(work), **{"x.index": "new", "x.data": "new"})
-        monkeypatch.setattr(os, "replace", replace)
-        with pytest.raises(OSError, match="no more"):
-            writing.publish_all(work, str(tmp_path), ".index", [str(tmp_path / "x.rows")])
-    shown = {name: content for name, content in contents(tmp_path).items() if not name.startswith(".")}
-    assert shown == {"x.index": b"old", "x.data": b"old", "x.rows": b"old", "other": b"kept"}
+OLD, NEW = dict.fromkeys(("x.index", "x.data", "x.rows"), "old"), dict.fromkeys(("x.index", "x.data"), "new")
 
 
-@pytest.mark.parametrize("moves_before", range(6))
-def test_what_a_killed_process_has_taken_away_comes_back(moves_before, tmp_path, monkeypatch):
+def publish(folder: pathlib.Path) -> None:
+    """Replaces OLD by NEW."""
+    with writing.unpublished(str(folder)) as work:
+        files(pathlib.Path(work), **NEW)
+        writing.publish_all(work, str(folder), ".index", [str(folder / "x.rows")])
+
+
+def shown(folder: pathlib.Path) -> dict[str, str]:
+    return {name: content.decode() for name, content in contents(folder).items() if name[0] != "."}
+
+
+def test_moves_that_fail_are_taken_back(tmp_path, monkeypatch):
+    real = os.replace
+    for moves_before in range(5):
+        folder, count = tmp_path / str(moves_before), iter(range(100))
+        files(folder, **OLD, other="kept")
+
+        def replace(before, after, count=count, number=moves_before):
+            if next(count) == number:
+                raise OSError("no more")
+            real(before, after)
+
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no more"):
+            patch.setattr(os, "replace", replace)
+            publish(folder)
+        assert shown(folder) == {**OLD, "other": "kept"}
+
+
+def test_what_a_killed_process_has_taken_away_comes_back(tmp_path, monkeypatch):
     """The moves end after some of them, as `kill -9` ends them, and the number of the process is one that is
     free."""
-    files(tmp_path, **{"x.index": "old", "x.data": "old", "x.rows": "old"})
     real = writing._move_all
 
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr(stores._Local, "remove_folder", lambda self, path: None)
+    for moves_before in range(6):
+        folder = tmp_path / str(moves_before)
+        files(folder, **OLD)
 
-    def move(moves):
-        real(moves[:moves_before])
-        raise Killed
+        def move(moves, number=moves_before):
+            real(moves[:number])
+            raise Killed
 
-    monkeypatch.setattr(writing, "_move_all", move)
-    monkeypatch.setattr(os, "getpid", lambda: 2**30)
-    with pytest.raises(Killed), writing.unpublished(str(tmp_path)) as work:
-        files(pathlib.Path(work), **{"x.index": "new", "x.data": "new"})
-        writing.publish_all(work, str(tmp_path), ".index", [str(tmp_path / "x.rows")])
-    monkeypatch.undo()
-    with writing.unpublished(str(tmp_path)):
-        pass
-    after = contents(tmp_path)
-    assert all(not name.startswith(".") for name in after)
-    old, new = {"x.index": b"old", "x.data": b"old", "x.rows": b"old"}, {"x.index": b"new", "x.data": b"new"}
-    assert after == (new if moves_before == 5 else old)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(files_lib.Store, "remove_folder", lambda self, path: None)
+            patch.setattr(writing, "_move_all", move)
+            patch.setattr(os, "getpid", lambda: 2**30)
+            publish(folder)
+        with writing.unpublished(str(folder)):
+            pass
+        assert contents(folder).keys() == shown(folder).keys()
+        assert shown(folder) == (NEW if moves_before == 5 else OLD)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_for_the_end_of_the_moves(number, tmp_path, monkeypatch):
-    files(tmp_path, **{"x.index": "old"})
+def test_a_signal_waits_for_the_end_of_the_moves(tmp_path, monkeypatch):
     real = writing._move_all
+    for number in (signal.SIGINT, signal.SIGTERM):
+        folder = tmp_path / str(int(number))
+        files(folder, **OLD)
 
-    def move(moves):
-        signal.raise_signal(number)
-        real(moves)
+        def move(moves, number=number):
+            signal.raise_signal(number)
+            real(moves)
 
-    monkeypatch.setattr(writing, "_move_all", move)
-    with (
-        signals.watching(),
-        pytest.raises(signals.Interrupted) as error,
-        signals.raising(),
-        writing.unpublished(str(tmp_path)) as work,
-    ):
-        files(pathlib.Path(work), **{"x.index": "new"})
-        writing.publish_all(work, str(tmp_path), ".index")
-    assert error.value.signal == number and contents(tmp_path) == {"x.index": b"new"}
+        monkeypatch.setattr(writing, "_move_all", move)
+        with signals.watching(), pytest.raises(signals.Interrupted) as error, signals.raising():
+            publish(folder)
+        assert error.value.signal == number and shown(folder) == NEW
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

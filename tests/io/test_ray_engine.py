@@ -10,9 +10,11 @@ import sys
 import pytest
 
 from official.io import engines
+from tests import worker_tasks
 from tests.conftest import ROOT
-from tests.io.test_workers import is_alive, wait_for
+from tests.io.test_engines import is_alive, wait_for
 
+psutil = pytest.importorskip("psutil")
 pytest.importorskip("ray", reason="pip install '.[ray]'")
 pytestmark = pytest.mark.slow  # a cluster takes seconds to start
 
@@ -50,30 +52,6 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def processes_with(word: str) -> list[int]:
-    """Returns the processes with a word in their command line or what they were given besides."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-            if word.encode() in told and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
-    return found
-
-
-def descendants(process: int) -> list[int]:
-    """Returns the processes that a process has begun, and those that these have."""
-    parents = {}
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            parents[int(path.parent.name)] = int(text.rsplit(")", 1)[1].split()[1])
-    found = {process}
-    for _ in range(5):
-        found |= {child for child, parent in parents.items() if parent in found}
-    return sorted(found - {process})
-
-
 @contextlib.contextmanager
 def two_nodes():
     keeper = subprocess.Popen(
@@ -93,8 +71,6 @@ def two_nodes():
 
 def test_a_killed_node_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    from tests import worker_tasks
-
     local = tmp_path / "local"
     local.mkdir()
     tasks = [(worker_tasks.write_whole, str(local), number) for number in range(40)]
@@ -121,7 +97,7 @@ def test_what_a_task_raises_comes_through_and_stops_the_others(tmp_path):
 def test_a_cluster_does_not_outlive_the_job(tmp_path, number):
     job = start("write_late", tmp_path / "made", 4)
     assert wait_for(lambda: len(list((tmp_path / "made").glob("began-*[0-9]"))) == 2, 60)
-    begun = descendants(job.pid)
+    begun = [process.pid for process in psutil.Process(job.pid).children(recursive=True)]
     assert len(begun) > 5  # of Ray's own
     job.send_signal(number)
     job.wait()
@@ -130,15 +106,11 @@ def test_a_cluster_does_not_outlive_the_job(tmp_path, number):
     assert not list((tmp_path / "made").glob("late-*"))
 
 
-def test_a_process_that_is_killed_each_time_is_one_line(tmp_path):
-    job = start("kill_itself", tmp_path / "made", 1)
-    _, told = job.communicate(timeout=240)
-    assert job.returncode == 1
-    assert "a task of --engine=ray was lost, and again when Ray had sent it 5 times more" in told
-
-
-def test_an_address_without_a_cluster_is_one_line(tmp_path):
-    job = start("write", tmp_path / "made", 1, "127.0.0.1:1")
-    _, told = job.communicate(timeout=120)
-    assert job.returncode == 1
-    assert "ConfigError: --ray_address=127.0.0.1:1" in told
+def test_a_process_that_is_killed_each_time_and_an_address_without_a_cluster_are_one_line(tmp_path):
+    for function, address, message in (
+        ("kill_itself", "", "a task of --engine=ray was lost, and again when Ray had sent it 5 times more"),
+        ("write", "127.0.0.1:1", "ConfigError: --ray_address=127.0.0.1:1"),
+    ):
+        job = start(function, tmp_path / "made", 1, address)
+        _, told = job.communicate(timeout=240)
+        assert job.returncode == 1 and message in told

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text, load_vocabulary
-from official.io import label_files, vocabulary_files
+from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 
 UNCASED = (*SPECIAL_TOKENS, "paris", "is", "in", "france", "##s", "[unused1]", ".", "12", "中")
@@ -64,23 +64,22 @@ def test_a_tokenizer_file_is_read_as_the_vocabulary_that_it_holds(tmp_path):
         load_for_text(str(tmp_path / "json"))
 
 
-@pytest.mark.parametrize(
-    "normalizer, lower_case",
-    [
+def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path):
+    lowered = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}, NORMALIZER]}
+    for normalizer, lower_case in (
         (NORMALIZER, True),
         ({**NORMALIZER, "lowercase": False}, False),
         ({**NORMALIZER, "strip_accents": True}, True),
-        ({"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}, NORMALIZER]}, True),
-    ],
-)
-def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path, normalizer, lower_case):
-    words = UNCASED if lower_case else CASED
-    assert load_for_text(write_tokenizer(tmp_path / "json", words, normalizer)).do_lower_case == lower_case
+        (lowered, True),
+    ):
+        words = UNCASED if lower_case else CASED
+        path = write_tokenizer(tmp_path / "json", words, normalizer)
+        assert load_for_text(path).do_lower_case == lower_case, normalizer
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
+def test_another_tokenizer_is_one_clear_line(tmp_path):
+    other_step = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, NORMALIZER]}
+    for changes, message in (
         ({"model": {"type": "BPE"}}, "of type BPE is not read, only WordPiece"),
         ({"model": {"type": "Unigram", "vocab": [["a", -1]]}}, "of type Unigram"),
         ({"model": {"vocab": [1]}}, "only WordPiece"),
@@ -88,27 +87,27 @@ def test_a_normalizer_says_whether_text_is_lower_cased(tmp_path, normalizer, low
         ({"model": {"vocab": {"[PAD]": "0"}}}, "are not 0, 1, 2"),
         ({"added_tokens": [3]}, "are not 0, 1, 2"),
         ({"model": {"continuing_subword_prefix": "@@"}}, "continuing_subword_prefix"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "is not BERT's"),
-        ({"normalizer": {**NORMALIZER, "strip_accents": False}}, "is not BERT's"),
-        ({"normalizer": {"type": "NFKC"}}, "is not BERT's"),
-        ({"normalizer": None}, "is not BERT's"),
-        (
-            {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, NORMALIZER]}},
-            "is not BERT's",
-        ),
-        ({"normalizer": {**NORMALIZER, "clean_text": False}}, "is not BERT's"),
-        ({"pre_tokenizer": None}, "is not BERT's"),
-        ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor is not BERT's"),
         ({"model": {"max_input_chars_per_word": 20}}, "max_input_chars_per_word=20"),
         ({"added_tokens": [{"id": 5, "content": "paris"}]}, "added_tokens paris are not supported"),
-        ({"normalizer": {"type": ["x"], "normalizers": 5}}, "is not BERT's"),
-        ({"pre_tokenizer": [1]}, "is not BERT's"),
-    ],
-)
-def test_another_tokenizer_is_one_clear_line(tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=f"--vocab_file=.*{message}") as error:
-        load_for_text(write_tokenizer(tmp_path / "json", **changes))
-    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+        ({"post_processor": {"type": "RobertaProcessing"}}, "post_processor is not BERT's"),
+        *(
+            ({key: value}, "is not BERT's")
+            for key, value in (
+                ("pre_tokenizer", {"type": "Whitespace"}),
+                ("pre_tokenizer", None),
+                ("pre_tokenizer", [1]),
+                ("normalizer", {**NORMALIZER, "strip_accents": False}),
+                ("normalizer", {**NORMALIZER, "clean_text": False}),
+                ("normalizer", {"type": "NFKC"}),
+                ("normalizer", {"type": ["x"], "normalizers": 5}),
+                ("normalizer", None),
+                ("normalizer", other_step),
+            )
+        ),
+    ):
+        with pytest.raises(ConfigError, match=f"--vocab_file=.*{message}") as error:
+            load_for_text(write_tokenizer(tmp_path / "json", **changes))
+        assert "\n" not in str(error.value) and len(str(error.value)) < 400, changes
 
 
 def test_a_folder_without_a_vocabulary_is_an_error(tmp_path):
@@ -134,26 +133,21 @@ def test_what_counts_is_the_setting_then_the_vocabulary_then_the_checkpoint(tmp_
     assert not load_for_text(path, do_lower_case=False).do_lower_case
 
 
-@pytest.mark.parametrize(
-    "given, config, by",
-    [
-        (None, {}, "the default"),
-        (True, {}, "given"),
-        (None, {"do_lower_case": True}, "says tokenizer_config.json"),
-    ],
-)
-def test_a_cased_vocabulary_is_not_lower_cased(tmp_path, given, config, by):
-    path = write_vocab(tmp_path / "cased", CASED, **config)
-    with pytest.raises(ConfigError) as error:
-        load_for_text(path, given)
-    assert (
-        f"is cased: 2 of 6 words have capitals, which do_lower_case=true ({by}) never finds. Give"
-        " --do_lower_case=false" in str(error.value)
-    )
-    assert (
-        len(str(error.value)) < 300 + len(path) and load_vocabulary(path).words == CASED
-    )  # to show ids as words, it is good
-    assert not load_for_text(path, do_lower_case=False).do_lower_case
+def test_a_cased_vocabulary_is_not_lower_cased(tmp_path):
+    for number, (given, config, by) in enumerate(
+        (
+            (None, {}, "the default"),
+            (True, {}, "given"),
+            (None, {"do_lower_case": True}, "says tokenizer_config.json"),
+        )
+    ):
+        path = write_vocab(tmp_path / str(number), CASED, **config)
+        with pytest.raises(ConfigError) as error:
+            load_for_text(path, given)
+        message = f"is cased: 2 of 6 words have capitals, which do_lower_case=true ({by}) never finds. Give"
+        assert f"{message} --do_lower_case=false" in str(error.value)
+        assert load_vocabulary(path).words == CASED  # to show ids as words, it is good
+        assert not load_for_text(path, do_lower_case=False).do_lower_case
 
 
 def test_an_uncased_vocabulary_that_is_not_lower_cased_is_warned_of(tmp_path, caplog):
@@ -168,51 +162,46 @@ def test_special_tokens_and_words_without_letters_say_nothing_of_capitals():
     assert vocabulary_files.is_cased(CASED) and not vocabulary_files.is_cased(("[UNK]", "12", "中"))
 
 
-@pytest.mark.parametrize(
-    "config, message",
-    [
+def test_a_tokenizer_config_of_another_tokenizer_is_refused(tmp_path):
+    for config, message in (
         ({"do_lower_case": "no"}, "expected true or false"),
         ({"do_lower_case": True, "strip_accents": False}, "strip_accents=False with do_lower_case=True"),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False"),
-    ],
-)
-def test_a_tokenizer_config_of_another_tokenizer_is_refused(tmp_path, config, message):
-    with pytest.raises(ConfigError, match=message):
-        load_for_text(write_vocab(tmp_path / "v", **config))
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_for_text(write_vocab(tmp_path / "v", **config))
 
 
 def test_what_is_kept_says_what_it_was_made_of(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
     for words, lower_case in ((UNCASED, True), (CASED, False)):
-        for name, content in vocabulary_files.companions(
-            write_vocab(tmp_path / "v", words), None, 512
-        ).items():
-            (tmp_path / "kept").mkdir(exist_ok=True)
-            (tmp_path / "kept" / name).write_bytes(content)
-        assert load_for_text(str(tmp_path / "kept")).do_lower_case == lower_case
-        assert (
-            json.loads((tmp_path / "kept" / "tokenizer_config.json").read_text())["model_max_length"] == 512
-        )
+        path = write_vocab(tmp_path / "v", words)
+        for name, content in vocabulary_files.companions(path, None, 512).items():
+            (kept / name).write_bytes(content)
+        assert load_for_text(str(kept)).do_lower_case == lower_case
+        assert json.loads((kept / "tokenizer_config.json").read_text())["model_max_length"] == 512
 
 
 def test_labels_come_back(tmp_path):
-    (tmp_path / "labels.json").write_text(label_files.content(("no", "yes")))
-    assert label_files.read(str(tmp_path)) == {
+    (tmp_path / "labels.json").write_text(model_folder.labels_json(("no", "yes")))
+    assert model_folder.read_labels(str(tmp_path)) == {
         "labels": ("no", "yes"),
         "problem_type": "single_label_classification",
     }
-    keys = label_files.to_hugging_face(("no", "yes"), None, 2)
+    keys = model_folder.labels_to_hugging_face(("no", "yes"), None, 2)
     assert keys == {
         "id2label": {"0": "no", "1": "yes"},
         "label2id": {"no": 0, "yes": 1},
-    } and label_files.of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
+    } and model_folder.labels_of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
     assert (
-        label_files.to_hugging_face(("no", "yes"), None, 3)["id2label"]["2"] == "LABEL_2"
+        model_folder.labels_to_hugging_face(("no", "yes"), None, 3)["id2label"]["2"] == "LABEL_2"
     )  # names of another head
-    keys = label_files.to_hugging_face(None, "regression", 1)
-    assert label_files.of_hugging_face(keys, "config.json") == {
+    keys = model_folder.labels_to_hugging_face(None, "regression", 1)
+    assert model_folder.labels_of_hugging_face(keys, "config.json") == {
         "labels": ("LABEL_0",),
         "problem_type": "regression",
     }
     (tmp_path / "labels.json").write_text('{"labels": 3}')
     with pytest.raises(ConfigError, match="labels=3, expected a list of names"):
-        label_files.read(str(tmp_path))
+        model_folder.read_labels(str(tmp_path))

@@ -12,52 +12,33 @@ from official.launching import job
 from official.launching.job import Host, Worker
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("a:4000,b:5000", [Host("a", 4000), Host("b", 5000)]),
-        ("a", [Host("a", None)]),
-        (" a:1 , b:2 ,", [Host("a", 1), Host("b", 2)]),
-        ("localhost:4000,localhost:4002", [Host("localhost", 4000), Host("localhost", 4002)]),
-        ("n[0-2,4]:7", [Host("n0", 7), Host("n1", 7), Host("n2", 7), Host("n4", 7)]),
-        (
-            "n[08-10].rack,10.0.0.1:9",
-            [Host(f"n{i}.rack", None) for i in ("08", "09", "10")] + [Host("10.0.0.1", 9)],
-        ),
-    ],
-)
-def test_hosts_are_read_with_ranges_and_ports(text, expected):
-    assert job.read_hosts(text) == expected
+def test_hosts_are_read_with_ranges_and_ports():
+    rack = [Host(f"n{number}.rack", None) for number in ("08", "09", "10")]
+    for text, expected in {
+        "a:4000,b:5000": [Host("a", 4000), Host("b", 5000)],
+        "a": [Host("a", None)],
+        " a:1 , b:2 ,": [Host("a", 1), Host("b", 2)],
+        "localhost:4000,localhost:4002": [Host("localhost", 4000), Host("localhost", 4002)],
+        "n[0-2,4]:7": [Host(f"n{number}", 7) for number in (0, 1, 2, 4)],
+        "n[08-10].rack,10.0.0.1:9": [*rack, Host("10.0.0.1", 9)],
+    }.items():
+        assert job.read_hosts(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text, instances, message",
-    [
-        ("", 1, "names no host"),
-        ("a:b", 1, "'a:b' is not HOST, HOST:PORT or HOST"),
-        ("a:70000", 1, "with a port from 1 to 65535"),
-        ("a:0", 1, "with a port from 1 to 65535"),
-        ("user@a:1", 1, "'user@a:1' is not HOST"),
-        ("n[2-0]", 1, "'n[2-0]' is not HOST"),
-        ("n[1", 1, "is not HOST"),
-        ("-oProxyCommand=touch x", 1, "'-oProxyCommand=touch x' is not HOST"),
-        ("-oProxyCommand=touch[1-2]:4000", 1, "is not HOST"),
+def test_what_is_no_list_of_hosts_is_one_line():
+    no_hosts = "user@a:1 n[2-0] n[1 -oProxyCommand=touch[1-2]:4000 $(touch:1 a;b a%h a:b a:70000 a:0 a\x1bb:1"
+    for text, instances, message in (
+        *((text, 1, f"{text!r} is not HOST, HOST:PORT or HOST") for text in no_hosts.split()),
+        *((text, 1, "is not HOST") for text in ("-oProxyCommand=touch x", "a b:1", "a\nb")),
         ("a:4000,-l:4000", 1, "'-l:4000' is not HOST"),
-        ("a b:1", 1, "'a b:1' is not HOST"),
-        ("a\x1bb:1", 1, "is not HOST"),
-        ("a\nb", 1, "is not HOST"),
-        ("$(touch x):1", 1, "is not HOST"),
-        ("a;b", 1, "is not HOST"),
-        ("a%h", 1, "the first no -"),
+        ("", 1, "names no host"),
         ("a:65535", 2, "a:65536 is no port"),
         ("a:4000,a:4001", 2, "a:4001 is there twice"),
         ("a:4000,a:4000", 1, "a:4000 is there twice"),
-    ],
-)
-def test_what_is_no_list_of_hosts_is_one_line(text, instances, message):
-    with pytest.raises(ConfigError, match="--hosts") as error:
-        job.read_hosts(text, instances)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    ):
+        with pytest.raises(ConfigError, match="--hosts") as error:
+            job.read_hosts(text, instances)
+        assert message in str(error.value) and "\n" not in str(error.value), text
 
 
 def test_ranks_count_a_host_s_instances_first(monkeypatch):
@@ -79,25 +60,18 @@ def test_ports_that_are_left_out_are_free_ones_of_this_machine():
         listener.bind(("", workers[0].port))
 
 
-@pytest.mark.parametrize(
-    "names, message",
-    [
-        (["there"], "there has no port"),
-        (["localhost:1", "there:2"], "localhost means another machine to each"),
-    ],
-)
-def test_other_hosts_need_a_port_and_a_name_of_this_one(monkeypatch, names, message):
+def test_other_hosts_need_a_port_and_a_name_of_this_one(monkeypatch):
+    for name in ("localhost", "127.0.0.1"):
+        assert job.is_local(name)
+    for name in ("192.0.2.1", "no-such-host.invalid"):
+        assert not job.is_local(name)
     monkeypatch.setattr(job, "is_local", lambda name: name == "localhost")
-    with pytest.raises(ConfigError, match=message):
-        job.make_workers(job.read_hosts(",".join(names)), 1)
-
-
-@pytest.mark.parametrize(
-    "name, expected",
-    [("localhost", True), ("127.0.0.1", True), ("192.0.2.1", False), ("no-such-host.invalid", False)],
-)
-def test_which_names_are_this_machine(name, expected):
-    assert job.is_local(name) is expected
+    for names, message in (
+        ("there", "there has no port"),
+        ("localhost:1,there:2", "localhost means another machine to each"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            job.make_workers(job.read_hosts(names), 1)
 
 
 def test_a_run_understands_what_its_processes_are_told():

@@ -82,15 +82,15 @@ def wait_until(condition) -> None:
         time.sleep(0.01)
 
 
+def both_are_up(folder: pathlib.Path) -> None:
+    wait_until(lambda: (folder / "up-0").exists() and (folder / "up-1").exists())
+
+
 def test_lines_have_their_rank_in_front(run, capfd):
     assert run("echo one; echo problem >&2; printf 'no end'") == (0, [])
     output, errors = capfd.readouterr()
-    assert sorted(output.splitlines()) == [
-        "[1,0]<stdout>:no end",
-        "[1,0]<stdout>:one",
-        "[1,1]<stdout>:no end",
-        "[1,1]<stdout>:one",
-    ]
+    expected = [f"[1,{rank}]<stdout>:{line}" for rank in (0, 1) for line in ("no end", "one")]
+    assert sorted(output.splitlines()) == expected
     assert sorted(errors.splitlines()) == ["[1,0]<stderr>:problem", "[1,1]<stderr>:problem"]
 
 
@@ -102,15 +102,8 @@ def test_many_lines_and_long_ones_arrive_whole_and_in_order(run, capfd):
 
 
 def test_processes_know_their_place_and_get_variables(run, capfd, tmp_path):
-    assert (
-        run(
-            'echo "$TF_CONFIG"; echo "$A $PWD"',
-            "localhost:41001,localhost:42001",
-            1,
-            environment={"A": "b c"},
-        )[0]
-        == 0
-    )
+    hosts, variables = "localhost:41001,localhost:42001", {"A": "b c"}
+    assert run('echo "$TF_CONFIG"; echo "$A $PWD"', hosts, 1, environment=variables)[0] == 0
     lines = sorted(line.partition(":")[2] for line in capfd.readouterr().out.splitlines())
     assert lines[:2] == [f"b c {tmp_path}"] * 2
     told = [json.loads(line) for line in lines[2:]]
@@ -118,10 +111,10 @@ def test_processes_know_their_place_and_get_variables(run, capfd, tmp_path):
     assert told[0]["cluster"] == told[1]["cluster"] == {"worker": ["localhost:41001", "localhost:42001"]}
 
 
-@pytest.mark.parametrize("code", [1, 2, 3, 129, 130, 143])
-def test_ends_of_the_run_s_own_pass_through_without_a_restart(run, tmp_path, code):
-    assert run(f"echo >> starts-$r; exit {code}", max_restarts=3)[0] == code
-    assert (tmp_path / "starts-0").read_text() == (tmp_path / "starts-1").read_text() == "\n"
+def test_ends_of_the_run_s_own_pass_through_without_a_restart(run, tmp_path):
+    for number, code in enumerate((1, 2, 3, 129, 130, 143), 1):
+        assert run(f"echo >> starts-$r; exit {code}", max_restarts=3)[0] == code
+        assert (tmp_path / "starts-0").read_text() == (tmp_path / "starts-1").read_text() == "\n" * number
 
 
 def test_bad_input_of_one_ends_the_others(run):
@@ -139,10 +132,10 @@ def test_a_loss_ends_all_and_all_start_again(run, tmp_path, how, told):
     assert told in said[0] and said[1:] == ["restart 1 of 2"]
 
 
-@pytest.mark.parametrize("how, code", [("kill -9 $$", 4), ("exit 4", 4), ("exit 7", 7)])
-def test_the_code_when_no_restart_is_left(run, how, code):
-    ended, said = run(f"[ $r = 0 ] && {{ {how}; }}; sleep 600", max_restarts=1)
-    assert ended == code and len(said) == 3
+def test_the_code_when_no_restart_is_left(run):
+    for how, code in (("kill -9 $$", 4), ("exit 4", 4), ("exit 7", 7)):
+        ended, said = run(f"[ $r = 0 ] && {{ {how}; }}; sleep 600", max_restarts=1)
+        assert ended == code and len(said) == 3
 
 
 def test_the_cause_counts_and_not_what_follows_from_it(run):
@@ -165,11 +158,9 @@ def test_a_program_that_is_not_there_is_bad_input(quick, tmp_path, capfd):
 
 def test_what_a_process_leaves_behind_is_ended(run, tmp_path):
     """One in the background, and one in a session of its own."""
-    marker = f"MARK={tmp_path}"
-    assert (
-        run("sleep 600 & setsid sleep 600 & sleep 0.2; exit 0", environment={"MARK": str(tmp_path)})[0] == 0
-    )
-    assert alive(marker) == []
+    script = "sleep 600 & setsid sleep 600 & sleep 0.2; exit 0"
+    assert run(script, environment={"MARK": str(tmp_path)})[0] == 0
+    assert alive(f"MARK={tmp_path}") == []
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -208,16 +199,20 @@ TRAPS = (
 )
 
 
-@pytest.mark.parametrize(
-    "number, code, name",
-    [(signal.SIGTERM, 143, "term"), (signal.SIGINT, 130, "int"), (signal.SIGHUP, 129, "hup")],
-)
-def test_signals_reach_every_process_once(launched, tmp_path, number, code, name):
-    process = launched(TRAPS, "--max_restarts=3")
-    wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
-    os.killpg(process.pid, number)  # as a terminal does
-    assert process.wait(20) == code
-    assert (tmp_path / "got-0").read_text() == (tmp_path / "got-1").read_text() == f"{name}\n"
+def test_signals_reach_every_process_once(launched, tmp_path):
+    for number, code, name in (
+        (signal.SIGTERM, 143, "term"),
+        (signal.SIGINT, 130, "int"),
+        (signal.SIGHUP, 129, "hup"),
+    ):
+        process = launched(TRAPS, "--max_restarts=3")
+        both_are_up(tmp_path)
+        os.killpg(process.pid, number)  # as a terminal does
+        assert process.wait(20) == code
+        for rank in (0, 1):
+            assert (tmp_path / f"got-{rank}").read_text() == f"{name}\n"
+            (tmp_path / f"got-{rank}").unlink()
+            (tmp_path / f"up-{rank}").unlink()
 
 
 @pytest.mark.slow
@@ -232,16 +227,16 @@ def test_a_signal_after_a_loss_ends_the_job_without_a_restart(launched, tmp_path
 
 def test_nothing_is_left_when_the_launcher_is_killed(launched, tmp_path):
     process = launched("sleep 600 & setsid sleep 600 & touch up-$r; wait")
-    wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
-    assert len(alive(f"MARK={tmp_path}")) >= 9  # launcher, guards, shells, sleeps
+    both_are_up(tmp_path)
+    assert len(alive(f"MARK={tmp_path}")) >= 9  # launcher, supervisors, shells, sleeps
     process.kill()
     wait_until(lambda: not alive(f"MARK={tmp_path}"))
 
 
-def test_nothing_is_left_when_a_guard_is_killed(launched, tmp_path):
-    process = launched("echo $PPID > guard-$r.new; mv guard-$r.new guard-$r; sleep 600 & wait")
-    wait_until(lambda: (tmp_path / "guard-0").exists() and (tmp_path / "guard-1").exists())
-    os.kill(int((tmp_path / "guard-1").read_text()), signal.SIGKILL)
+def test_nothing_is_left_when_a_supervisor_is_killed(launched, tmp_path):
+    process = launched("echo $PPID > supervisor-$r.new; mv supervisor-$r.new supervisor-$r; sleep 600 & wait")
+    wait_until(lambda: (tmp_path / "supervisor-0").exists() and (tmp_path / "supervisor-1").exists())
+    os.kill(int((tmp_path / "supervisor-1").read_text()), signal.SIGKILL)
     assert process.wait(20) == 4 and "was ended by SIGKILL" in process.stderr.read()
     assert alive(f"MARK={tmp_path}") == []
 
@@ -249,7 +244,7 @@ def test_nothing_is_left_when_a_guard_is_killed(launched, tmp_path):
 def test_when_nobody_reads_the_output_the_job_ends(launched, tmp_path):
     trap = "trap 'touch saved-$r; exit 143' TERM; touch up-$r"
     process = launched(f"{trap}; while :; do echo line; sleep 0.02; done")
-    wait_until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
+    both_are_up(tmp_path)
     process.stdout.close()
     assert process.wait(20) == 141
     assert (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists()
@@ -329,8 +324,8 @@ def test_a_host_that_stays_away_ends_the_job(run, ssh, tmp_path):
     assert code == 4 and said[-1] == "beta.invalid: no answer after --host_timeout_secs=0.5"
 
 
-def test_a_guard_that_hears_nothing_kills_its_process(tmp_path):
-    guard = os.path.join(os.path.dirname(job.__file__), "guard.py")
+def test_a_supervisor_that_hears_nothing_kills_its_process(tmp_path):
+    supervisor = os.path.join(os.path.dirname(job.__file__), "supervisor.py")
     order = {
         "command": ["sleep", "600"],
         "folder": None,
@@ -338,7 +333,7 @@ def test_a_guard_that_hears_nothing_kills_its_process(tmp_path):
         "silence_secs": 0.6,
     }
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", guard], stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        [sys.executable, "-I", "-S", supervisor], stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     )
     process.stdin.write(json.dumps(order).encode() + b"\n")
     wait_until(lambda: alive(f"MARK={tmp_path}"))

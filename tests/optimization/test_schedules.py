@@ -159,12 +159,11 @@ def test_corners_draw_the_schedule(make_config, name):
         (dict(decay_rate=0.1), "decay_rate=0.1 is not read by lr_schedule=polynomial"),
         (dict(lr_schedule="cosine", poly_power=2.0), "poly_power=2.0 is not read by lr_schedule=cosine"),
         (dict(warmup_power=0.0, warmup_steps=5), "warmup_power=0 is no warm-up"),
-        (dict(loss_scale="8", loss_scale_by_step='{"0": 1}'), "both set the loss scale"),
-        (dict(loss_scale_by_step='{"0": 0}'), "has a loss scale of 0"),
-        (dict(loss_scale_by_step='{"1": 8}'), "must say the value of step 0"),
-        (dict(loss_scale_by_step='{"-1": 8, "0": 1}'), "must say the value of step 0 and of no step before"),
-        (dict(loss_scale_by_step='{"0": 8, "00": 1}'), "has a step twice"),
-        (dict(loss_scale_by_step="{}"), "must say the value of step 0"),
+        (dict(loss_scale='{"0": 0}'), "expected dynamic or a number above 0"),
+        (dict(loss_scale='{"1": 8}'), "must say the value of step 0"),
+        (dict(loss_scale='{"-1": 8, "0": 1}'), "must say the value of step 0 and of no step before"),
+        (dict(loss_scale='{"0": 8, "00": 1}'), "has a step twice"),
+        (dict(loss_scale="{}"), "must say the value of step 0"),
     ],
 )
 def test_contradictions_are_refused(make_config, settings, message):
@@ -176,8 +175,8 @@ def test_contradictions_are_refused(make_config, settings, message):
     "text", ["8", "[1]", '{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"]
 )
 def test_what_is_no_table_of_steps_is_refused(make_config, text):
-    with pytest.raises(ConfigError, match="loss_scale_by_step=.*expected JSON of step and value"):
-        make_config(loss_scale_by_step=text)
+    with pytest.raises(ConfigError, match="loss_scale=.*expected JSON of step and value"):
+        make_config(loss_scale=text)
 
 
 @pytest.mark.parametrize("name", ["warmup_steps", "learning_rate", "start_warmup_step"])
@@ -186,8 +185,8 @@ def test_rates_by_step_stand_alone(make_config, name):
         custom(make_config, **{name: 3})
 
 
-def test_the_loss_scale_by_step_is_that_of_the_step_that_comes(make_config):
-    config = make_config(loss_scale_by_step='{"0": 128, "3": 512}')
+def test_the_loss_scale_is_that_of_the_step_that_comes(make_config):
+    config = make_config(loss_scale='{"0": 128, "3": 512}')
     values = config_lib.loss_scale_steps(config)
     assert config_lib.initial_loss_scale(config) == 128 and not config_lib.dynamic_loss_scale(config)
     scale = LossScale(values[0], False, schedules.ByStep(values))

@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from official.graphcore.log_style import Tags
 from official.io.errors import ConfigError
 from official.reporting import wandb_run as wandb_lib
 from official.reporting.observer import Evaluation, Start
@@ -131,7 +132,8 @@ def test_an_offline_run_holds_the_values_over_the_step(offline, capfd):
 
 
 def test_the_tags_of_graphcores_program_are_beside_ours(offline, make_config):
-    run = wandb_lib.WandbRun(make_config(wandb=True, log_style="graphcore", num_steps_per_epoch=20))
+    config = make_config(wandb=True, log_style="graphcore", num_steps_per_epoch=20)
+    run = wandb_lib.WandbRun(config, Tags(config))
     run.on_compiling(1, 1, 7.5)
     run.on_start(Start(0, 0, 10, (), 0.0, False))
     run.on_interval(5, {"samples": 40, "loss": 3.0, "mlm_loss": 2.5, "mlm_accuracy": 0.25})

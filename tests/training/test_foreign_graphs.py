@@ -51,9 +51,7 @@ def graph_of(name: str) -> tuple:
 
 def graph_and_update_of(name: str) -> tuple:
     values = settings_of(name)
-    updates = (
-        "optimizer_type lamb_bias_correction adam_bias_correction lr_schedule clip_scope glue_task".split()
-    )
+    updates = "optimizer_type bias_correction lr_schedule clip_scope glue_task".split()
     return (*graph_of(name), *(values.get(key) for key in updates))
 
 

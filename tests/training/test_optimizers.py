@@ -21,7 +21,7 @@ KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "mpadamw": dict(
-        optimizer_type="mpadamw", loss_scale_by_step='{"0": 64, "5": 256}', lr_schedule="custom",
+        optimizer_type="mpadamw", loss_scale='{"0": 64, "5": 256}', lr_schedule="custom",
         lr_schedule_by_step='{"0": 1e-3, "5": 1e-2}', learning_rate=None, warmup_steps=None,
     ),
 }  # fmt: skip
@@ -47,7 +47,7 @@ def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path, kin
 
 
 def test_a_line_has_rate_and_loss_scale_of_its_last_step(make_config):
-    changes = dict(loss_scale_by_step='{"0": 64, "4": 256}', lr_schedule="custom", learning_rate=None)
+    changes = dict(loss_scale='{"0": 64, "4": 256}', lr_schedule="custom", learning_rate=None)
     changes |= dict(lr_schedule_by_step='{"0": 1e-3, "4": 1e-2}', warmup_steps=None)
     config = make_config(num_steps_per_epoch=6, steps_per_loop=2, **changes)
     run(config)
@@ -57,7 +57,7 @@ def test_a_line_has_rate_and_loss_scale_of_its_last_step(make_config):
 
 
 @pytest.mark.parametrize(
-    "asked,expected", [(dict(loss_scale="256"), 256), (dict(loss_scale_by_step='{"0": 8, "3": 32}'), 32)]
+    "asked,expected", [(dict(loss_scale="256"), 256), (dict(loss_scale='{"0": 8, "3": 32}'), 32)]
 )
 def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, asked, expected):
     run(make_config(num_steps_per_epoch=8, steps_per_loop=4, loss_scale="1024", stop_steps=4))

@@ -5,8 +5,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -32,7 +30,6 @@ from official.training import pipelined, run_lock, runner
 from official.training import resume as earlier_lib
 from official.training.loop import Loop
 from official.training.run_loop import Interruption
-from tests.conftest import ROOT
 from tests.run_folders import assert_same_run
 
 
@@ -698,23 +695,6 @@ def test_replicas_read_the_dataset_itself():
         assert [int(value) for each in values for value in each] == [0, 1, 2, 3] and {
             len(each) for each in values
         } == {strategy.num_replicas_in_sync}
-
-
-def test_threads_are_those_of_the_flags(make_config):
-    with pytest.raises(ConfigError, match="inter_op_threads=77, but this process computes already"):
-        tf.zeros([]).numpy()
-        strategy_lib.make_strategy(make_config(inter_op_threads=77))
-    config = config_lib.to_json(make_config(intra_op_threads=1, inter_op_threads=3))
-    code = (
-        "import sys, json, tensorflow as tf; from official import config; from official.distribution import"
-        " strategy\nstrategy.make_strategy(config.build_config([('test', json.loads(sys.argv[1]))])); get ="
-        " tf.config.threading\nprint(get.get_intra_op_parallelism_threads(),"
-        " get.get_inter_op_parallelism_threads())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, config], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["1", "3"]
 
 
 def test_the_first_step_apart_changes_no_total(make_config, deterministic):

@@ -82,7 +82,7 @@ def _free_addresses(count: int) -> list[str]:
 def specification(flags: argparse.Namespace, core: int, joined: bool) -> dict:
     """Returns the specification that a process gets first, see `scaling_worker`."""
     length, rows = flags.shape
-    settings: dict[str, object] = {"num_gpus": 0, "intra_op_threads": 1, "inter_op_threads": 1}
+    settings: dict[str, object] = {"num_gpus": 0}
     if joined:
         settings["distribution_strategy"] = "multi_worker_mirrored"
     return {
@@ -107,7 +107,8 @@ def start_pair(
     programs = []
     for rank, core in enumerate(_cores()[:2]):
         cluster = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": rank}}
-        variables = {"TF_CONFIG": json.dumps(cluster)} if joined else {}
+        variables = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+        variables |= {"TF_CONFIG": json.dumps(cluster)} if joined else {}
         place = os.path.join(folder, str(rank))
         program = Program(f"process {rank}", _PROGRAM, None, "", place, variables=variables)
         programs.append(stack.enter_context(program))

@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
+from official.io.files import is_remote
 from official.io.record_paths import find_files
-from official.io.stores import is_remote
 
 
 def data_sets(patterns: list[str], flag: str = "") -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Settings of the model and of the devices: kernels, precision, strategy, pipeline."""
+"""Settings of the model and of the devices: kernels, precision, strategy, pipeline, IPUs."""
 
 from __future__ import annotations
 
@@ -208,15 +208,6 @@ class Devices:
         "prediction. Losses are those of padded rows, to rounding; dropout's masks are others. Packed rows "
         "have little padding, and steps that are compiled as a whole have one size: both are refused.",
     )
-    intra_op_threads: int | None = setting(
-        None, "CPU threads that one operation is shared out to. Unset: one a core.", minimum=1
-    )
-    inter_op_threads: int | None = setting(
-        None,
-        "CPU threads that run operations side by side. Unset: one a core; 1 and 2 on two cores were "
-        "measured to be the same.",
-        minimum=1,
-    )
     enable_xla: bool = setting(False, "Compile the forward and backward pass with XLA.")
     device_warmup: bool = setting(
         False,
@@ -261,3 +252,61 @@ class Pipeline:
 
 
 PIPELINE = Section("Pipeline", Pipeline, evaluation=False)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# IPUs, by Graphcore's names where these have one
+
+
+_IPU = ("ipu",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ipu:
+    """Settings of IPUs alone. The number of IPUs of a replica follows from its pipeline: a power of two."""
+
+    ipu_replicas: int = setting(
+        1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1, backends=_IPU
+    )
+    device_iterations: int = setting(
+        1, "Steps of one call of the IPUs; divides --steps_per_loop.", minimum=1, backends=_IPU
+    )
+    executable_cache_path: str | None = setting(
+        None, "Folder in which compiled programs are kept and looked for.", backends=_IPU
+    )
+    stochastic_rounding: bool = setting(
+        True, "Round to float16 up or down at random, right on average.", backends=_IPU
+    )
+    fp_exceptions: bool = setting(
+        False, "Stop at invalid operations, divisions by 0 and overflows.", backends=_IPU
+    )
+    available_memory_proportion: str | None = setting(
+        None,
+        "Share of an IPU's memory that matrix products may take for themselves: a number for all, or one for"
+        " each stage of the pipeline or each IPU of a replica, comma-separated. Unset: Poplar's own.",
+        backends=_IPU,
+    )
+    partials_type: str = setting(
+        "float", "Type in which matrix products of float16 add up.", choices=("half", "float"), backends=_IPU
+    )
+    optimizer_state_offchip: bool = setting(
+        True, "Keep what only the optimizer reads in the memory beside the IPUs.", backends=_IPU
+    )
+    replicated_tensor_sharding: bool = setting(
+        False, "Share that state out to the replicas; each reads and updates its part.", backends=_IPU
+    )
+    min_remote_tensor_size: int = setting(
+        128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0, backends=_IPU
+    )
+    no_outlining: bool = setting(
+        False, "Compile equal parts of the model each by itself: more memory, less copying.", backends=_IPU
+    )
+    scheduler: str = setting(
+        "choose_best",
+        "How the compiler orders operations.",
+        choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path"),
+        backends=_IPU,
+    )
+
+
+IPU = Section("IPUs", Ipu, evaluation=False)

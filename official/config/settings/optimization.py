@@ -126,17 +126,15 @@ class Optimization:
         "nvlamb: to a global norm of 1. mpclip: to a global norm of the number of replicas.",
         choices=("lamb", "nvlamb", "mpclip"),
     )
-    lamb_bias_correction: bool = setting(
-        True, "LAMB corrects its moments for having started at 0. false: as LAMB_NO_BIAS of PopART."
+    bias_correction: bool = setting(
+        True,
+        "LAMB, Adam, AdamW and mpadamw correct their moments for having started at 0. false: as Google's "
+        "BERT, and as LAMB_NO_BIAS of PopART.",
     )
     lamb_decays_gamma: bool = setting(
         False,
         "LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's TensorFlow programs "
         "do for BERT.",
-    )
-    adam_bias_correction: bool = setting(
-        True,
-        "adam, adamw and mpadamw correct their moments for having started at 0. false: as Google's BERT.",
     )
     momentum: float = setting(
         0.984375,
@@ -219,10 +217,10 @@ class Optimization:
         "added up.",
         choices=("mean", "sum"),
     )
-    loss_scale: str | None = setting(None, "dynamic or a number. Unset: dynamic for fp16, none otherwise.")
-    loss_scale_by_step: str | None = setting(
+    loss_scale: str | None = setting(
         None,
-        'Loss scales, each from its step on, in place of --loss_scale: {"0": 128, "1000": 512}.',
+        'dynamic, a number, or numbers, each from its step on: {"0": 128, "1000": 512}. Unset: dynamic for '
+        "fp16, none otherwise.",
     )
 
 

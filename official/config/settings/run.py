@@ -119,11 +119,6 @@ class MLPerf:
         None, "Where the MLPerf log is written. Unset: mllog.txt in --model_dir.", tasks=PRETRAIN
     )
     mllog_to_stdout: bool = setting(False, "Write the MLPerf log's lines to stdout, too.", tasks=PRETRAIN)
-    clear_caches: bool = setting(
-        True,
-        "Drop the local data files from the operating system's page cache before training, as MLPerf asks "
-        "(the log's cache_clear).",
-    )
     submission_org: str = setting("unspecified", "MLPerf log: organisation.")
     submission_platform: str | None = setting(
         None, "MLPerf log: platform. Unset: kind and number of the devices, e.g. gpu-8."
@@ -158,7 +153,7 @@ class Plan:
     plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
     plan_config_file: str | None = setting(
         None,
-        "With --plan: also write the whole configuration as JSON, for python -m official.training.ipu FILE.",
+        "With --plan: also write the whole configuration as JSON, for python -m official.graphcore FILE.",
     )
     plan_picture: str | None = setting(
         None,

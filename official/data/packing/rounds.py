@@ -21,10 +21,10 @@ from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.formats import packed
 from official.data.rows import ragged
-from official.io import engines, files, jobs, writing
-from official.io import files as io_files
+from official.io import engines, jobs, writing
+from official.io import files as files_lib
 from official.io.errors import ConfigError
-from official.io.stores import store_of
+from official.io.files import store_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Assignment of sequences to packs
@@ -312,7 +312,7 @@ def _read_chunks(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarr
     """Returns heads and words of the chunk in which keys lie, from the first to the one behind the last."""
     bits = compaction.BITS
     try:
-        with files.reading_parts(path) as read:
+        with files_lib.reading_parts(path) as read:
             head = read(0, _HEADER.size + ((1 << bits) + 1) * _PLACE_BYTES)
             magic, item, range_bits, chunk_bits, begin = _HEADER.unpack_from(head)
             if magic != _MAGIC or chunk_bits != bits:
@@ -414,7 +414,7 @@ def examples_of_part(part: Part) -> Iterator[Examples]:
         for _, values in inspection.read_checked(path, part.shape.record_format, features):
             yield examples_of(values)
         engines.report(size, 0)
-    io_files.check_unchanged(part.states)
+    files_lib.check_unchanged(part.states)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -603,7 +603,7 @@ def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: Shape, share:
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None
     counts = {"sequences": len(spilled.heads), "packs": len(members), "split": len(members) - planned}
-    jobs.write_done(shard_path(grouping.folder, shard), {**counts, "bytes": files.version(path)[0]})
+    jobs.write_done(shard_path(grouping.folder, shard), {**counts, "bytes": files_lib.version(path)[0]})
     engines.report(share, len(spilled.heads))
 
 

@@ -28,7 +28,7 @@ from official.data.word_pieces import wordpiece
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import engines, files, jobs, writing
 from official.io.errors import ConfigError
-from official.io.stores import store_of
+from official.io.files import store_of
 
 # -----------------------------------------------------------------------------------------------------------
 # Files of documents

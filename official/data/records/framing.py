@@ -7,14 +7,15 @@ make most records of a sample right. A row of few sequences may be read in sever
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from official.data.records.formats import popart
 from official.data.records.formats.sequences_in_rows import Shape
+from official.data.records.record_formats import POPART
 from official.io import files as io_files
 from official.io.errors import ConfigError
 
@@ -22,6 +23,10 @@ _LONGEST = 1 << 17  # bytes of a record that is looked for: 8,192 tokens of pack
 _SHORTEST = 64
 _TRIED_FILES = 16
 _SAMPLED = 16  # records of a file
+
+
+def _popart() -> Any:
+    return importlib.import_module(POPART)
 
 
 class Unframed(NamedTuple):
@@ -33,7 +38,7 @@ class Unframed(NamedTuple):
 
     def sizes(self) -> tuple[int, int]:
         """Returns max_seq_length and max_predictions_per_seq."""
-        return popart.EXAMPLES[self.record_format].layout.sizes(self.shape)
+        return _popart().EXAMPLES[self.record_format].layout.sizes(self.shape)
 
 
 class Wanted(NamedTuple):
@@ -46,7 +51,7 @@ class Wanted(NamedTuple):
 
     def fits(self, found: Unframed) -> bool:
         sizes = found.num_bytes, self.length, self.most
-        is_shape = popart.shape_of_sizes(found.record_format, *sizes) == found.shape
+        is_shape = _popart().shape_of_sizes(found.record_format, *sizes) == found.shape
         return is_shape and self.depth in (None, found.shape.depth)
 
 
@@ -71,16 +76,16 @@ def _find(path: str, version: tuple[int, int]) -> tuple[Unframed, ...]:
         file.seek(max(size - _LONGEST, 0))
         last = file.read(_LONGEST)
         for num_bytes in sizes[size % sizes == 0].tolist() if size else ():
-            for name in popart.EXAMPLES:
+            for name in _popart().EXAMPLES:
                 if not _may_be(first[:num_bytes], last[-num_bytes:], name):
                     continue
-                shapes = popart.shapes_by_fit(_sample(file, size // num_bytes, num_bytes), name)
+                shapes = _popart().shapes_by_fit(_sample(file, size // num_bytes, num_bytes), name)
                 found += [(count, Unframed(name, num_bytes, shape)) for count, shape in shapes]
     return tuple(each for _, each in sorted(found, key=lambda pair: -pair[0]))
 
 
 def _may_be(first: bytes, last: bytes, name: str) -> bool:
-    return any(next(popart.shapes(record, name), None) is not None for record in (first, last))
+    return any(next(_popart().shapes(record, name), None) is not None for record in (first, last))
 
 
 def _sample(file: BinaryIO, records: int, num_bytes: int) -> list[bytes]:
@@ -100,7 +105,7 @@ def detect_format(paths: list[str]) -> str | None:
 
 def has_none(record_format: str) -> bool:
     """Tells whether records of a format have no frames."""
-    return popart.is_name(record_format)
+    return record_format.startswith("popart_")
 
 
 def find_in(paths: list[str], record_format: str, wanted: Wanted | None = None) -> Unframed | None:
@@ -171,9 +176,9 @@ def describe_sizes(path: str, length: int, most: int) -> str:
       path: of the file.
       length, most: tokens and predicted tokens of an example.
     """
-    depths = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}  # as published
+    depths = {name: 3 if name in _popart().ROWS else 1 for name in _popart().EXAMPLES}  # as published
     sizes = ", ".join(
-        f"{popart.record_bytes(name, length, most, depth):,} ({name})" for name, depth in depths.items()
+        f"{_popart().record_bytes(name, length, most, depth):,} ({name})" for name, depth in depths.items()
     )
     return (
         f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"

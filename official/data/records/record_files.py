@@ -14,8 +14,8 @@ from absl import logging
 from official.data.records import framing, record_formats
 from official.data.records.row_counts import FRAME_BYTES
 from official.data.records.schema import Feature
-from official.io import files as io_files
-from official.io import stores, writing
+from official.io import files as files_lib
+from official.io import writing
 from official.io.errors import ConfigError, counted
 from official.io.record_paths import find_files
 
@@ -146,12 +146,12 @@ def read_batches(
 def readable(path: str) -> Iterator[str]:
     """Yields a name under which TensorFlow reads a file: one of a store that it does not reach is copied for
     the block. Raises ConfigError."""
-    if stores.tensorflow_reads(path):
+    if files_lib.tensorflow_reads(path):
         yield path
         return
     with writing.new_folder() as folder:
         local = os.path.join(folder, "copy")
-        with io_files.naming(path), io_files.open_binary(path) as file, open(local, "wb") as copy:
+        with files_lib.naming(path), files_lib.open_binary(path) as file, open(local, "wb") as copy:
             shutil.copyfileobj(file, copy, _COPIED_BYTES)
         yield local
 
@@ -167,7 +167,7 @@ def _read_framed(
             number, size = number + len(batch), size + sum(map(len, batch)) + FRAME_BYTES * len(batch)
             yield batch.tolist()
         # TensorFlow takes a last record that is cut off within its length for the end of the file.
-        is_whole = number == limit or [size] == io_files.sizes([path])
+        is_whole = number == limit or [size] == files_lib.sizes([path])
     except tf.errors.DataLossError:
         is_whole = False
         before_damage = list(_whole_ones(records.skip(number)))

@@ -13,36 +13,52 @@ All are read into the same features, those of `schema.pretraining_schema`.
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
 import tensorflow as tf
 
-from official.data.records.formats import (
-    compact,
-    habana,
-    packed,
-    packed_whole,
-    plain,
-    popart,
-    remask,
-    remask_static,
-)
+from official.data.records.formats import compact, habana, packed, packed_whole, plain, remask, remask_static
 from official.data.records.schema import Feature, read_example
 from official.io.errors import ConfigError
 from official.io.jobs import MANIFEST
 from official.io.json_files import read_json
 
+POPART = "official.graphcore.popart_records"
+
+
+class _Late:
+    """A format of POPART, which is imported when such a record is met.
+
+    Args:
+      table: name of its table of readers there.
+      name: of the format.
+    """
+
+    def __init__(self, table: str, name: str):
+        self._table, self._name = table, name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(getattr(importlib.import_module(POPART), self._table)[self._name], attribute)
+
+
+POPART_FORMATS = ("popart_static", "popart_plain", "popart_packed", "popart_in_place")
+_POPART_ROWS = ("popart_packed", "popart_in_place")
 FORMATS: dict[str, Any] = {
     "plain": plain,
     "compact": compact,
     "remask": remask,
     "packed": packed,
     "habana": habana.EXAMPLES,
-    **popart.EXAMPLES,
+    **{name: _Late("EXAMPLES", name) for name in POPART_FORMATS},
 }
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
-_ROWS: dict[str, Any] = {"packed": packed_whole, "habana": habana.ROWS, **popart.ROWS}
+_ROWS: dict[str, Any] = {
+    "packed": packed_whole,
+    "habana": habana.ROWS,
+    **{name: _Late("ROWS", name) for name in _POPART_ROWS},
+}
 AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
 # By what name rows whose predicted tokens stand first are read as they stand.
 AS_STATIC = {"remask": "remask_static"}

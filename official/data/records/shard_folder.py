@@ -6,9 +6,9 @@ import fnmatch
 import os
 from collections.abc import Mapping
 
-from official.io import jobs, stores
+from official.io import files, jobs
 from official.io.errors import ConfigError
-from official.io.stores import store_of
+from official.io.files import store_of
 
 
 def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
@@ -32,7 +32,7 @@ def remove_earlier(folder: str) -> None:
 
 def remove_temporary(folder: str) -> None:
     """Removes what an interrupted job had begun to write."""
-    for path in _found(folder, f"*{stores.TEMPORARY}*"):
+    for path in _found(folder, f"*{files.TEMPORARY}*"):
         store_of(folder).remove(path)
 
 

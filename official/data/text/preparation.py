@@ -13,7 +13,7 @@ from official.data.text import documents, read_counts, samples, text_files
 from official.data.text.samples import SPLITS
 from official.io import engines, files, jobs, writing
 from official.io.errors import ConfigError
-from official.io.stores import store_of
+from official.io.files import store_of
 
 _TASK_BYTES = 32 << 20  # of text, in parts of a file or in small files
 # What an extractor of Wikipedia leaves of templates, formulas, tables and links, and empty brackets where it

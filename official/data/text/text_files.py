@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 import numpy as np
 
 from official.data.text import parquet_files
-from official.io import files, stores
+from official.io import files
 from official.io.errors import ConfigError, how_to_install
 
 # -----------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-_ARCHIVE_STARTS, _STARTS = tuple(_ARCHIVES), (*_BINARY, *_MARKS, stores.POINTER_START)
+_ARCHIVE_STARTS, _STARTS = tuple(_ARCHIVES), (*_BINARY, *_MARKS, files.POINTER_START)
 _TAR_PLACE, _TAR = 257, b"ustar"
 _WIDE_SHARE = 0.3  # of zeros among the even or the odd bytes, from which on text is taken for UTF-16
 _BRACKET = re.compile(rb"(?:\xef\xbb\xbf|[ \t\r\n])*\[")
@@ -84,7 +84,7 @@ def refuse_binary(path: str, head: bytes) -> None:
     pointer of Git LFS."""
     kind = None
     if head.startswith(_STARTS):  # of many small files almost none does
-        if pointer := stores.describe_pointer(head):
+        if pointer := files.describe_pointer(head):
             raise ConfigError(f"{path} {pointer}.")
         for mark, name in _MARKS.items():
             if head.startswith(mark):

@@ -1,4 +1,4 @@
-"""IPUs, as far as a plan asks. A run on them is `official.training.ipu`. Not run on hardware yet."""
+"""IPUs, as far as a plan asks. A run on them is `official.graphcore`. Not run on hardware yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from official.distribution.backends.backend import Backend
 
 def _make_strategy(config: Config) -> NoReturn:
     raise ConfigError(
-        "distribution_strategy=ipu trains with train.py or python -m official.training.ipu alone. Use another"
+        "distribution_strategy=ipu trains with train.py or python -m official.graphcore alone. Use another"
         " --distribution_strategy here."
     )
 

@@ -1,17 +1,510 @@
-"""Kubernetes manifests for a run: the documents of a job, as one reads and keeps them. No TensorFlow."""
+"""Kubernetes manifests of a run: a JobSet, a Job with a Service, a TFJob, a Job on a TPU, an IPUJob."""
 
-from official.launching.manifests.job import MOST_IPUS, Job, Volume, host_names, to_yaml, wrapped
-from official.launching.manifests.kinds import KINDS, Kind, documents, place
+from __future__ import annotations
 
-__all__ = [
-    "KINDS",
-    "MOST_IPUS",
-    "Job",
-    "Kind",
-    "Volume",
-    "documents",
-    "host_names",
-    "place",
-    "to_yaml",
-    "wrapped",
-]
+import dataclasses
+import functools
+import importlib
+import json
+import math
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from official.io.errors import ConfigError, printable
+
+# -----------------------------------------------------------------------------------------------------------
+# Pods and jobs
+
+
+# -----------------------------------------------------------------------------------------------------------
+# YAML
+
+
+_WIDEST = 110
+
+
+def to_yaml(documents: Iterable[dict[str, Any]], comments: Iterable[str] = ()) -> str:
+    """Returns documents as YAML, after lines that are made comments."""
+    import yaml  # late: few commands write it
+
+    class Dumper(yaml.SafeDumper):
+        """Indents lists, and repeats what two places share."""
+
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+            super().increase_indent(flow, False)
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        style = "|" if "\n" in value else "'" if _is_other_than_text(value) else None
+        style = style if value.replace("\n", "").isprintable() else '"'  # with escapes, which are read back
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+    Dumper.add_representer(str, text)
+    parts = [
+        yaml.dump(each, Dumper=Dumper, sort_keys=False, width=_WIDEST, allow_unicode=True)
+        for each in documents
+    ]
+    # Line ends of any kind would end the comment.
+    head = "".join(f"# {printable(line)}".rstrip() + "\n" for line in comments)
+    return head + "---\n".join(parts)
+
+
+def _is_other_than_text(value: str) -> bool:
+    """Tells whether a bare word is no text to some readers of YAML: those of Kubernetes take y for a truth
+    and 1e3 for a number, as PyYAML does not."""
+    if value.lower() in ("y", "n") or re.fullmatch(r"[-+]?0o[0-7_]+", value):
+        return True
+    try:
+        return bool(float(value) or True)
+    except ValueError:
+        return False
+
+
+def _quoted(word: str) -> str:
+    """Returns a word as bash reads it back, on one line whatever is in it."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(letter: str) -> str:
+    if letter.isprintable():
+        return f"\\{letter}" if letter in "\\'" else letter
+    return f"\\x{ord(letter):02x}" if letter.isascii() else f"\\U{ord(letter):08x}"
+
+
+def wrapped(words: Iterable[str], indent: str = "") -> list[str]:
+    """Returns a command as lines of a shell that fit a comment; the later ones want a backslash before."""
+    lines, room = [indent], _WIDEST - len("# ") - len(" \\")
+    for word in map(_quoted, words):
+        if len(lines[-1]) + 1 + len(word) > room and lines[-1].strip():
+            lines.append(f"{indent}  ")
+        lines[-1] += word if not lines[-1].strip() else f" {word}"
+    return lines
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Pods
+
+
+Document = dict[str, Any]
+
+
+def literal(word: str) -> str:
+    """Returns a word of a command as Kubernetes has to be given it: it would put variables in for $(NAME)."""
+    return word.replace("$(", "$$(")
+
+
+def _resources(job: Job) -> Document:
+    """Returns the resources of a worker. Devices are whole; memory is not shared out twice, cores may be."""
+    devices: Document = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
+    if job.tpu_type:
+        devices = {"google.com/tpu": job.tpu_chips}
+    memory = {"memory": amount(job.memory)} if job.memory else {}
+    cores = {"cpu": amount(job.cpu)} if job.cpu else {}
+    # Of devices Kubernetes takes the limit for the request; GKE's page of TPUs has both.
+    requests, limits = {**cores, **memory, **(devices if job.tpu_type else {})}, {**memory, **devices}
+    return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+
+
+def amount(text: str | None) -> str | int | None:
+    """Returns a quantity as YAML has it: a whole number as one."""
+    return int(text) if text and text.isdigit() else text
+
+
+def mounts(job: Job, memory: str) -> list[Document]:
+    """Returns the volume mounts of a container; `memory` is the name of the volume of /dev/shm."""
+    found: list[Document] = [{"name": memory, "mountPath": "/dev/shm"}]
+    names = _volume_names(job)
+    for volume in job.volumes:
+        read_only = {"readOnly": True} if volume.is_read_only else {}
+        found.append({"name": names[volume.claim], "mountPath": volume.path, **read_only})
+    return found
+
+
+def volumes(job: Job, memory: str) -> list[Document]:
+    """Returns the volumes of a pod: memory for /dev/shm, and the claims."""
+    found: list[Document] = [{"name": memory, "emptyDir": {"medium": "Memory", "sizeLimit": job.shm}}]
+    for claim, name in _volume_names(job).items():
+        found.append({"name": name, "persistentVolumeClaim": {"claimName": claim}})
+    return found
+
+
+def _volume_names(job: Job) -> dict[str, str]:
+    """Returns {claim: name within its pod}, which is a label: a claim's name need not be one."""
+    claims = dict.fromkeys(volume.claim for volume in job.volumes)
+    return {claim: f"volume-{number}" for number, claim in enumerate(claims)}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Jobs
+
+
+MOST_IPUS = 64  # of a partition that the IPU operator makes
+_LONGEST_NAME = 63  # of a host, and of a pod with the six characters that its Job appends
+_APPENDED = 6
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_QUANTITY = re.compile(r"(?=.*[1-9])\d+(\.\d+)?(m|k|[KMGTPE]i?)?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Volume:
+    """A volume that is there, mounted in every pod.
+
+    Attributes:
+      claim: name of its PersistentVolumeClaim.
+      path: where it is mounted.
+      is_read_only: whether pods only read it.
+    """
+
+    claim: str
+    path: str
+    is_read_only: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job. What a kind does not take is left at its default.
+
+    Attributes:
+      name: of the job and all that it makes; of IPUJobs what their names begin with.
+      image: of the container, with this project in it.
+      command: what each container runs.
+      namespace: None: the one that kubectl is set to.
+      workers: pods, one process each.
+      gpus: of each worker.
+      tpu_type, tpu_topology: the labels of the node, such as tpu-v3-device and 2x2.
+      ipus, ipus_per_replica: IPUs of the job and of a replica; both are powers of two.
+      instances: processes that share the replicas out among themselves, on IPUs.
+      ipu_image: image with Graphcore's SDK, in which a configuration of ours runs.
+      cpu, memory: what a worker asks for, as Kubernetes writes it: 8, 64Gi. None: nothing is asked for.
+      shm: size of /dev/shm, which is memory.
+      volumes: what is mounted.
+      variables: of the environment, beside those that tell a process its place.
+      node_labels: that a node must have.
+      port: on which a process is reached by the others.
+      max_restarts: of the whole job.
+      grace_secs: from SIGTERM to SIGKILL.
+    """
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    namespace: str | None = None
+    workers: int = 1
+    gpus: int = 0
+    tpu_type: str = ""
+    tpu_topology: str = ""
+    ipus: int = 4
+    ipus_per_replica: int = 4
+    instances: int = 1
+    ipu_image: str | None = None
+    cpu: str | None = None
+    memory: str | None = None
+    shm: str = "16Gi"
+    volumes: tuple[Volume, ...] = ()
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    node_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    port: int = 2222
+    max_restarts: int = 10
+    grace_secs: int | None = 120
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for what no kind of job takes."""
+        _check_names(self)
+        _check_quantities(self)
+        _check_volumes(self.volumes)
+        for name in self.variables:
+            if not _VARIABLE.fullmatch(name):
+                raise ConfigError(
+                    f"--env={name[:60]}: expected NAME=VALUE, with a name of letters, digits, _."
+                )
+        if not self.command:
+            raise ConfigError("no command. Give one after --, such as -- bert train --config=quickstart.")
+
+    @property
+    def tpu_chips(self) -> int:
+        """Returns the chips of the TPU: the product of its topology."""
+        return math.prod(int(side) for side in self.tpu_topology.split("x"))
+
+    @property
+    def ipu_replicas(self) -> int:
+        """Returns the replicas that the IPUs are for."""
+        return self.ipus // self.ipus_per_replica
+
+
+def host_names(job: Job, middle: str) -> list[str]:
+    """Returns the names of a job's hosts, without the name of their service.
+
+    Args:
+      job: with its number of workers.
+      middle: what stands between the name of the job and the number of a host.
+
+    Raises:
+      ConfigError: where one of them, or the name of its pod, is longer than Kubernetes takes.
+    """
+    names = [f"{job.name}{middle}{rank}" for rank in range(job.workers)]
+    longest = len(names[-1]) + _APPENDED
+    if longest > _LONGEST_NAME:
+        room = len(job.name) - (longest - _LONGEST_NAME)
+        raise ConfigError(
+            f"--name={job.name[:80]} makes {names[-1][:90]} with {_APPENDED} characters more, Kubernetes"
+            f" takes {_LONGEST_NAME}. Give a --name of at most {room} characters."
+        )
+    return names
+
+
+def check_ipus(job: Job) -> None:
+    """Raises ConfigError where IPUs, replicas and instances do not go together."""
+    allowed = [1 << power for power in range(MOST_IPUS.bit_length())]
+    listed = ", ".join(map(str, allowed))
+    for name, value in (("ipus", job.ipus), ("ipus_per_replica", job.ipus_per_replica)):
+        if value not in allowed:
+            raise ConfigError(f"--{name}={value}, expected a power of two: {listed}.")
+    if job.ipus_per_replica > job.ipus:
+        raise ConfigError(
+            f"--ipus_per_replica={job.ipus_per_replica} is more than --ipus={job.ipus}, expected as many at"
+            " most."
+        )
+    if job.ipu_replicas % job.instances:
+        raise ConfigError(
+            f"--instances={job.instances} does not divide the replicas, --ipus={job.ipus} /"
+            f" --ipus_per_replica={job.ipus_per_replica} = {job.ipu_replicas}. Expected a power of two up to"
+            " that."
+        )
+
+
+def check_tpu(job: Job) -> None:
+    """Raises ConfigError for what is no topology."""
+    if not re.fullmatch(r"[1-9]\d?(x[1-9]\d?){1,2}", job.tpu_topology):
+        raise ConfigError(f"--tpu_topology={job.tpu_topology[:40]}, expected chips by chips, such as 2x2.")
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", job.tpu_type):
+        raise ConfigError(
+            f"--tpu_type={job.tpu_type[:40]}, expected the node's label, such as tpu-v3-device."
+        )
+
+
+def _check_names(job: Job) -> None:
+    for flag, name in (("name", job.name), ("namespace", job.namespace)):
+        if name is not None and not (_DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME):
+            raise ConfigError(
+                f"--{flag}={name[:80]}, expected at most {_LONGEST_NAME} of a-z, 0-9 and -, the first a"
+                " letter, the last no -."
+            )
+    for flag, image in (("image", job.image), ("ipu_image", job.ipu_image)):
+        is_name = image and re.fullmatch(r"[^\s:@/-](\S*[^\s:@/])?", image) and image.isprintable()
+        if image is not None and not is_name:
+            raise ConfigError(
+                f"--{flag}={image[:80]!r}, expected the name of an image, such as HOST/bert:1.0."
+            )
+
+
+def _check_quantities(job: Job) -> None:
+    for flag, text in (("cpu", job.cpu), ("memory", job.memory), ("shm", job.shm)):
+        if text is not None and not _QUANTITY.fullmatch(text):
+            raise ConfigError(
+                f"--{flag}={text[:40]}, expected an amount as Kubernetes writes it, such as 8 or 64Gi."
+            )
+
+
+def _check_volumes(volumes: tuple[Volume, ...]) -> None:
+    paths = [volume.path for volume in volumes]
+    for volume in volumes:
+        is_path = (
+            volume.path.startswith("/") and ".." not in volume.path.split("/") and ":" not in volume.path
+        )
+        is_path = is_path and volume.path.isprintable() and bool(volume.path.strip("/"))
+        if not (_DNS_NAME.fullmatch(volume.claim) and is_path):
+            raise ConfigError(
+                f"--volume={volume.claim[:60]}:{volume.path[:60]}, expected CLAIM:/PATH or CLAIM:/PATH:ro."
+            )
+        if paths.count(volume.path) > 1 or volume.path == "/dev/shm":
+            raise ConfigError(f"--volume: {volume.path} is mounted twice, expected one volume a path.")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Kinds
+#
+# Which exit codes of `bert train` start it again is the same for all of them: 4 (a peer was lost), 143
+# (saved on SIGTERM) and what kills a process do; 1, 2 and 3 would come again, and end the job.
+#
+# Source: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy,
+# https://jobset.sigs.k8s.io/docs/concepts/, kubeflow/trainer at v1.9: pkg/util/train/train_util.go
+
+
+_CONTAINER = "bert"
+
+
+class Kind(NamedTuple):
+    """A kind of job.
+
+    Attributes:
+      make: job -> its documents.
+      takes: what not all kinds take, by the names of a Job.
+      defaults: what is taken where nothing is said.
+      submit: what kubectl is told, beside -f FILE.
+      middle: what stands between the name of the job and the number of a host; None: it is one host.
+    """
+
+    make: Callable[[Job], list[Document]]
+    takes: tuple[str, ...]
+    defaults: Mapping[str, str | int | None]
+    submit: str = "apply"
+    middle: str | None = None
+
+
+def documents(kind: str, job: Job) -> list[Document]:
+    """Returns the documents of a job of a kind in KINDS. Raises ConfigError for what it cannot be."""
+    middle = KINDS[kind].middle
+    if middle is not None:
+        host_names(job, middle)
+    return KINDS[kind].make(job)
+
+
+@functools.lru_cache(maxsize=1)
+def _templates() -> Document:
+    """Returns jobs.yml: {name: document with $NAMES}."""
+    import yaml  # late: few commands write it
+
+    with open(os.path.join(os.path.dirname(__file__), "jobs.yml"), encoding="utf-8") as file:
+        return yaml.safe_load(file)
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a part of a template with values in place of $NAMES; without keys whose value is None."""
+    if isinstance(part, dict):
+        filled = {key: _filled(each, values) for key, each in part.items()}
+        return {key: value for key, value in filled.items() if value is not None}
+    if isinstance(part, list):
+        return [_filled(each, values) for each in part]
+    return values[part[1:]] if isinstance(part, str) and part.startswith("$") else part
+
+
+def _made(
+    kind: str, job: Job, variables: Mapping[str, str], backoff_limit: int = 0, **more
+) -> list[Document]:
+    """Returns the documents of a kind.
+
+    Args:
+      kind: its name in jobs.yml.
+      job: what is asked for.
+      variables: of the environment, before those of the job.
+      backoff_limit: of the Job.
+      more: values in place of the usual ones.
+    """
+    # Devices are whole; memory is not shared out twice, cores may be. Of devices Kubernetes takes the limit
+    # for the request; GKE's page of TPUs has both.
+    tpu = {"google.com/tpu": job.tpu_chips} if job.tpu_type else {}
+    memory = {"memory": amount(job.memory)} if job.memory else {}
+    cores = {"cpu": amount(job.cpu)} if job.cpu else {}
+    gpus = {"nvidia.com/gpu": job.gpus} if job.gpus and not tpu else {}
+    requests, limits = {**cores, **memory, **tpu}, {**memory, **gpus, **tpu}
+    resources = {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+    of_tpu = {
+        "cloud.google.com/gke-tpu-accelerator": job.tpu_type,
+        "cloud.google.com/gke-tpu-topology": job.tpu_topology,
+    }
+    environment = {**variables, **job.variables}
+    values = {
+        "name": job.name,
+        "namespace": job.namespace or None,
+        "labels": {"app.kubernetes.io/name": job.name},
+        "container": _CONTAINER,
+        "image": job.image,
+        "command": [literal(word) for word in job.command],
+        "env": [{"name": each, "value": value} for each, value in environment.items()] or None,
+        "ports": [{"name": "peers", "containerPort": job.port, "protocol": "TCP"}],
+        "resources": resources or None,
+        "mounts": mounts(job, "shm"),
+        "pod_restarts": "Never",
+        "grace_secs": job.grace_secs,
+        "node_selector": {**(of_tpu if job.tpu_type else {}), **job.node_labels} or None,
+        "volumes": volumes(job, "shm"),
+        "subdomain": None,
+        "workers": job.workers,
+        "port": job.port,
+        "max_restarts": job.max_restarts,
+        "backoff_limit": backoff_limit,
+        **more,
+    }
+    return _filled(_templates()[kind], values)
+
+
+def _jobset(job: Job) -> list[Document]:
+    """Returns a JobSet. Its Job has no second try of its own: the first pod that fails ends it, and so starts
+    all again."""
+    return _made("jobset", job, _of_workers(job))
+
+
+def _indexed_job(job: Job) -> list[Document]:
+    """Returns a Service and a Job, which replaces pods one by one. The others of a lost pod exit with 4, so
+    each restart of all is as many failures as there are workers."""
+    limit = job.workers * job.max_restarts
+    return _made("indexed_job", job, _of_workers(job), limit, subdomain=job.name)
+
+
+def _tfjob(job: Job) -> list[Document]:
+    command = ["/bin/bash", "-c", _templates()["tfjob_shell"], _CONTAINER, *job.command]
+    ports = [{"name": "tfjob-port", "containerPort": job.port, "protocol": "TCP"}]
+    return _made(
+        "tfjob",
+        job,
+        {},
+        container="tensorflow",
+        command=[literal(word) for word in command],
+        ports=ports,
+        pod_restarts=None,  # it follows from the policy of the replicas
+    )
+
+
+def _tpu_job(job: Job) -> list[Document]:
+    check_tpu(job)
+    # How TensorFlow finds a TPU of its own machine.
+    variables = {
+        "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
+        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": "/lib/libtpu.so",
+    }
+    return _made("tpu_job", job, variables, job.max_restarts, ports=None)
+
+
+def _of_workers(job: Job) -> dict[str, str]:
+    """Returns the variables of a process of an Indexed Job, beside those that Kubernetes sets."""
+    return {"BERT_WORKERS": str(job.workers), "BERT_SERVICE": job.name, "BERT_PORT": str(job.port)}
+
+
+def place(kind: str, job: Job, rank: int) -> dict[str, str]:
+    """Returns the variables from which a process of a job learns its place: the manifest's, and those that
+    Kubernetes or the operator set beside them."""
+    middle = KINDS[kind].middle
+    if middle is None:
+        return {}
+    hosts = host_names(job, middle)
+    if kind == "tfjob":
+        workers = [f"{host}.{job.namespace or 'default'}.svc:{job.port}" for host in hosts]
+        told = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        return {"TF_CONFIG": json.dumps({**told, "environment": "cloud"})} if job.workers > 1 else {}
+    return {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": hosts[rank], **_of_workers(job)}
+
+
+def _ipujob(job: Job) -> list[Document]:
+    check_ipus(job)
+    return [importlib.import_module("official.graphcore.kubernetes").document(job)]
+
+
+_WORKERS = ("workers", "gpus", "port")
+_USUAL = {"cpu": None, "memory": None, "shm": "16Gi", "grace_secs": 120}
+_OF_IPUS = {"cpu": "32", "memory": "200Gi", "shm": "10Gi", "grace_secs": None}  # as published
+KINDS = {
+    "jobset": Kind(_jobset, (*_WORKERS, "max_restarts"), _USUAL, middle="-worker-0-"),
+    "indexed_job": Kind(_indexed_job, (*_WORKERS, "max_restarts"), _USUAL, middle="-"),
+    "tfjob": Kind(_tfjob, _WORKERS, _USUAL, middle="-worker-"),
+    "tpu_job": Kind(_tpu_job, ("tpu_type", "tpu_topology", "max_restarts"), _USUAL),
+    "ipujob": Kind(_ipujob, ("ipus", "ipus_per_replica", "instances", "ipu_image"), _OF_IPUS, "create"),
+}

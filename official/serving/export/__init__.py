@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from official.io import writing
 from official.io.errors import ConfigError, check_installed, suggest
-from official.io.stores import is_remote
+from official.io.files import is_remote
 
 if TYPE_CHECKING:  # it loads TensorFlow
     from official.inference.source import Source

@@ -13,7 +13,7 @@ from typing import Any
 from official import config as config_lib
 from official.inference import embedding, exported, signatures
 from official.inference.source import Source
-from official.io import label_files, vocabulary_files, writing
+from official.io import model_folder, vocabulary_files, writing
 from official.io.model_folder import POOLING_MODES, Pooling
 
 VERSION = 1  # of the manifest
@@ -82,7 +82,7 @@ def _files(source: Source) -> dict[str, bytes | str]:
     else:
         files["config.json"] = config_lib.to_json(source.run)
     if "classify" in source.abilities() and (source.labels or source.problem_type):
-        files[label_files.LABELS] = label_files.content(source.labels, source.problem_type)
+        files[model_folder.LABELS] = model_folder.labels_json(source.labels, source.problem_type)
     return {**files, **_pooling_files(source)}
 
 

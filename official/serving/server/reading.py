@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from official.io import errors, stores
+from official.io import files, quiet
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:  # it loads TensorFlow
@@ -72,7 +72,7 @@ def _check_files(path: str, source: str) -> None:
         for file in (os.path.join(folder, name) for name in sorted(names)):
             if os.path.exists(file):
                 try:
-                    stores.check_kind(file)
+                    files.check_readable(file, every_small_one=False)
                 except OSError as error:
                     raise ConfigError(f"{source}: {file}: {error.strerror or error}.") from None
 
@@ -149,7 +149,7 @@ def serve() -> None:
     _die_with_parent()
     from official.inference import source
 
-    errors.quieten_libraries()
+    quiet.quieten_libraries()
     with Connection(os.dup(0)) as connection, contextlib.suppress(EOFError, ConnectionError):
         arguments = connection.recv()
         try:

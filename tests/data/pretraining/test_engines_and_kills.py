@@ -11,8 +11,8 @@ import time
 import pytest
 
 from tests.conftest import ROOT
+from tests.io.test_engines import wait_for
 from tests.io.test_ray_engine import processes_with, two_nodes
-from tests.io.test_workers import wait_for
 
 pytestmark = pytest.mark.slow  # of minutes: some tasks of the smallest size that there is
 

@@ -1,7 +1,7 @@
 """The lines that tell one block of calls, so that what reads the published programs' logs reads ours."""
 
 from official.cli.benchmark.inference.latency import Block, latency_ms
-from official.reporting import popart_lines
+from official.graphcore import log_style
 
 STYLES = ("plain", "popart")
 
@@ -20,4 +20,4 @@ def plain(case: str, block: Block) -> str:
 def popart(number: int, block: Block) -> str:
     """Returns the line of PopART's inference; `number` counts blocks from 0."""
     duration = sum(block.secs) / len(block.secs)
-    return popart_lines.inference_line(number, duration, block.sequences_per_sec, block.secs)
+    return log_style.inference_line(number, duration, block.sequences_per_sec, block.secs)

@@ -1,0 +1,75 @@
+"""The command of an IPU run on the SDK's own Python 3.8, where the project's command line does not run.
+
+    python -m official.graphcore CONFIG.json
+    python -m official.graphcore CONFIG.json --export NAME.poplar_exec
+    python -m official.graphcore CONFIG.json --run NAME.poplar_exec [--num-iter 1000]
+
+CONFIG.json is the whole configuration: config.json of a run, or what train.py --plan writes to
+--plan_config_file. Exit codes as of train.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from official import config as config_lib
+from official.config.table import Config
+from official.graphcore import devices
+from official.io import signals
+from official.io.errors import ConfigError, report_error
+
+_PROGRAM = "official.graphcore"
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a command line. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {_PROGRAM}", description=__doc__.splitlines()[0])
+    parser.add_argument("config", help="the whole configuration, JSON")
+    work = parser.add_mutually_exclusive_group()
+    work.add_argument("--export", help="compile the newest checkpoint into this file, NAME.poplar_exec")
+    work.add_argument("--run", help="measure how fast this file answers")
+    parser.add_argument("--num-iter", type=int, default=1000, help="batches that are answered")
+    parser.add_argument("--num-inference-thread", type=int, default=2, help="threads that ask")
+    parser.add_argument(
+        "--dump-raw-timings", action="store_true", help="also write the seconds of each batch"
+    )
+    told = parser.parse_args(arguments)
+    try:
+        config = config_lib.build_config([(told.config, config_lib.read_json(told.config, "config"))])
+        with signals.watching(), signals.raising():
+            return _work(config, told, arguments)
+    except ConfigError as error:
+        report_error(_PROGRAM, str(error))
+        return 2
+    except KeyboardInterrupt as error:
+        return signals.report(error)
+
+
+def _work(config: Config, told: argparse.Namespace, arguments: list[str]) -> int:
+    if not (told.export or told.run):
+        return run(config, ["python", "-m", _PROGRAM, *arguments])
+    devices.prepare_environment(config)
+    from official.graphcore import export
+
+    if told.export:
+        export.export(config, told.export)
+    else:
+        for name in ("num_iter", "num_inference_thread"):
+            if getattr(told, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')}={getattr(told, name)}, expected 1 or more.")
+        export.measure(config, told.run, told.num_iter, told.num_inference_thread, told.dump_raw_timings)
+    return 0
+
+
+def run(config: Config, command: list[str]) -> int:
+    """Runs a configuration: first the environment, which Poplar reads when TensorFlow is loaded. Returns the
+    exit code."""
+    devices.prepare_environment(config)
+    from official.graphcore import run as run_lib
+
+    return run_lib.run(config, command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,574 @@
+"""Terms of Graphcore's configurations, several of which make a setting: pipeline, batches, optimization."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official.config.backends import BACKENDS, BackendTraits
+from official.config.checks import OF_OPTIMIZERS, OF_SCHEDULES
+from official.config.model import BertConfig
+from official.config.settings.devices import PIPELINED, SCHEDULES
+from official.config.table import FIELDS
+from official.config.values import read_devices, read_stages, written_stages
+from official.io.errors import ConfigError, nearest_multiples
+from official.io.json_files import read_json
+
+# -----------------------------------------------------------------------------------------------------------
+# Pipeline
+
+
+_NAMES = ("pipeline_stages", "device_mapping", "pipeline_schedule")
+_WHOLE = "att_ffn_placement halves blocks between IPUs: here a block is whole, and where its attention is"
+_HEADS = {"pretrain": ("mlm", "nsp"), "squad": ("loc",), "glue": ("glu",)}
+
+
+def settle_pipeline(
+    settings: Mapping[str, Any], terms: dict[str, Any], base: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings of the pipeline; none where the devices know none.
+
+    Args:
+      settings: of the keys that are settings.
+      terms: pipeline_schedule, layers_per_ipu, encoder_start and placement, as far as they are said, and the
+        task.
+      base: of all settings the value so far, those of the command line, too.
+    """
+    backend = base["distribution_strategy"]
+    if backend not in PIPELINED:
+        return {}
+    found = {name: settings[name] for name in ("pipeline_stages", "device_mapping") if name in settings}
+    if "placement" in terms:
+        found |= _of_blocks(terms["placement"], terms)
+        terms.setdefault("notes", []).append(_WHOLE)
+    elif "layers_per_ipu" in terms:
+        start = terms.get("encoder_start", 0)
+        found |= _of_blocks(
+            [(start + ipu, count) for ipu, count in enumerate(terms["layers_per_ipu"])], terms
+        )
+    if terms.get("pipeline_schedule"):
+        found["pipeline_schedule"] = _schedule_of(terms["pipeline_schedule"], backend)
+    if BACKENDS[backend].graphcore_rules:
+        found |= _of_ipus(terms, base) | _whole_calls({**base, **settings}, terms)
+    if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
+        found["device_mapping"] = None
+    return found | {name: base[name] for name in _NAMES if base.get(name)}
+
+
+def _schedule_of(theirs: str, backend: str) -> str:
+    """Returns a schedule of theirs where the back end has it, else the back end's usual one."""
+    return theirs if theirs in SCHEDULES[backend] else SCHEDULES[backend][0]
+
+
+def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the replicas, where none are told, and what is computed again."""
+    found: dict[str, Any] = {}
+    if terms.get("replicas") and base["ipu_replicas"] == FIELDS["ipu_replicas"].default:
+        found["ipu_replicas"] = terms["replicas"]
+    if "recomputation" in terms:
+        found["recompute"] = "block" if terms["recomputation"] else "none"
+    return found
+
+
+def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, int]:
+    """Returns the steps of a line of the metrics in whole calls of the IPUs; notes where they are more."""
+    steps, call = values["steps_per_loop"], values["device_iterations"]
+    if steps is None or steps % call == 0:
+        return {}
+    whole = -(-steps // call) * call
+    terms.setdefault("notes", []).append(f"steps_per_loop={whole}, not {steps}: calls of {call} steps")
+    return {"steps_per_loop": whole}
+
+
+def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
+    """Changes what the run on IPUs here refuses and their programs take, and notes it.
+
+    Args:
+      settings: of the whole file, with dtype and replicas.
+      terms: gets the notes.
+      base: of all settings the value so far.
+    """
+    if not BACKENDS[base["distribution_strategy"]].graphcore_rules:
+        return
+    values = {**base, **settings}
+    notes = terms.setdefault("notes", [])
+    alone = values["ipu_replicas"] == 1 or not values["optimizer_state_offchip"]
+    if settings.get("replicated_tensor_sharding") and alone:
+        settings["replicated_tensor_sharding"] = False
+        notes.append(
+            "replicated_tensor_sharding=false: here it shares out offloaded state to several replicas"
+        )
+    if values["dtype"] == "fp16" and not values["loss_scale"]:
+        settings["loss_scale"] = "1"
+        notes.append("loss_scale=1, which no key says: steps on IPUs skip no update")
+
+
+def _of_blocks(blocks: Sequence[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:
+    """Returns stages and devices of (device, number of blocks) of each stage.
+
+    Their PopART and PyTorch programs put the embeddings on the first IPU, the heads of pre-training beside
+    them, and those of fine-tuning on the last.
+
+    Source: examples v3.4.1 nlp/bert/pytorch/modeling.py; squad_wrap_final_layer of v2.4.0
+    applications/popart/bert.
+    """
+    stages = [["emb", "pos"]]
+    devices = [0]
+    for device, count in blocks:
+        if device != devices[-1] and count:
+            stages.append([])
+            devices.append(device)
+        stages[-1] += ["hid"] * count
+    heads = _HEADS[terms["task"]]
+    if "mlm" in heads and devices[-1] != 0:
+        stages.append([])
+        devices.append(0)
+    stages[-1] += heads
+    return {"pipeline_stages": written_stages(stages), "device_mapping": ",".join(map(str, devices))}
+
+
+def num_pipeline_devices(found: Mapping[str, Any]) -> int:
+    """Returns the devices of a replica, of what `settle_pipeline` returns; 1 without a pipeline."""
+    if found.get("device_mapping"):
+        return max(read_devices(found["device_mapping"])) + 1
+    return _num_stages(found)
+
+
+def _num_stages(found: Mapping[str, Any]) -> int:
+    stages = read_stages(found["pipeline_stages"]) if found.get("pipeline_stages") else 1
+    return stages if isinstance(stages, int) else len(stages)
+
+
+def rounded_up(accumulation: int, found: Mapping[str, Any], trains: bool) -> int:
+    """Returns the micro batches that Graphcore's pipelining takes: grouped, multiples of its passes.
+
+    Their PopART and PyTorch programs take any number; those of TensorFlow round up. 2048 is 2050 in five
+    stages, as the TensorFlow configurations of the same runs have it.
+
+    Args:
+      accumulation: micro batches of a step that are asked for.
+      found: of `settle_pipeline`.
+      trains: whether there are backward passes.
+    """
+    stages = _num_stages(found)
+    alone = num_pipeline_devices(found) == 1 and not trains
+    if (found.get("pipeline_schedule") or "grouped") != "grouped" or stages == 1 or alone:
+        return accumulation
+    divisor = (2 if trains else 1) * stages
+    return -(-accumulation // divisor) * divisor
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Batches and steps
+
+
+# Sequences of a whole run of their TensorFlow 2 programs, by the length of a sequence; other lengths are
+# those of phase 2.
+_TF2_SAMPLES = {128: 460_849_152}
+_TF2_SAMPLES_PHASE_2 = 34_239_360
+
+
+def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the batch settings.
+
+    Args:
+      terms: micro, accumulation, replicas, global and packing_factor, as far as they are known.
+      base: settings so far, with those of the command line: what is known of the devices here, and of
+        the batch where no term says it.
+
+    Returns:
+      train_batch_size and num_accumulation_steps, and of an inference eval_batch_size. A micro batch is as
+      large as theirs where the number of devices is known; else one accumulation here is one there, on all
+      their replicas.
+
+    Raises:
+      ConfigError: where the global batch is not divisible by the rest.
+    """
+    if not {"micro", "accumulation", "replicas", "global"} & set(terms):
+        return {}
+    here = devices_here(base)
+    accumulation = terms.get("accumulation", base["num_accumulation_steps"])
+    replicas = terms.get("replicas") or here or 1
+    micro = terms.get("micro") or max(
+        1, base["train_batch_size"] // (base["num_accumulation_steps"] * replicas)
+    )
+    if "global" in terms:
+        accumulation = _accumulation_of(terms["global"], micro, replicas)
+    if terms.get("factor"):
+        accumulation = -int(-accumulation // terms["factor"])
+    accumulation = _as_pipelines_take(accumulation, terms, base)
+    shared_out = accumulation * replicas
+    fits = here is not None and shared_out % here == 0
+    found = {
+        "train_batch_size": micro * shared_out,
+        "num_accumulation_steps": shared_out // here if fits and here else accumulation,
+    }
+    if terms.get("inference"):
+        found["eval_batch_size"] = micro * (terms.get("replicas") or here or 1)
+    return found
+
+
+def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[str, Any]) -> int:
+    """Returns the micro batches that the pipeline of an IPU takes, and notes where these are others."""
+    if not _backend(base).graphcore_rules:
+        return accumulation
+    asked = terms.get("do_training")
+    trains = not terms.get("inference") if asked is None else asked
+    taken = rounded_up(accumulation, base, trains)
+    if taken != accumulation:
+        terms.setdefault("notes", []).append(
+            f"num_accumulation_steps={taken}, not {accumulation}: a grouped pipeline on IPUs takes so many"
+        )
+    return taken
+
+
+def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
+    """Returns global batch / (micro batch x replicas). Raises ConfigError where that is not whole."""
+    if batch % (micro * replicas):
+        raise ConfigError(
+            f"global_batch_size={batch} is not divisible by micro_batch_size x replicas = {micro} x"
+            f" {replicas}. Nearest valid: {nearest_multiples(batch, micro * replicas)}."
+        )
+    return batch // (micro * replicas)
+
+
+def _backend(base: Mapping[str, Any]) -> BackendTraits:
+    return BACKENDS[base.get("distribution_strategy", FIELDS["distribution_strategy"].default)]
+
+
+def devices_here(base: Mapping[str, Any]) -> int | None:
+    """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
+    backend, of_replica = _backend(base), 1
+    if backend.graphcore_rules:
+        return base["ipu_replicas"]
+    if backend.spread_replicas:
+        of_replica = num_pipeline_devices(base)
+    if base.get("num_virtual_devices"):
+        return max(1, base["num_virtual_devices"] // of_replica)
+    if base.get("num_gpus") is not None:
+        return max(1, base["num_gpus"] // of_replica)
+    return base.get("num_tpu_cores")
+
+
+def settle_steps(
+    terms: dict[str, Any], batch_size: int, length: int, family: str | None, makes_data_up: bool
+) -> dict[str, int | bool | None]:
+    """Returns the steps of a run: those that are said, or as many as its sequences make.
+
+    Args:
+      terms: steps, epochs, samples and duplication, as far as they are known; gets the notes.
+      batch_size: sequences of a step.
+      length: of a sequence; their TensorFlow 2 programs know how many there are of each length.
+      family: of the file.
+      makes_data_up: whether no records are read; their programs then make those of one step an epoch.
+    """
+    steps = terms.get("steps")
+    if steps is None and family == "tf2" and terms.get("epochs") is None and terms["task"] == "pretrain":
+        samples = terms.get("samples") or _TF2_SAMPLES.get(length, _TF2_SAMPLES_PHASE_2)
+        steps = max(1, samples // batch_size)
+    if steps is not None:
+        return {"num_steps_per_epoch": steps, "num_train_epochs": 1, "stop_steps": None}
+    if not terms.get("epochs"):
+        return {}
+    if not family or terms["task"] != "pretrain":
+        return {"num_train_epochs": terms["epochs"]}
+    if makes_data_up:
+        return {"num_steps_per_epoch": 1, "num_train_epochs": terms["epochs"]}
+    copies = terms.get("duplication", 1)
+    if copies > 1:
+        terms.setdefault("notes", []).append(
+            f"an epoch is once through all records: one of the {copies} copies of each, as their program"
+            f" counts epochs, is a {copies}th of it"
+        )
+    return {"count_records": True, "num_train_epochs": terms["epochs"]}
+
+
+def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, float]:
+    """Returns the warm-up: whole numbers are steps, what is below 1 is a share of all steps, rounded down.
+
+    Args:
+      terms: warmup, or warmup_share, which is a share whatever its value.
+      steps: of the run; None where the data will say.
+    """
+    share = terms.get("warmup_share", terms.get("warmup"))
+    if share is None:
+        return {}
+    if "warmup_share" not in terms and float(share).is_integer():
+        return {"warmup_steps": float(share)}
+    if not 0 <= share <= 1:
+        raise ConfigError(f"warmup={share}, expected a whole number of steps or a share from 0 to 1.")
+    return {"warmup_proportion": share} if steps is None else {"warmup_steps": float(int(steps * share))}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# All terms of a file
+
+
+_FLOOR = 1e-7  # their schedules end there; PyTorch's at 0
+# As in configs/squad_*.flags: files of theirs do not say them.
+_SQUAD_LENGTH = 384
+_VOCABULARY = "data/bert/vocab.txt"
+_MADE_UP = ("generated_data", "synthetic_input", "use_synthetic_data")
+_TASK_OF_HEAD = {"qa_head": "squad", "glue_head": "glue", "loc": "squad", "glu": "glue", "glu_reg": "glue"}
+
+
+def settle(
+    settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any], family: str | None
+) -> dict[str, Any]:
+    """Returns our settings of a configuration of theirs.
+
+    Args:
+      settings: {setting: value} of the keys that are settings, `model.KEY` among them.
+      terms: {term: value} of the keys that are not.
+      base: of all settings the value so far, those of the command line, too.
+      family: name of the kind of file; None where options of theirs stand over a configuration of ours.
+
+    Raises:
+      ConfigError: for terms that contradict each other.
+    """
+    settings = dict(settings)
+    if family:
+        settings["task"] = settings.get("task") or _task(settings, terms)
+    terms["half"] = base.get("half", "fp16")
+    task = terms["task"] = settings.get("task", base["task"])
+    settings |= settle_pipeline(settings, terms, base)
+    base = {**base, **settings}
+    _settle_factor(terms, base)
+    settings |= settle_batch(terms, base)
+    length = settings.get("max_seq_length", base["max_seq_length"])
+    batch_size = settings.get("train_batch_size", base["train_batch_size"])
+    makes_data_up = any(settings.get(name, base[name]) for name in _MADE_UP)
+    settings |= settle_steps(terms, batch_size, length, family, makes_data_up)
+    known = settings.get("num_steps_per_epoch")
+    settings |= settle_warmup(terms, known)
+    _settle_optimization(settings, terms, family)
+    _settle_data(settings, terms, task)
+    _settle_packing(settings, terms, base)
+    _settle_checkpoints(settings, terms, known)
+    if family:
+        _settle_family(settings, terms, family)
+        settle_limits(settings, terms, base)
+    elif terms.get("vocab_size"):
+        settings["model"] = {**_model_file(base), "vocab_size": terms["vocab_size"]}
+    _settle_wandb(settings, terms, base)
+    return {name: value for name, value in settings.items() if _is_known(name, task)}
+
+
+def _is_known(name: str, task: str) -> bool:
+    """Tells whether a task knows a setting: files of fine-tuning say how many words were masked before."""
+    return name not in FIELDS or not FIELDS[name].tasks or task in FIELDS[name].tasks
+
+
+def _task(settings: Mapping[str, Any], terms: Mapping[str, Any]) -> str:
+    """Returns the task of a file without one: its dataset, the head of its last stage, or what it masks."""
+    if terms.get("dataset", (None,))[0]:
+        return terms["dataset"][0]
+    heads = [_TASK_OF_HEAD[name] for name in terms.get("stages", ()) if name in _TASK_OF_HEAD]
+    return heads[0] if heads else "pretrain"
+
+
+def _settle_factor(terms: dict[str, Any], base: Mapping[str, Any]) -> None:
+    """Fills in the sequences of a packed row, which are said for each length; of files without them, those up
+    to SDK 2.5, the accumulation counts rows already."""
+    if terms.get("packed_data") and terms.get("packing_factor"):
+        factors = {str(length): factor for length, factor in terms["packing_factor"].items()}
+        length = str(base["max_seq_length"])
+        if length not in factors:
+            raise ConfigError(f"packed_data needs packing_factor of {length} tokens, received {factors}.")
+        terms["factor"] = float(factors[length])
+
+
+# ------------------------------------------------------------------------------------------------------------
+# One part of a configuration each
+
+
+def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family: str | None) -> None:
+    """Fills in schedule, optimizer, clipping and loss scale."""
+    if "optimizer" in terms:
+        settings["optimizer_type"], settings["bias_correction"] = terms["optimizer"]
+    if settings.get("optimizer_type") == "lamb" and "lamb_debiasing" in terms:
+        settings["bias_correction"] = terms["lamb_debiasing"]
+    for variant in ("nvlamb", "mpclip"):
+        if terms.get(variant):
+            settings["lamb_variant"] = variant
+    if terms.get("reduction"):
+        settings["gradient_reduction"] = terms["reduction"]
+    if terms.get("reduction") == "sum":
+        settings["loss_normalization"] = "local"
+    if terms.get("dynamic_scale"):
+        settings["loss_scale"] = "dynamic"
+    if terms.get("loss_scale_by_step"):
+        settings["loss_scale"] = terms["loss_scale_by_step"]
+    if "powers" in terms:
+        settings["warmup_power"], settings["poly_power"] = terms["powers"][0], terms["powers"][-1]
+    if terms.get("schedule") == "constant":
+        settings |= {"lr_schedule": "polynomial", "poly_power": 0.0}
+    elif terms.get("schedule"):
+        settings["lr_schedule"] = terms["schedule"]
+    if family:
+        _settle_their_updates(settings, terms, family)
+
+
+def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
+    """Fills in what their programs do and no key says: where a decay starts and ends, what is decayed, and
+    what is clipped.
+
+    Source: optimizers and schedules of examples v3.0.0 nlp/bert/tensorflow1, v3.4.0 nlp/bert/tensorflow2.
+    """
+    settings["decay_from"] = "warmup_end"
+    if settings.get("lr_schedule") == "polynomial" and family == "tf1" and terms.get("powers", [1]) == [1]:
+        settings["lr_schedule"] = "up_down"
+    ends_there = settings.get("lr_schedule", "polynomial") in ("polynomial", "cosine", "up_down")
+    if ends_there and family != "pytorch" and settings.get("learning_rate", 1) > _FLOOR:
+        settings["end_learning_rate"] = _FLOOR
+    is_lamb = settings.get("optimizer_type") == "lamb"
+    if is_lamb and family in ("tf1", "tf2") and not terms.get("groupbert"):
+        settings["lamb_decays_gamma"] = True
+    if terms.get("clip"):
+        settings |= {"clip_scope": "global", "clip_norm": terms["clip"]}
+    elif family != "tf1" or settings.get("optimizer_type") not in ("adamw", "mpadamw"):
+        settings["clip_scope"] = "none"
+    _drop_unread(settings)
+
+
+def _drop_unread(settings: dict[str, Any]) -> None:
+    """Drops what the optimizer or the schedule would not read: their files hold it all the same."""
+    for by, table in (("optimizer_type", OF_OPTIMIZERS), ("lr_schedule", OF_SCHEDULES)):
+        value = settings.get(by, FIELDS[by].default)
+        for names, allowed in table.items():
+            for name in names if value not in allowed else ():
+                settings.pop(name, None)
+    if settings.get("lr_schedule") == "custom":
+        settings["warmup_steps"] = 0
+
+
+def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> None:
+    """Fills in what is read and done."""
+    if terms.get("dataset", (None, False))[1]:
+        settings["generated_data"] = True
+    files = terms.get("files")
+    if files and (terms.get("inference") or task == "squad"):
+        settings["predict_file" if terms.get("inference") else "train_file"] = files
+    elif files:
+        settings["input_files"] = files
+    if terms.get("predict_files"):
+        settings["predict_file"] = terms["predict_files"]
+    if terms.get("inference"):
+        settings |= {"do_train": False, "do_predict": True}
+    if "dataset_dir" in terms and task == "pretrain":
+        settings["input_files"] = os.path.join(terms["dataset_dir"], "*.tfrecord")
+    if terms.get("validation") and settings.get("predict_file"):
+        settings |= {"do_eval": True, "do_predict": True}
+    if terms.get("validation") is False:
+        settings |= {"do_eval": False, "do_predict": False}
+    if terms.get("eval_files") and not terms.get("no_validation"):
+        settings |= {"eval_files": terms["eval_files"], "do_eval": True}
+    if terms.get("no_validation"):
+        settings |= {"do_eval": False, "eval_files": None, "steps_between_eval": None}
+    if terms.get("do_training") is not None:
+        settings["do_train"] = terms["do_training"]
+
+
+def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
+    """Fills in how many sequences a row has. PopART's files are packed before, PyTorch's say whether; made-up
+    records are packed while they are read."""
+    is_packed = terms.get("packs") or terms.get("prepacked") or terms.get("packed_data")
+    if not is_packed:
+        settings.pop("average_sequences_per_pack", None)
+        return
+    settings["max_sequences_per_pack"] = terms.get("sequences_per_pack")
+    if any(settings.get(name, base[name]) for name in _MADE_UP):
+        settings["pack_on_the_fly"] = True
+    if terms.get("factor"):
+        settings["average_sequences_per_pack"] = terms["factor"]
+
+
+def _settle_checkpoints(settings: dict[str, Any], terms: dict[str, Any], steps: int | None) -> None:
+    """Fills in how often weights are saved: in whole loops, which our metrics are."""
+    loop = settings.get("steps_per_loop")
+    if settings.get("checkpoint_every_steps") and loop:
+        settings["checkpoint_every_steps"] = -(-settings["checkpoint_every_steps"] // loop) * loop
+    if terms.get("no_model_save"):
+        settings["keep_checkpoints"] = 1
+        settings["checkpoint_every_steps"] = None
+        if steps and loop:
+            settings["checkpoint_every_steps"] = -(-steps // loop) * loop
+
+
+def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
+    """Fills in the model, and what a family means without saying it."""
+    if family in ("tf2", "pytorch"):  # fp16 always; others say so
+        settings.setdefault("dtype", "fp16")
+    if settings.get("dtype") == "fp16":
+        settings["dtype"] = terms["half"]
+    folder = terms.get("folder") or terms.get("output_folder")
+    if folder or terms.get("name"):
+        name = terms.get("name") or ""
+        settings["model_dir"] = os.path.join(folder or "runs", f"graphcore_{family}_{name}")
+    _settle_fine_tuning(settings, terms)
+    sizes = {name[6:]: value for name, value in settings.items() if name.startswith("model.")}
+    for name in [name for name in settings if name.startswith("model.")]:
+        del settings[name]
+    settings["model"] = model_of(sizes, terms)
+    if settings["model"]["vocab_size"] != BertConfig().vocab_size:
+        settings["fit_vocabulary"] = True
+
+
+def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> None:
+    """Fills in what files of fine-tuning leave out: where scripts/download_squad.sh puts the data."""
+    if settings["task"] == "pretrain":
+        return
+    settings.setdefault("vocab_file", _VOCABULARY)
+    if "glu_reg" in terms.get("stages", ()):
+        settings.setdefault("glue_task", "stsb")
+    if settings["task"] == "squad":
+        version = "v2.0" if settings.get("version_2_with_negative") else "v1.1"
+        settings.setdefault("max_seq_length", _SQUAD_LENGTH)
+        settings.setdefault("train_file", f"data/squad/train-{version}.json")
+        settings.setdefault("predict_file", f"data/squad/dev-{version}.json")
+
+
+def _settle_wandb(settings: dict[str, Any], terms: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+    """Keeps names of Weights & Biases only where it is used."""
+    if terms.get("wandb_project"):
+        settings["wandb_project"] = terms["wandb_project"]
+    if not settings.get("wandb", base["wandb"]):
+        settings.pop("wandb_project", None)
+        settings.pop("wandb_name", None)
+
+
+def _model_file(base: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of the model's file. Raises ConfigError where none is named."""
+    if not base.get("bert_config_file"):
+        raise ConfigError(
+            "vocab_size changes a model, and there is none. Give --bert_config_file or --config."
+        )
+    return read_json(base["bert_config_file"], "bert_config_file", any_number=True)
+
+
+def model_of(sizes: dict[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a bert_config.json.
+
+    Args:
+      sizes: as the file says them.
+      terms: groupbert, model_name, vocab_size, and the dropouts.
+    """
+    model: dict[str, Any] = {
+        "vocab_size": BertConfig().vocab_size,
+        **terms.get("model_name", {}),
+    }
+    model |= sizes
+    if terms.get("vocab_size"):
+        model["vocab_size"] = terms["vocab_size"]
+    if "intermediate_size" not in sizes and "hidden_size" in sizes:
+        model["intermediate_size"] = 4 * model["hidden_size"]
+    if terms.get("groupbert"):
+        model["block_type"] = "groupbert"
+    if "dropout" in terms or "no_dropout" in terms:
+        rate = 0.0 if terms.get("no_dropout") else terms.get("dropout", BertConfig().hidden_dropout_prob)
+        model["hidden_dropout_prob"] = rate
+        model["attention_probs_dropout_prob"] = 0.0 if terms.get("no_attention_dropout") else rate
+    if not isinstance(model["vocab_size"], int):
+        raise ConfigError(f"vocab_size={model['vocab_size']!r}, expected a whole number.")
+    return model

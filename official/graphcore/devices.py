@@ -1,0 +1,216 @@
+"""Access to IPUs: the API of the Poplar SDK, its environment variables, the replicas of a process, IPUConfig.
+
+Nothing here needs TensorFlow before the environment is prepared. Not run on hardware yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import shlex
+from collections.abc import MutableMapping
+from typing import Any
+
+from official.config.table import Config
+from official.distribution.pipelining.plan import power_of_two
+from official.graphcore.rules import IPU_VERSION
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# The API of the SDK
+
+
+def load_api() -> Any:
+    """Returns `tensorflow.python.ipu`, which TensorFlow has in Graphcore's wheel only.
+
+    Raises:
+      ConfigError: where it is not installed.
+    """
+    try:
+        return importlib.import_module("tensorflow.python.ipu")
+    except ImportError as error:
+        raise ConfigError(
+            "distribution_strategy=ipu needs Graphcore's TensorFlow 2.6 of the Poplar SDK, and this Python"
+            f" has none ({_first_line(error)}). Here --distribution_strategy=pipeline runs the same stages,"
+            " and --plan shows the run."
+        ) from None
+
+
+def _first_line(error: ImportError) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:80]
+
+
+def load_popdist() -> Any:
+    """Returns the module `popdist` where poprun has started this process; else None."""
+    try:
+        popdist = importlib.import_module("popdist")
+    except ImportError:
+        return None
+    return popdist if popdist.isPopdistEnvSet() else None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Environment
+
+
+FLAGS = "TF_POPLAR_FLAGS"
+
+
+def prepare_environment(config: Config, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Sets TF_POPLAR_FLAGS for a run; to be called before TensorFlow is loaded. Flags that are there already
+    keep their values."""
+    flags = _with_flags(environment.get(FLAGS, ""), poplar_flags(config))
+    if flags:
+        environment[FLAGS] = flags
+
+
+def poplar_flags(config: Config) -> dict[str, str]:
+    """Returns {flag of TF_POPLAR_FLAGS: value, "" for none} of a run."""
+    flags = {}
+    if config.executable_cache_path:
+        flags["--executable_cache_path"] = config.executable_cache_path
+    if config.synthetic_input:  # numbers are made on the device: nothing is sent
+        flags["--use_synthetic_data"] = ""
+        flags["--synthetic_data_initializer"] = "0"
+    return flags
+
+
+def _with_flags(given: str, flags: dict[str, str]) -> str:
+    """Returns a line of flags with those that it does not have yet."""
+    words = shlex.split(given)
+    known = {word.partition("=")[0] for word in words}
+    words += [f"{name}={value}" if value else name for name, value in flags.items() if name not in known]
+    return " ".join(map(shlex.quote, words))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Replicas of this process
+
+
+@dataclasses.dataclass(frozen=True)
+class Instances:
+    """The replicas of a run and those of this process.
+
+    Attributes:
+      replicas: of the run.
+      local_replicas: of this process.
+      index: number of this process, from 0; the first one writes files.
+      count: of processes.
+      ipus_per_replica: a power of two.
+      popdist: the module, where poprun has started this process; else None.
+    """
+
+    replicas: int
+    local_replicas: int
+    index: int
+    count: int
+    ipus_per_replica: int
+    popdist: Any | None = None
+
+    @property
+    def first_replica(self) -> int:
+        """The number of this process's first replica."""
+        return self.index * self.local_replicas
+
+    @property
+    def is_chief(self) -> bool:
+        return self.index == 0
+
+
+def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
+    """Returns the replicas of a run.
+
+    Args:
+      config: of the run.
+      num_devices: IPUs that the pipeline of a replica uses.
+      popdist: see `api.load_popdist`.
+
+    Raises:
+      ConfigError: where poprun was told of other numbers than the configuration.
+    """
+    ipus, replicas = power_of_two(num_devices), config.ipu_replicas
+    if popdist is None:
+        return Instances(replicas, replicas, 0, 1, ipus)
+    told = {
+        "replicas": (popdist.getNumTotalReplicas(), replicas, "--num-replicas", "--ipu_replicas"),
+        "IPUs a replica": (popdist.getNumIpusPerReplica(), ipus, "--ipus-per-replica", "--pipeline_stages"),
+    }
+    for what, (theirs, ours, their_flag, our_flag) in told.items():
+        if theirs != ours:
+            raise ConfigError(
+                f"poprun was told of {theirs} {what} ({their_flag}), the configuration says {ours}. Change"
+                f" poprun's {their_flag}, or {our_flag}."
+            )
+    count = popdist.getNumInstances()
+    if count > 1 and config.replicated_tensor_sharding:
+        raise ConfigError(
+            f"replicated_tensor_sharding works within one instance, poprun has started {count}. Use"
+            " --num-instances 1, or drop --replicated_tensor_sharding."
+        )
+    return Instances(
+        replicas, popdist.getNumLocalReplicas(), popdist.getInstanceIndex(), count, ipus, popdist
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# IPUConfig and strategy
+
+
+def configure(config: Config, api: Any, instances: Instances) -> Any:
+    """Makes the configuration of the IPUs and applies it to this process. Returns it.
+
+    Args:
+      config: of the run.
+      api: see `api.load`.
+      instances: the run's replicas.
+    """
+    options = make_options(config, api, instances)
+    if instances.popdist is not None:  # which IPUs they are, only poprun knows
+        tensorflow = importlib.import_module("popdist.tensorflow")
+        tensorflow.set_ipu_config(options, instances.ipus_per_replica, configure_device=True)
+    options.configure_ipu_system()
+    return options
+
+
+def make_options(config: Config, api: Any, instances: Instances) -> Any:
+    """Returns an IPUConfig, not applied yet; arguments as of `configure`."""
+    options = api.config.IPUConfig()
+    if instances.popdist is None:
+        options.auto_select_ipus = instances.local_replicas * instances.ipus_per_replica
+    options.allow_recompute = config.recompute != "none"
+    _set_connection(config, api, options)
+    _set_numbers(config, api, options)
+    _set_optimizations(config, api, options)
+    return options
+
+
+def make_strategy(api: Any, instances: Instances) -> Any:
+    """Returns the strategy in whose scope variables are made."""
+    if instances.count > 1:  # copies the first instance's variables to the others
+        distributed = importlib.import_module(f"{api.__name__}.distributed.popdist_strategy")
+        return distributed.PopDistStrategy(add_ipu_cross_replica_reductions=False)
+    return api.ipu_strategy.IPUStrategyV1(enable_keras_extensions=False)
+
+
+def _set_connection(config: Config, api: Any, options: Any) -> None:
+    if config.compile_only:  # for IPUs that are not there
+        device = options.device_connection
+        device.type = api.config.DeviceConnectionType.PRE_COMPILE
+        device.version = IPU_VERSION
+        device.enable_remote_buffers = config.optimizer_state_offchip
+
+
+def _set_numbers(config: Config, api: Any, options: Any) -> None:
+    floats = options.floating_point_behaviour
+    floats.inv = floats.div0 = floats.oflo = config.fp_exceptions
+    floats.esr = api.config.StochasticRoundingBehaviour.from_bool(config.stochastic_rounding)
+    for products in (options.matmuls, options.convolutions):
+        products.poplar_options = {"partialsType": config.partials_type}
+
+
+def _set_optimizations(config: Config, api: Any, options: Any) -> None:
+    optimizations = options.optimizations
+    optimizations.minimum_remote_tensor_size = config.min_remote_tensor_size
+    optimizations.enable_graph_outlining = not config.no_outlining
+    options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.scheduler.upper())

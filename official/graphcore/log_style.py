@@ -1,0 +1,261 @@
+"""Log lines and metric tags of Graphcore's programs: --log_style=graphcore.
+
+Source: examples v3.4.1 nlp/bert/pytorch/run_pretraining.py (blocks and step line), v2.4.0
+applications/popart/bert (iteration line), v3.0.0 nlp/bert/tensorflow1 (tags). Theirs prints fractions with a
+percent sign; here they are percentages.
+"""
+
+from __future__ import annotations
+
+import logging as standard_logging
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tqdm
+from absl import logging
+
+from official.config.table import Config
+from official.reporting.observer import Built, End, Evaluation, Observer, Start
+from official.reporting.progress import is_terminal, log_evaluation
+
+# -----------------------------------------------------------------------------------------------------------
+# Tags for TensorBoard and W&B
+#
+# Source: examples v3.0.0 nlp/bert/tensorflow1.
+
+
+_NAMES = {
+    "loss/MLM": "mlm_loss",
+    "loss/NSP": "nsp_loss",
+    "accuracy/MLM": "mlm_accuracy",
+    "accuracy/NSP": "nsp_accuracy",
+    "learning_rate": "learning_rate",
+    "loss_scaling": "loss_scale",
+    "samples_per_sec": "sequences_per_sec",
+    "samples": "samples",
+}
+
+
+class Tags:
+    """Tags of a run's numbers, see `official.reporting.tensorboard.Tags`."""
+
+    compile_time = "poplar/compile_time"
+    project = "tf-bert"
+    folders = ("loss/*", "accuracy/*", "poplar/*")
+
+    def __init__(self, config: Config):
+        self._steps_per_epoch = config.num_steps_per_epoch
+
+    def __call__(self, step: int, values: dict) -> dict[str, float]:
+        found = {tag: values[name] for tag, name in _NAMES.items() if name in values}
+        found["epoch"] = step / self._steps_per_epoch
+        return {tag: float(value) for tag, value in found.items() if math.isfinite(value)}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Lines of the PopART program
+
+
+def iteration_line(config: Config, step: int, values: dict, step_secs: float) -> str:
+    """Returns the line of the PopART program, whose accuracies are fractions without a sign.
+
+    Args:
+      config: of the run.
+      step: updates done, which is the number of the iteration.
+      values: of the interval.
+      step_secs: seconds of one step.
+    """
+    epoch = step / config.num_steps_per_epoch
+    return (
+        f"Iteration: {step} Epoch: {epoch:.2f}/{config.num_train_epochs}"
+        f" | Loss (MLM NSP): {values['mlm_loss']:.3f} {values['nsp_loss']:.3f}"
+        f" Accuracy (MLM NSP): {values['mlm_accuracy']:.3f} {values['nsp_accuracy']:.3f}"
+        f" Learning Rate: {values['learning_rate']:.5g}"
+        f" Duration: {step_secs:.4f} s Throughput: {values['sequences_per_sec']:.1f} sequences/s"
+    )
+
+
+def inference_line(number: int, duration: float, sequences_per_sec: float, secs: Sequence[float]) -> str:
+    """Returns the line of PopART's inference.
+
+    Source: examples v3.0.0 nlp/bert/popart/utils/iteration.py, report_inference_stats.
+
+    Args:
+      number: of the iteration, from 0.
+      duration: its seconds.
+      sequences_per_sec: its throughput.
+      secs: of each batch.
+    """
+    mean, least, most = np.mean(secs), min(secs), max(secs)
+    return (
+        f"Iteration: {number:6} Duration: {duration:6.4f} s Throughput: {sequences_per_sec:6.1f} sequences/s"
+        f" Per-sample: Mean Latency={mean:.6f} Min Latency={least:.6f} Max Latency={most:.6f}"
+        f" p99 Latency={np.percentile(secs, 99):.6f} p999 Latency={np.percentile(secs, 99.9):.6f} seconds"
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Blocks and step line of the PyTorch program
+#
+# Source: examples v3.4.1 nlp/bert/pytorch/run_pretraining.py; examples v2.4.0 applications/popart/bert.
+# Theirs prints fractions with a percent sign; here they are percentages.
+
+
+WIDTH = 59  # of every rule
+_METRICS_TITLE = "-------------------- Training Metrics ---------------------"  # not centred as the others
+_SECS_BETWEEN_LINES = 30  # within an interval
+_TASKS_WITH_POOLER = ("pretrain", "glue")
+
+
+class GraphcoreLog(Observer):
+    """Prints the lines to stderr as they are, without the time of day."""
+
+    def __init__(self, config: Config, writes: bool, rate_at: Callable[[int], float]):
+        """Makes the observer.
+
+        Args:
+          config: of the run.
+          writes: whether this process is the one that talks to people.
+          rate_at: step -> learning rate of the update made there.
+        """
+        self._config, self._writes, self._rate_at = config, writes, rate_at
+        self._bar: tqdm.tqdm | None = None
+        self._last_step = 0
+        self._first = (0, 0)  # steps and sequences before the interval
+        self._started: float | None = None
+        self._shown = 0.0
+
+    def _say(self, *lines: str) -> None:
+        if self._is_heard():
+            print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+    def _is_heard(self) -> bool:
+        return self._writes and logging.get_absl_logger().isEnabledFor(standard_logging.INFO)
+
+    def on_built(self, built: Built) -> None:
+        """Tells how long the data took, and which part of the model is where."""
+        self._say(
+            _title("Data Loading Started"),
+            f"Data loaded in {built.data_secs:.3f} secs",
+            "-" * WIDTH,
+            _title("Device Allocation"),
+            *(f"{part:<10} --> {where}" for part, where in built.allocation or _parts(self._config, built)),
+            "-" * WIDTH,
+        )
+
+    def on_compiling(self, done: int, graphs: int, secs: float) -> None:
+        """Draws the bar, which counts graphs; where there is no terminal, once it is full."""
+        if done == 0:
+            self._say(_title("Compilation/Loading from Cache Started"))
+            if self._is_heard() and is_terminal(sys.stderr):
+                self._bar = tqdm.tqdm(total=graphs, desc="Graph compilation", file=sys.stderr)
+        elif self._bar is not None:
+            self._bar.update()
+        if done < graphs:
+            return
+        if self._bar is None:
+            self._say(
+                tqdm.tqdm.format_meter(
+                    n=done, total=graphs, elapsed=secs, prefix="Graph compilation", ncols=79
+                )
+            )
+        self.close()
+        self._say(f"Compiled/Loaded model in {secs:.3f} secs", "-" * WIDTH)
+
+    def on_start(self, start: Start) -> None:
+        """Tells that the training starts, where one does."""
+        self._last_step = start.last_step
+        if start.step < start.last_step:
+            self._started = self._shown = time.monotonic()
+            self._say(_title("Training Started"))
+
+    def on_training(self, step: int, samples: int, planned: int) -> None:
+        """Notes where the interval begins."""
+        self._first = (step, samples)
+
+    def on_steps(self, step: int, values: dict) -> None:
+        """Shows an interval that is not over, from time to time."""
+        if time.monotonic() - self._shown >= _SECS_BETWEEN_LINES and step < self._last_step:
+            self._show(step, values)
+
+    def on_interval(self, step: int, values: dict) -> None:
+        """Shows the interval, in a line of each program."""
+        self._show(step, values)
+
+    def _show(self, step: int, values: dict) -> None:
+        self._shown = time.monotonic()
+        # Their program counts its schedule on before it prints: the rate is that of the step that comes.
+        lines = [step_line(step, self._last_step, {**values, "learning_rate": self._rate_at(step)})]
+        if "mlm_loss" in values:
+            lines.append(iteration_line(self._config, step, values, self._step_secs(step, values)))
+        self._say(*lines)
+
+    def _step_secs(self, step: int, values: dict) -> float:
+        """Returns the seconds of a step of the interval, what lies between two intervals left out."""
+        first_step, first_samples = self._first
+        samples_per_step = (values["samples"] - first_samples) / max(step - first_step, 1)
+        return samples_per_step / values["sequences_per_sec"] if values["sequences_per_sec"] else 0.0
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Logs the outcome as the plain style does: their programs do not evaluate while they train."""
+        log_evaluation(evaluation)
+
+    def on_end(self, end: End) -> None:
+        """Logs the batch size, the steps and the training time."""
+        self.close()
+        if self._started is None:
+            return
+        self._say(
+            _METRICS_TITLE,
+            f"global_batch_size: {self._config.train_batch_size}",
+            f"device_iterations: {self._config.device_iterations}",
+            f"training_steps: {self._last_step}",
+            f"Training time: {time.monotonic() - self._started:.3f} secs",
+            "-" * WIDTH,
+        )
+        self._started = None
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _title(text: str) -> str:
+    return f" {text} ".center(WIDTH, "-")
+
+
+def _parts(config: Config, built: Built) -> list[tuple[str, str]]:
+    """Returns (part of the model, where it is): every replica holds all of them."""
+    parts = ["Embedding", *(f"Encoder {number:<2}" for number in range(config.model.num_hidden_layers))]
+    parts += ["Pooler"] * (config.task in _TASKS_WITH_POOLER) + ["Classifier"]
+    return [(part, ", ".join(built.devices)) for part in parts]
+
+
+def step_line(step: int, last_step: int, values: dict) -> str:
+    """Returns the line of the PyTorch program.
+
+    Args:
+      step: updates done; the line counts them from 0.
+      last_step: updates of the whole run.
+      values: of the interval, as `metrics.jsonl` has them; accuracies are fractions.
+    """
+    losses = {name: value for name, value in values.items() if name.endswith("_loss")}
+    accuracies = {name: value for name, value in values.items() if name.endswith("_accuracy")}
+    parts = [
+        f"Step: {step - 1} / {last_step - 1}",
+        f"LR: {values['learning_rate']:.2e}",
+        f"total loss: {values['loss']:.3f}",
+        *(f"{name}: {value:.3f}" for name, value in losses.items()),
+        *(f"{_short(name)}: {100 * value:.3f} %" for name, value in accuracies.items()),
+    ]
+    line = f"{' - '.join(parts)}, throughput: {values['sequences_per_sec']:.1f} samples/sec"
+    share = values.get("host_wait_share")
+    return line if share is None else f"{line}, waiting for the host: {100 * share:.1f} %"
+
+
+def _short(metric: str) -> str:
+    return metric.removesuffix("uracy")

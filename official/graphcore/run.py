@@ -1,0 +1,309 @@
+"""A run on IPUs: its loop of compiled pipelines, and the job from data to result."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from official import config as config_lib
+from official.checkpoint.manager import CheckpointManager
+from official.config import follows_graphcore_log
+from official.config.table import Config
+from official.data.pipeline import MOST_STREAMS
+from official.graphcore import devices as devices_lib
+from official.graphcore import pipeline, program, records
+from official.graphcore.program import initialize
+from official.graphcore.rules import IPU_VERSION
+from official.io.errors import ConfigError
+from official.reporting import environment
+from official.reporting.metrics import MetricsWriter
+from official.reporting.observer import Evaluation, Observer, Start
+from official.reporting.result import FILE_NAME, TrainResult, remove_result
+from official.training import ending, evaluate, resume, run_lock
+from official.training.resume import Earlier
+from official.training.run_loop import Interruption, RunLoop
+from official.training.task import Dataset, ExampleTask, Outputs, Task, reading
+
+# -----------------------------------------------------------------------------------------------------------
+# Loop
+
+
+class PipelineLoop(RunLoop):
+    """The loop of a run on IPUs; its `strategy` is `building.Devices`."""
+
+    state: program.PipelineState
+
+    def __post_init__(self) -> None:
+        self.train_loop, self.weights_are_finite = self._run_steps, self._are_weights_finite
+        self._evaluations: dict[Dataset, tuple[Callable, int]] = {}
+        super().__post_init__()
+
+    def no_totals(self) -> dict[str, tf.Tensor]:
+        totals = {
+            "sums": tf.zeros([2 * len(self.task.metrics)]),
+            "skipped": tf.constant(0),
+            "bad_step": tf.constant(-1, tf.int64),
+        }
+        if self.plan.is_packed:
+            totals["counts"] = tf.zeros([MOST_STREAMS + 1], tf.int64)
+        return totals
+
+    def compile(self) -> None:
+        """Compiles the programs of the training and, where there is one, of the evaluation, by calling each
+        once."""
+        self._train_iterator()()
+        if self.config.do_eval:
+            call, _ = self._evaluation_of(self.task.eval_dataset)
+            call()
+
+    def few_outputs(self, task: ExampleTask) -> Outputs | None:
+        return None  # they would be a program of their own
+
+    # --------------------------------------------------------------------------------------------------------
+    # Training
+
+    def _train_iterator(self) -> Callable[[], np.ndarray]:
+        program.check_steps(self.config, self.state.step)
+        return program.make_training(self.config, self.strategy, self.task, self.state, self.order())
+
+    def _run_steps(self, call: Callable[[], np.ndarray], num_steps: tf.Tensor, totals: dict) -> dict:
+        """Runs `num_steps` steps like the loop of `step.make_train_loop`, --device_iterations steps per
+        device call, and returns the totals."""
+        for _ in range(int(num_steps) // self.config.device_iterations):
+            totals = self._added(totals, call())
+        return totals
+
+    def _added(self, totals: dict[str, tf.Tensor], steps: np.ndarray) -> dict[str, tf.Tensor]:
+        """Returns the totals plus the sums of more steps; advances the state's steps and samples."""
+        sums, counts = np.split(steps, [-pipeline.NUM_COUNTS], axis=1)
+        found = {**totals, "sums": totals["sums"] + tf.constant(sums.sum(axis=0), tf.float32)}
+        bad = np.flatnonzero(~np.isfinite(sums).all(axis=1))
+        if bad.size and int(totals["bad_step"]) < 0:
+            found["bad_step"] = tf.constant(self.state.step + int(bad[0]) + 1, tf.int64)
+        self.state.steps.assign_add(len(steps))
+        sequences = len(steps) * self.plan.sequences_per_step
+        if self.plan.is_packed:
+            told, tokens = np.rint(counts.sum(axis=0)).astype(np.int64)
+            # --synthetic_input leaves the batches empty, which say none.
+            sequences = sequences if self.config.synthetic_input else int(told)
+            of_streams = [sequences, *[0] * (MOST_STREAMS - 1), int(tokens)]
+            found["counts"] = totals["counts"] + tf.constant(of_streams, tf.int64)
+        self.state.samples.assign_add(sequences)
+        return found
+
+    def _are_weights_finite(self) -> bool:
+        variables = self.state.model.trainable_variables
+        return all(np.isfinite(variable.numpy()).all() for variable in variables)
+
+    # --------------------------------------------------------------------------------------------------------
+    # Evaluation
+
+    def _evaluated(self, dataset: Dataset, secs: list[float] | None = None) -> tuple[np.ndarray, Outputs]:
+        call, calls = self._evaluation_of(dataset)
+        try:
+            return reading(
+                self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.together.poll, secs)
+            )
+        except BaseException:
+            self._evaluations.clear()  # their queues stand in the middle of a set
+            raise
+
+    def _evaluation_of(self, dataset: Dataset) -> tuple[Callable[[], Any], int]:
+        """Returns the compiled evaluation of a set, see `building.make_evaluation`; compiled once per set."""
+        if dataset not in self._evaluations:
+            parts = self.config, self.strategy, self.task, self.state
+            self._evaluations[dataset] = self.together.interruptible(
+                lambda: reading(self.task, lambda: program.make_evaluation(*parts, dataset))
+            )
+        return self._evaluations[dataset]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Run
+
+
+_TASKS = "official.tasks"  # by name: the run is told its task, here by the configuration alone
+# What the SDK's own Python has not, and a task imports, some of it only once it scores.
+_PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
+
+
+class _Lines(Observer):
+    """Logs a line for each interval and each evaluation."""
+
+    def on_interval(self, step: int, values: dict) -> None:
+        told = "step %d: loss %.4f, %.1f sequences/s"
+        logging.info(told, step, values["loss"], values["sequences_per_sec"])
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        values = [f"{name} {value:.4f}" for name, value in evaluation.values.items() if name != "samples"]
+        logging.info("Evaluation at step %d: %s", evaluation.step, "  ".join(values))
+
+
+def make_task(config: Config) -> Task:
+    """Returns the task of a run. Raises ConfigError where this Python lacks packages that it imports."""
+    missing = [name for name in _PACKAGES.get(config.task, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"task={config.task} needs packages that this Python has not: {', '.join(missing)}. Install them:"
+            " pip install tokenizers scipy scikit-learn tqdm."
+        )
+    if config.task == "pretrain":
+        found: Any = records.RecordsTask(config)
+    else:
+        found = importlib.import_module(_TASKS).TASKS[config.task](config)
+    return found
+
+
+def run(config: Config, command: list[str]) -> int:
+    """Trains, evaluates and predicts, and writes the files of the run. Returns the exit code.
+
+    Args:
+      config: the frozen configuration.
+      command: the command line, saved with the run.
+
+    Raises:
+      ConfigError: for bad input, before anything is trained.
+    """
+    started = time.time()
+    for name, flag in (("wandb", config.wandb), ("log_style=graphcore", follows_graphcore_log(config))):
+        if flag:
+            logging.warning("%s: IPU runs write metrics.jsonl and result.json alone.", name)
+    if config.compile_only:
+        return _compile(*_make_ready(config))
+    surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
+    surroundings["working_directory"] = os.getcwd()  # of paths in the settings
+    with run_lock.set_aside(config, command) as asked:
+        asked, over = resume.left_to_do(asked)
+        if over:
+            print(f"{over.status}: {over.reason}")
+            return over.exit_code
+        config, task, devices = _make_ready(asked)
+    chief = devices.instances.is_chief
+    folder = run_lock.writing(config.model_dir) if chief else contextlib.nullcontext(run_lock.unchecked)
+    with folder as check_folder, _explained():
+        earlier = Earlier(config.model_dir)
+        earlier.check(asked, config)
+        state = program.make_state(config, task, devices)
+        manager = CheckpointManager(
+            config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
+        )
+        with contextlib.closing(manager):
+            to_keep = resume.missing(config.model_dir, task.companions)
+            weights, fresh = resume.restore(
+                config, manager, state, earlier, task, lambda path: initialize(state.model_variables(), path)
+            )
+            if state.step and config.do_train:
+                earlier.tell_changes(asked)
+            goes_on = chief and config.do_train and state.step > 0
+            data_changed = goes_on and resume.have_changed(config, task.data_files())
+            known = earlier if earlier.evaluates_like(config) else None
+            if chief:
+                resume.write_settings(asked, command)
+                resume.write_assets(config.model_dir, to_keep)
+            loop = _make_loop(config, task, state, devices, manager, known)
+            loop.check_folder, loop.process_started = check_folder, started
+            result = _train(loop, devices, known)
+        result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
+        result.pipeline, result.data_changed = devices.pipeline.description(), data_changed
+        if chief:
+            result.environment, result.data = surroundings, task.data_digest()
+            ending.write_result(config, result, earlier, weights, command)
+            path = os.path.join(config.model_dir, FILE_NAME)
+            print(f"{result.status}: {result.reason}. Result: {path}")
+    return result.exit_code
+
+
+def _make_ready(config: Config) -> tuple[Config, Task, program.Devices]:
+    """Finds the data and sets up the devices. Returns (configuration completed from the data, task,
+    devices)."""
+    devices_lib.load_api()  # where it is missing, that is said before data are read for minutes
+    program.set_numbers(config)
+    task = make_task(config)
+    task.find_data()
+    config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
+    return config, task, program.take_devices(config)
+
+
+def _make_loop(
+    config: Config,
+    task: Task,
+    state: program.PipelineState,
+    devices: program.Devices,
+    manager: CheckpointManager,
+    earlier: Earlier | None,
+) -> PipelineLoop:
+    """Returns the loop; `earlier` is None where earlier processes evaluated another set."""
+    observers: list[Observer] = [_Lines()]
+    if devices.instances.is_chief and config.do_train:
+        observers.append(MetricsWriter(config.model_dir, state.step))
+    evaluated = earlier.evaluations(state.step) if earlier and config.do_train else {}
+    plan = devices.batches.with_rows_of(task.sequences_per_row)
+    return PipelineLoop(config, task, state, devices, plan, manager, observers, Interruption(), evaluated)
+
+
+def _train(loop: PipelineLoop, devices: program.Devices, earlier: Earlier | None) -> TrainResult:
+    """Runs the loop, the scoring after it and the baseline, and returns the result."""
+    state, first_step, since = loop.state, loop.state.step, time.time()
+    if first_step < loop.last_step:
+        program.check_steps(loop.config, first_step)
+        if devices.instances.is_chief:
+            remove_result(loop.config.model_dir)  # it would be untrue from now on
+    if devices.instances.is_chief and loop.config.do_train and not first_step:
+        resume.note(loop.config.model_dir, loop.task.data_files())
+    tensors = tuple(state.model_variables())
+    start = Start(first_step, state.samples_done, loop.last_step, tensors, loop.process_started, False)
+    for observer in loop.observers:
+        observer.on_start(start)
+    with loop.interruption:
+        end = ending.run_loop(loop)
+        end, findings = ending.finish(loop, end)
+    result = ending.make_result(loop, end, findings, ending.baseline(loop, end, earlier))
+    result.wall_secs = time.time() - since
+    result.startup_secs = loop.outcome.startup_secs(loop.process_started, since)
+    if earlier:
+        earlier.complete(result, first_step)
+    return result
+
+
+def _compile(config: Config, task: Task, devices: program.Devices) -> int:
+    """Compiles the programs of a run without IPUs, and returns the exit code."""
+    since = time.monotonic()
+    with _explained():
+        state = program.make_state(config, task, devices)
+        manager = CheckpointManager(config.model_dir or "", {}, 1, read_only=True)
+        plan = devices.batches.with_rows_of(task.sequences_per_row)
+        PipelineLoop(config, task, state, devices, plan, manager, [], Interruption(), {}).compile()
+    kept = config.executable_cache_path
+    where = f"; kept in {kept}" if kept else ""
+    print(f"compiled in {time.monotonic() - since:.1f} s for {IPU_VERSION}{where}; nothing was trained")
+    return 0
+
+
+@contextlib.contextmanager
+def _explained() -> Any:
+    """Turns the IPUs' errors for a model that does not fit, or a program that they refuse, into a ConfigError
+    of one line."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise ConfigError(
+            f"the model does not fit into its IPUs ({_first_line(error)}). Give more --pipeline_stages,"
+            " smaller micro batches (more --num_accumulation_steps), --recompute=block or another"
+            " --available_memory_proportion."
+        ) from None
+    except tf.errors.FailedPreconditionError as error:
+        raise ConfigError(f"the IPUs do not take this pipeline: {_first_line(error)}.") from None
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+    return (error.message.strip().splitlines() or [type(error).__name__])[0][:150].rstrip(".")

@@ -1,0 +1,166 @@
+"""Noise of libraries that is kept back: log lines of TensorFlow and of XLA, notices of packages, and whatever
+TensorFlow's C++ code writes to stderr while it is loaded.
+
+This file is also the program through which stderr goes meanwhile; Python runs it alone, so it imports nothing
+of the project at its top.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+# absl's log lines of level INFO, and what it says before it is set up.
+_NOISE = rb"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
+
+
+def quieten_libraries() -> None:
+    """Keeps back the log lines of TensorFlow's Python side, and the notices that packages give when they are
+    imported."""
+    import logging
+    import warnings
+
+    tensorflow = logging.getLogger("tensorflow")
+    # Its errors, too: "Couldn't match files" is said of a folder in which we then find the checkpoint.
+    tensorflow.setLevel(logging.CRITICAL)
+    tensorflow.handlers.clear()
+    warnings.filterwarnings("ignore", module="tensorflow_addons")  # the end of its life
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # tensorflow-hub imports it
+
+
+@functools.lru_cache
+def silence_compiler() -> None:
+    """Compiles a first function `without_noise`: XLA announces its first one in two lines that no log level
+    keeps back.
+
+    To be called before anything is compiled, after the devices of the process are set up.
+    """
+    import tensorflow as tf  # late: who only asks for help does not wait for it
+
+    with without_noise(), tf.init_scope(), tf.device("/cpu:0"):
+        tf.function(lambda: tf.zeros([]), jit_compile=True)()
+
+
+@contextlib.contextmanager
+def without_noise() -> Iterator[None]:
+    """Keeps back the log lines of level INFO that the process writes to its stderr in its block, also from
+    C++.
+
+    All else goes through a process of its own, and at once: where TensorFlow aborts this one, its last words
+    are those that count.
+    """
+    import secrets
+    import subprocess  # late: who only asks for help does not wait for it
+
+    from official.io import signals
+
+    if sys.stderr:
+        sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        mark = secrets.token_hex(16)
+        try:
+            kept = os.dup(2)
+            stack.callback(os.close, kept)
+            reader, writer = os.pipe()
+            stack.callback(os.close, writer)
+            with open(reader, "rb") as read_end:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", os.path.abspath(__file__), mark],
+                    stdin=read_end,
+                    stdout=subprocess.DEVNULL,
+                    stderr=kept,
+                    start_new_session=True,  # Ctrl-C of a terminal is for this process
+                )
+        except OSError:  # the process has no stderr, or there is no other: the noise is heard
+            yield
+            return
+        os.dup2(writer, 2)
+        try:
+            with signals.telling_on(kept):
+                yield
+        finally:
+            if sys.stderr:
+                sys.stderr.flush()
+            os.dup2(kept, 2)
+            with contextlib.suppress(OSError):
+                os.write(writer, mark.encode())
+            process.wait()
+
+
+def _pass_on(mark: bytes) -> None:
+    """Passes on lines from stdin to stderr as they come, but for noise, up to a mark or the end."""
+    noise, text, is_over = re.compile(_NOISE), b"", False
+    while not is_over:
+        data = os.read(0, 65536)
+        *lines, text = (text + data).split(b"\n")
+        is_over = not data or text.endswith(mark)
+        lines = [line + b"\n" for line in lines] + ([text.replace(mark, b"")] if is_over else [])
+        data = b"".join(line for line in lines if not noise.match(line))
+        try:
+            while data:
+                data = data[os.write(2, data) :]
+        except OSError:  # a full disk, or nobody who reads
+            pass
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The first import of TensorFlow
+
+
+class _Finder:
+    """Finder of a package, which loads it without noise and then is not there any more."""
+
+    def __init__(self, package: str):
+        self._package = package
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != self._package:
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = functools.partial(self._load, spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+    def _load(self, load, module) -> None:
+        if sys.flags.optimize > 1:
+            from official.io import errors  # late: who only asks for help does not wait for them
+
+            sys.meta_path.insert(0, self)  # for whoever tries again
+            raise errors.ConfigError(
+                f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {self._package} reads when"
+                " it is imported. Unset PYTHONOPTIMIZE, or set it to 1."
+            )
+        with without_noise(), uncollected():
+            load(module)
+            gc.freeze()  # modules stay, whatever is looked for among the rest
+
+
+def prepare_import(package: str) -> None:
+    """Lets the first import of a package be quiet; nothing where it is imported already."""
+    if package not in sys.modules:
+        sys.meta_path.insert(0, _Finder(package))
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Collects no garbage in its block, one that imports: modules stay, and looking through them again and
+    again takes a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+if __name__ == "__main__":
+    _pass_on(os.fsencode(sys.argv[1]))

@@ -1,0 +1,367 @@
+"""Fine-tuning on a fake of the IPUs' API: SQuAD and GLUE train, evaluate and predict as on one device."""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from official import config as config_lib
+from official.checkpoint import bundle_reader
+from official.cli import flags
+from official.data.glue import tasks as glue_tasks
+from official.distribution.batch_plan import make_batch_plan
+from official.distribution.pipelining import plan as plan_lib
+from official.graphcore import __main__ as command
+from official.graphcore import pipeline
+from official.graphcore import program as program_lib
+from official.io.errors import ConfigError
+from official.reporting.metrics import read_metrics
+from tests.conftest import ROOT, TINY
+from tests.data.glue.test_glue_data import write_split
+from tests.graphcore import ipu_fake
+from tests.graphcore.test_run import (
+    fixture_packed_files,  # noqa: F401
+    on_one_device,
+    result,
+    run_on_fake,
+)
+
+pytestmark = pytest.mark.nightly
+
+MODEL = {
+    **TINY,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 48,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+GROUPED = dict(
+    pipeline_stages="emb+pos / hid*2 / {head}",
+    device_mapping="0,1,0",
+    num_accumulation_steps=6,
+    train_batch_size=24,
+    ipu_replicas=2,
+)
+INTERLEAVED = dict(
+    pipeline_stages="emb+pos / hid / hid+{head}",
+    pipeline_schedule="interleaved",
+    device_mapping="0,1,2",
+    num_accumulation_steps=3,
+    train_batch_size=12,
+)
+SEQUENTIAL = dict(
+    pipeline_stages="emb+pos+hid / hid+{head}",
+    pipeline_schedule="sequential",
+    device_mapping="0,1",
+    num_accumulation_steps=4,
+    train_batch_size=16,
+    loss_normalization="local",
+)
+OFFICIAL = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+
+
+@pytest.fixture(name="configured")
+def fixture_configured(make, squad, tmp_path):
+    """Returns a function that builds the configuration of a run of a task: squad, squad-2, or one of GLUE."""
+
+    def configured(task: str, layout: dict, **settings):
+        head = "loc" if task.startswith("squad") else "glu"
+        parts = {**layout, "pipeline_stages": layout["pipeline_stages"].format(head=head)}
+        defaults = dict(
+            distribution_strategy="ipu",
+            eval_batch_size=config_lib.FIELDS["eval_batch_size"].default,
+            length_buckets="never",
+            num_train_epochs=2,
+            do_predict=True,
+            learning_rate=1e-3,
+            steps_per_loop=2,
+        )
+        model = {**MODEL, **settings.pop("model", {})}
+        settings = {**defaults, **parts, **settings, "model": model}
+        if task.startswith("squad"):
+            return squad(impossible=task == "squad-2", **settings)
+        folder = tmp_path / "glue"
+        if not folder.exists():
+            for split, rows in (("train", 10 if task == "stsb" else 40), ("dev", 9), ("test", 7)):
+                write_split(folder, glue_tasks.find_task(task), split, rows=rows)
+        return make("glue", glue_task=task, data_dir=str(folder), **settings)
+
+    return configured
+
+
+@pytest.fixture(name="pretraining")
+def fixture_pretraining(make_config):
+    return lambda **settings: make_config(
+        distribution_strategy="ipu",
+        pipeline_stages="emb+pos / hid*2 / mlm+nsp",
+        device_mapping="0,1,0",
+        num_accumulation_steps=6,
+        train_batch_size=12,
+        stop_steps=4,
+        **{"steps_per_loop": 2, "eval_batch_size": 12, **settings},
+    )
+
+
+def weights_of(config) -> dict[str, np.ndarray]:
+    step = result(config)["step"]
+    reader = bundle_reader.new_reader(os.path.join(config.model_dir, f"ckpt-{step}"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def numbers_of(value):
+    """Returns the numbers of a JSON value, and its texts, in their order."""
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, (list, tuple)):
+        parts = [numbers_of(each) for each in value]
+        return [each for part in parts for each in part[0]], [each for part in parts for each in part[1]]
+    return ([value], []) if isinstance(value, float) else ([], [value])
+
+
+def assert_same_numbers(one, other, what, rtol=2e-4, atol=2e-5) -> None:
+    (found, texts), (expected, other_texts) = numbers_of(one), numbers_of(other)
+    assert texts == other_texts, what
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=what)
+
+
+def assert_same_run(config, own) -> None:
+    """Compares metrics, scores, predictions and weights of a run on IPUs with those of one on a CPU."""
+    names = ("split", "step", "samples", "loss", "learning_rate", *result(config).keys())
+    for found, expected in zip(read_metrics(config.model_dir), read_metrics(own.model_dir), strict=True):
+        told = {name: expected[name] for name in expected if name in names or name.endswith("_loss")}
+        told.pop("sequences_per_sec", None)
+        assert_same_numbers({name: found.get(name) for name in told}, told, str(expected))
+    found, expected = result(config), result(own)
+    scores = set(expected) - {
+        "config", "environment", "wall_secs", "sequences_per_sec", "startup_secs", "first_step_secs",
+        "peak_memory_bytes", "checkpoint", "checkpoint_wait_secs", "checkpoint_write_secs", "predictions",
+        "predicted_sequences_per_sec", "pipeline", "data", "examples", "checkpoints_written", "report",
+    }  # fmt: skip
+    assert_same_numbers(
+        {name: found.get(name) for name in sorted(scores)},
+        {name: expected[name] for name in sorted(scores)},
+        "result.json",
+    )
+    assert found["data"] == expected["data"]
+    assert [os.path.basename(path) for path in found["predictions"]] == [
+        os.path.basename(path) for path in expected["predictions"]
+    ]
+    for path, other in zip(found["predictions"], expected["predictions"]):
+        one, two = (pathlib.Path(each).read_text(encoding="utf-8") for each in (path, other))
+        if path.endswith(".json"):
+            assert_same_numbers(json.loads(one), json.loads(two), path)
+        else:
+            _assert_same_rows(one, two, path)
+    theirs = weights_of(own)
+    for name, value in weights_of(config).items():
+        atol = 0.05 if "key/bias" in name else 2e-4  # its gradient is rounding noise
+        np.testing.assert_allclose(value, theirs[name], rtol=1e-3, atol=atol, err_msg=name)
+
+
+def _assert_same_rows(one: str, other: str, path: str) -> None:
+    for row, expected in zip(one.splitlines(), other.splitlines(), strict=True):
+        try:
+            assert [float(cell) for cell in row.split("\t")] == pytest.approx(
+                [float(cell) for cell in expected.split("\t")], abs=2e-3
+            ), path
+        except ValueError:
+            assert row == expected, path
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Equal to one device
+
+
+@pytest.mark.parametrize(
+    ("task", "layout", "settings"),
+    [
+        ("squad", GROUPED, {}),
+        ("sst2", INTERLEAVED, dict(pack=True, max_sequences_per_pack=3)),
+        ("stsb", SEQUENTIAL, dict(optimizer_type="adamw")),
+        pytest.param("squad-2", GROUPED, dict(recompute="block", loss_scale="64"), marks=pytest.mark.slow),
+        pytest.param("mnli", GROUPED, dict(model=dict(block_type="groupbert")), marks=pytest.mark.slow),
+    ],
+)
+def test_it_trains_evaluates_and_predicts_as_one_device(configured, task, layout, settings):
+    config = configured(task, layout, **settings)
+    code, fake = run_on_fake(config)
+    assert code == 0
+    _, own = on_one_device(config, eval_batch_size=8)
+    assert_same_run(config, own)
+    # The training, and each set once, however often it is evaluated.
+    assert len(fake.compiled) == (2 if task.startswith("squad") else 3)
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed", "generated"])
+def test_pretraining_is_evaluated_as_on_one_device(pretraining, record_files, packed_files, kind):
+    """The last batch of the evaluation is not full, and of packed rows the last one counts in part."""
+    files = {"plain": record_files(records=30), "packed": packed_files, "generated": None}[kind]
+    settings = dict(do_eval=True, steps_between_eval=2, num_eval_samples=21)
+    config = pretraining(input_files=files, generated_data=files is None, **settings)
+    code, fake = run_on_fake(config)
+    assert code == 0 and len(fake.compiled) == 2
+    _, own = on_one_device(config)
+    found, expected = (
+        [line for line in read_metrics(each.model_dir) if line["split"] == "eval"] for each in (config, own)
+    )
+    assert [line["step"] for line in found] == [2, 4]
+    assert [list(line) for line in found] == [list(line) for line in expected]
+    assert_same_numbers(found, expected, "evaluations")
+    assert result(config)["eval_accuracy"] == pytest.approx(result(own)["eval_accuracy"], rel=1e-4)
+
+
+def test_a_finished_run_is_evaluated_and_predicts_again(configured, tmp_path):
+    first = configured("squad", GROUPED, num_train_epochs=1)
+    assert run_on_fake(first)[0] == 0
+    scores, path = result(first), pathlib.Path(first.model_dir)
+    assert run_on_fake(first)[0] == 0 and result(first) == scores  # it is over: nothing is done
+    with pytest.raises(ConfigError, match=r"^learning_rate 0.001 -> 0.01 does not fit the run"):
+        run_on_fake(configured("squad", GROUPED, num_train_epochs=1, learning_rate=1e-2))
+    predictions = {name: (path / name).read_bytes() for name in OFFICIAL[:2]}
+    (path / OFFICIAL[0]).unlink()
+    again = configured("squad", GROUPED, num_train_epochs=1, do_train=False)
+    assert run_on_fake(again)[0] == 0
+    assert {name: (path / name).read_bytes() for name in predictions} == predictions
+    found = result(again)
+    (entry,) = found.pop("evaluations")
+    assert {**found, "evaluations": []} == scores
+    assert (entry["reason"], entry["report"]) == (f"evaluated at step {scores['step']}", None)
+    assert all(entry[name] == scores[name] for name in ("f1", "exact_match", "best_step"))
+    assert entry["data"]["eval"] == scores["data"]["eval"]
+    assert entry["checkpoint"] == scores["checkpoint"] and entry["settings"]["predict_file"]
+
+    other = configured(
+        "squad",
+        GROUPED,
+        do_train=False,
+        do_eval=False,
+        model_dir="other",
+        init_checkpoint=scores["checkpoint"],
+    )
+    assert run_on_fake(other)[0] == 0
+    assert result(other)["reason"] == "predicted at step 0"
+    assert (pathlib.Path(other.model_dir) / OFFICIAL[0]).read_bytes() == predictions[OFFICIAL[0]]
+
+
+@pytest.mark.slow
+def test_it_goes_on_after_a_signal_with_the_evaluations_that_there_are(configured, monkeypatch):
+    whole, config = (configured("sst2", INTERLEAVED, model_dir=name) for name in ("whole", "cut"))
+    assert run_on_fake(whole)[0] == 0
+    make_training = program_lib.make_training
+
+    def interrupted_after_calls(*arguments):
+        call, calls = make_training(*arguments), iter(range(100))
+
+        def interrupted():
+            sums = call()
+            if next(calls) == 4:  # behind the evaluation of the first epoch
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.3)
+            return sums
+
+        return interrupted
+
+    monkeypatch.setattr(program_lib, "make_training", interrupted_after_calls)
+    assert run_on_fake(config)[0] == 128 + signal.SIGTERM
+    monkeypatch.undo()
+    assert run_on_fake(config)[0] == 0
+    lines = [line for line in read_metrics(config.model_dir) if line["split"] == "eval"]
+    assert_same_numbers(
+        lines, [line for line in read_metrics(whole.model_dir) if line["split"] == "eval"], "eval"
+    )
+    assert result(config)["best_step"] == result(whole)["best_step"]
+    one, other = weights_of(config), weights_of(whole)
+    assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Commands, and what is refused
+
+
+def test_the_command_of_the_sdk_trains_and_exports(configured, tmp_path, capsys):
+    config = configured("stsb", SEQUENTIAL, num_train_epochs=1)
+    path, program = tmp_path / "config.json", tmp_path / "glue.poplar_exec"
+    path.write_text(config_lib.to_json(config), encoding="utf-8")
+    with ipu_fake.installed(ipus=2):
+        assert command.main([str(path)]) == 0
+        assert command.main([str(path), f"--export={program}"]) == 0
+        assert command.main([str(path), f"--run={program}", "--num-iter=4"]) == 0
+    about = json.loads((tmp_path / "glue.poplar_exec.json").read_text(encoding="utf-8"))
+    assert about["outputs"] == ["logits"] and about["step"] == result(config)["step"]
+    assert "throughput" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_wrong_combinations_are_one_line(configured):
+    refused = [
+        ("squad", dict(pipeline_stages="emb+pos / hid*2 / mlm+nsp"), "the model has no mlm"),
+        ("squad", dict(pipeline_stages="emb+pos / hid / loc"), "Place 2"),
+        ("stsb", dict(pipeline_stages="9", device_mapping=None), "the model has 4 parts"),
+        ("stsb", dict(pipeline_stages="emb+pos / hid*2 / loc"), "the model has no loc"),
+        ("stsb", dict(eval_batch_size=20), "Nearest valid: 12 or 24"),
+        ("stsb", dict(num_accumulation_steps=4), "num_accumulation_steps=4 is not divisible by 6"),
+        ("stsb", dict(train_batch_size=20), "Nearest valid: 12 or 24"),
+        ("stsb", dict(length_buckets="always"), "Use --length_buckets=never"),
+        ("stsb", dict(num_runs=2), "Start one run a seed"),
+        ("stsb", dict(unpad=True), "Drop --unpad"),
+        ("stsb", dict(device_iterations=2, num_train_epochs=1), "device_iterations=2 does not divide"),
+        ("stsb", dict(do_train=False), "has no checkpoint to evaluate"),
+        ("stsb", dict(dtype="fp16"), "whose steps skip no update"),
+        ("stsb", dict(export_dir="there"), "export_dir"),
+        ("stsb", dict(profile_steps="1,2"), "profile_steps"),
+        ("stsb", dict(deterministic=True), "deterministic=true does not go with"),
+    ]
+    wrong = []
+    for task, settings, message in refused:
+        try:
+            run_on_fake(configured(task, GROUPED, **settings))
+            wrong.append((settings, "not refused"))
+        except ConfigError as error:
+            if message not in str(error) or "\n" in str(error):
+                wrong.append((settings, str(error)))
+    assert not wrong
+
+
+def test_packages_that_are_missing_are_named_before_anything_is_trained(configured, monkeypatch):
+    config = configured("sst2", INTERLEAVED)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ConfigError, match="task=glue needs packages that this Python has not: sklearn"):
+        run_on_fake(config)
+
+
+def test_pipelines_of_published_configurations_train_and_evaluate():
+    """Those of one stage, for inference on one IPU, need no pipeline."""
+    wrong, known = [], set()
+    for path in sorted((ROOT / "configs" / "graphcore").rglob("*.json")):
+        if "squad" not in path.name and "glue" not in path.name or path.name.endswith("_128_inf.json"):
+            continue
+        settings = [
+            "--distribution_strategy=ipu",
+            "--generated_data",
+            "--do_train",
+            "--do_eval",
+            "--do_predict",
+        ]
+        if "glue" in path.name:
+            settings.append(f"--glue_task={'stsb' if 'regression' in path.name else 'mrpc'}")
+        name = path.relative_to(ROOT / "configs").with_suffix("")
+        try:
+            config = flags.parse(
+                [f"--config={name}", "--model_dir=run", "--num_steps_per_epoch=100", *settings]
+            )
+            plan = plan_lib.make_plan(config, pipeline.names_of(config))
+            pipeline.check_plan(config, plan)
+            batches = make_batch_plan(
+                config_lib.replaced(config, do_eval=False, do_predict=False), config.ipu_replicas
+            )
+            evaluation, whole = pipeline.evaluation_plan(config, plan, batches)
+            if whole.eval_batch_size < 32 or evaluation.stages != plan.stages:
+                wrong.append((name, whole))
+            known.add((config.task, plan.notation))
+        except ConfigError as error:
+            wrong.append((name, str(error)))
+    assert not wrong and len(known) >= 10

@@ -1,0 +1,257 @@
+"""Graphcore's configuration files against the published ones: what is shipped is theirs, older spellings and
+other programs are known."""
+
+import json
+
+import pytest
+import yaml
+
+from official.cli import flags
+from official.graphcore.configuration_keys import OLDER
+from official.graphcore.configurations import FAMILIES
+from official.io.errors import ConfigError
+from official.io.json_files import read_yaml
+from tests.conftest import ROOT
+
+# Program -> {name: {key: value}}. The file holds what most files of a program say, and of each file what it
+# says otherwise and which of those keys it has not.
+PUBLISHED = {
+    program: {
+        name: {key: value for key, value in {**facts["common"], **own}.items() if key not in without}
+        for name, (own, without) in facts["files"].items()
+    }
+    for program, facts in json.loads((ROOT / "tests/graphcore/published_files.json").read_text()).items()
+}
+BACKENDS = ("mirrored", "ipu")
+
+
+def shipped(program: str, name: str):
+    """Returns the path of a shipped file; none may be there."""
+    family = program.split()[0]
+    return ROOT / "configs/graphcore" / family / (name if name.endswith(".json") else f"{name}.yml")
+
+
+def settings_of(path, backend: str) -> dict:
+    """Returns the settings of a file, without the folder of the run, which has its name."""
+    task = ["--task-name=mrpc"] if "glue" in path.name and "regression" not in path.name else []
+    config = flags.parse([f"--config={path}", "--plan", f"--distribution_strategy={backend}", *task])
+    values = {name: config[name] for name in flags.config_lib.FIELDS if name != "model_dir"}
+    return {**values, "model": config.model}
+
+
+def written(folder, program: str, name: str, values: dict):
+    """Writes the file of a program. Returns its path."""
+    path = folder / program / (name if name.endswith(".json") else f"{name}.yml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values) if path.suffix == ".json" else yaml.safe_dump({name: values}))
+    return path
+
+
+def differing(one: dict, other: dict) -> dict:
+    return {key: (one.get(key), other.get(key)) for key in {**one, **other} if one.get(key) != other.get(key)}
+
+
+def as_json(values: dict) -> dict:
+    """Returns values of YAML as JSON has them; texts that are numbers there, such as 5e-5, are numbers."""
+    values = json.loads(json.dumps(values))
+    return {key: float(value) if key == "learning_rate" else value for key, value in values.items()}
+
+
+@pytest.mark.parametrize("program", PUBLISHED)
+def test_shipped_files_are_the_published_ones(program, tmp_path):
+    wrong, seen = [], 0
+    for name, values in PUBLISHED[program].items():
+        path = shipped(program, name)
+        if not path.exists():
+            continue
+        seen += 1
+        if path.suffix == ".json":
+            ours = json.loads(path.read_text())
+        else:
+            ours, values = as_json(read_yaml(str(path), "config")[name]), as_json(values)
+        wrong += [f"{name}: {each}" for each in differing(ours, values).items()]
+        theirs = written(tmp_path, program, name, values)
+        for backend in BACKENDS:
+            found = differing(settings_of(path, backend), settings_of(theirs, backend))
+            wrong += [f"{name} on {backend}: {each}" for each in found.items()]
+    assert seen >= 2 and not wrong, wrong
+    assert seen == len(PUBLISHED[program]) or program.startswith("pytorch")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_published_file_is_taken(backend, tmp_path):
+    """All but those with a dynamic loss scale on IPUs, whose steps skip no update."""
+    refused = {}
+    for program, files in PUBLISHED.items():
+        for name, values in files.items():
+            try:
+                settings_of(written(tmp_path, program, name, values), backend)
+            except ConfigError as error:
+                refused[name] = str(error)
+    dynamic = {name for name in refused if refused[name].startswith("loss_scale=dynamic does not go with")}
+    assert dynamic == set(refused), refused
+    assert dynamic == ({name for name in refused if name.endswith("_ALS")} if backend == "ipu" else set())
+
+
+def test_a_file_holds_what_its_program_reads():
+    """What the published files of today say reaches the settings."""
+    config = settings_of(shipped("tf1", "groupbert/pretrain_base_groupbert_128.json"), "ipu")
+    assert (config["lamb_variant"], config["bias_correction"]) == ("mpclip", True)
+    assert (config["gradient_reduction"], config["min_remote_tensor_size"]) == ("sum", 50000)
+    config = settings_of(shipped("tf1", "pretrain_tiny_128_lamb.json"), "mirrored")
+    assert config["static_mask"] and not config["model"].use_prediction_bias
+    assert not settings_of(shipped("tf1", "groupbert/glue_base.json"), "mirrored")["model"].use_cls_layer
+    model = settings_of(shipped("tf1", "squad_large_V2.json"), "mirrored")["model"]
+    assert model.use_attention_projection_bias
+
+
+def test_lamb_decays_gamma_where_their_programs_do():
+    for program, name, expected in (
+        ("tf1", "pretrain_base_128_phase1.json", True),
+        ("tf1", "groupbert/pretrain_base_groupbert_128.json", False),
+        ("tf1", "squad_base.json", False),  # AdamW
+        ("tf2", "pretrain_large_128_phase1.json", True),
+        ("popart", "pretrain_large_128.json", False),
+        ("pytorch pretraining", "pretrain_large_128", False),
+    ):
+        config = settings_of(shipped(program, name), "mirrored")
+        assert config["lamb_decays_gamma"] is expected, name
+        if program.startswith("tf"):
+            assert config["end_learning_rate"] == 1e-7, name
+
+
+def renamed(values: dict, family: str) -> dict:
+    """Returns the keys of a flat file in their older spellings."""
+    older = {new: old for old, new in OLDER[family].items()}
+    return {older.get(key, key): value for key, value in values.items()}
+
+
+TF2_OF_SDK_2_4 = {
+    "dataset_dir": "data",
+    "bert_config": {"max_seq_length": 128, "max_predictions_per_seq": 20, "hidden_size": 192},
+    "micro_batch_size": 2,
+    "replicas": 4,
+    "grad_acc_steps_per_replica": 16,
+    "loss_scaling": 4096,
+    "replicated_tensor_sharding": True,
+    "matmul_available_memory_proportion_per_pipeline_stage": [0.28, 0.26],
+    "optimizer_opts": {"name": "LAMB", "params": {"weight_decay_rate": 0.02}},
+    "learning_rate": {
+        "lr_schedule": "up_down",
+        "lr_schedule_params": {"max_learning_rate": 0.006, "warmup_frac": 0.28},
+    },
+    "wandb_opts": {"log_to_wandb": True, "init": {"project": "p", "notes": "", "tags": ["a"], "name": "n"}},
+    "pipeline_stages": [["emb"], ["hid", "hid"], ["enc_out", "pool", "heads"]],
+    "device_mapping": [0, 1, 0],
+}
+TF2_OF_TODAY = {
+    "dataset_dir": "data",
+    "bert_config": {"hidden_size": 192},
+    "max_seq_length": 128,
+    "max_predictions_per_seq": 20,
+    "global_batch": {"micro_batch_size": 2, "replicas": 4, "grad_acc_steps_per_replica": 16},
+    "ipu_config": {
+        "pipeline_stages": [["emb"], ["hid", "hid"], ["enc_out", "pool", "heads"]],
+        "pipeline_device_mapping": [0, 1, 0],
+        "matmul_available_memory_proportion_per_pipeline_stage": [0.28, 0.26],
+        "replicated_tensor_sharding": True,
+    },
+    "optimizer_opts": {
+        "name": "LAMB",
+        "weight_decay_rate": 0.02,
+        "loss_scaling": 4096,
+        "learning_rate": {"schedule_name": "up_down", "max_learning_rate": 0.006, "warmup_frac": 0.28},
+    },
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_older_spellings_are_those_of_today(backend, tmp_path):
+    pairs = [("tf2", "x.json", TF2_OF_SDK_2_4, TF2_OF_TODAY)]
+    for family, program, name in (
+        ("tf1", "tf1", "squad_base_inference_1ipu.json"),
+        ("tf1", "tf1", "glue_large.json"),
+        ("popart", "popart", "pretrain_large_128.json"),
+        ("pytorch", "pytorch squad", "squad_base_384"),
+    ):
+        today = PUBLISHED[program][name]
+        pairs.append((program, name, renamed(today, family), today))
+        assert pairs[-1][2] != today
+    wrong = []
+    for program, name, older, today in pairs:
+        of_older = settings_of(written(tmp_path / "older", program, name, older), backend)
+        of_today = settings_of(written(tmp_path / "today", program, name, today), backend)
+        wrong += [f"{program}: {each}" for each in differing(of_older, of_today).items()]
+    assert not wrong, wrong
+
+
+def test_older_spellings_stand_for_keys_that_there_are():
+    for family, older in OLDER.items():
+        assert set(older.values()) <= set(FAMILIES[family].table)
+
+
+def test_packed_rows_without_a_factor_have_their_accumulation_divided_already(tmp_path):
+    values = PUBLISHED["pytorch pretraining"]["pretrain_base_128"]
+    values = {key: value for key, value in values.items() if key != "packing_factor"}
+    values |= {"packed_data": True, "gradient_accumulation": 438}
+    config = settings_of(written(tmp_path, "pytorch", "pretrain_base_128_packed", values), "mirrored")
+    assert (config["train_batch_size"], config["average_sequences_per_pack"]) == (32 * 438 * 4, None)
+    assert config["max_sequences_per_pack"] == 3
+
+
+POPXL = {
+    "model": {"layers": 2, "hidden_size": 128, "attention": {"heads": 4}},
+    "training": {"global_batch_size": 16, "optimizer": {"name": "adamw"}},
+    "execution": {"micro_batch_size": 2, "data_parallel": 4},
+}
+POPART = {"num_layers": 2, "hidden_size": 128, "attention_heads": 2, "epochs": 1, "no_validation": True}
+UNREAD = {
+    "PopXL": [POPXL, {"tiny": POPXL}],
+    "PopART with phased execution": [
+        {**POPART, "layers_per_phase": 2},
+        {**POPART, "execution_mode": "PHASED"},
+    ],
+    "PopART on mk1": [
+        {**POPART, "momentum": 0.9, "continuous_pipeline_optimizer_scaling": True},
+        {**POPART, "momentum": 0.9, "velocity_scaling": 20.0},
+    ],
+    "PopART": [{**POPART, "momentum": 0.9}],
+}
+
+
+@pytest.mark.parametrize("program", UNREAD)
+def test_a_file_of_another_program_is_refused_with_its_name(program, tmp_path):
+    for number, values in enumerate(UNREAD[program]):
+        (tmp_path / f"{number}.json").write_text(json.dumps(values))
+        (tmp_path / f"{number}.yml").write_text(yaml.safe_dump({"a": values, "b": values}))
+        for given in (f"{tmp_path}/{number}.json", f"{tmp_path}/{number}.yml:a"):
+            with pytest.raises(ConfigError) as error:
+                flags.parse([f"--config={given}", "--plan"])
+            assert f"Graphcore's {program}" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_two_keys_of_one_meaning_agree(tmp_path):
+    values = PUBLISHED["tf1"]["pretrain_tiny_128_lamb.json"]
+    for changes, message in (
+        ({"batch_size": 3}, "batch_size=3, but micro_batch_size=1 means the same"),
+        ({"init_checkpoint": "a", "restore_dir": "b"}, "restore_dir='b', but init_checkpoint='a' means"),
+    ):
+        path = written(tmp_path, "tf1", "x.json", values | changes)
+        with pytest.raises(ConfigError, match=message):
+            flags.parse([f"--config={path}", "--plan"])
+    with pytest.raises(ConfigError, match="steps='6', but training_steps='5' means the same"):
+        flags.parse(["--config=pretrain_tiny_128_lamb", "--plan", "--training-steps=5", "--steps=6"])
+    path = written(tmp_path, "tf1", "x.json", values | {"batch_size": 1, "init_checkpoint": "a"})
+    assert flags.parse([f"--config={path}", "--plan"]).init_checkpoint == "a"  # and restore_dir is empty
+
+
+def test_what_files_of_tensorflow_1_hold_as_false_is_what_a_command_turns_on():
+    name = "--config=graphcore/tf1/squad_large"
+    for arguments, trains, predicts in (
+        ([], True, False),
+        (["--do-training"], True, False),
+        (["--do-predict"], False, True),
+        (["--do-training", "--do-predict"], True, True),
+    ):
+        config = flags.parse([name, "--plan", *arguments])
+        assert (config.do_train, config.do_predict) == (trains, predicts), arguments

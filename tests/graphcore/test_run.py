@@ -1,0 +1,314 @@
+"""A whole run on IPUs, on a fake of their API: configure, build, compile, train, save, go on."""
+
+import json
+import os
+import pathlib
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from official import config as config_lib
+from official.cli import train
+from official.data.records.formats import packed
+from official.graphcore import __main__ as command
+from official.graphcore import devices, program
+from official.graphcore import run as ipu_run
+from official.io.errors import ConfigError
+from official.reporting.metrics import read_metrics
+from official.tasks import TASKS
+from official.training import runner
+from tests.conftest import write_records
+from tests.graphcore import ipu_fake
+from tests.records import short_examples
+
+pytestmark = pytest.mark.nightly
+
+STAGES = dict(
+    distribution_strategy="ipu",
+    pipeline_stages="emb+pos / hid / hid / mlm+nsp",
+    device_mapping="0,1,2,0",
+    num_accumulation_steps=8,
+    train_batch_size=16,
+)
+LOSSES = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy")
+DROPOUT = dict(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1)
+
+
+@pytest.fixture(name="configured")
+def fixture_configured(make_config, tmp_path):
+    """Returns a function that builds the configuration of a run in a folder of its own."""
+
+    def configured(name: str = "ipu", model: dict | None = None, **settings):
+        defaults = dict(stop_steps=4, steps_per_loop=2, checkpoint_every_steps=2, **STAGES)
+        return make_config(model, model_dir=str(tmp_path / name), **{**defaults, **settings})
+
+    return configured
+
+
+def run_on_fake(config, ipus: int = 8, **machine):
+    with ipu_fake.installed(ipus=ipus, **machine) as fake:
+        return ipu_run.run(config, ["train.py"]), fake
+
+
+def test_an_epoch_is_once_through_the_records(configured, record_files):
+    files = record_files(files=2, records=20)
+    counted = dict(count_records=True, num_steps_per_epoch=None, stop_steps=None, num_train_epochs=2)
+    config = configured(input_files=files, use_synthetic_data=False, **counted)
+    assert run_on_fake(config)[0] == 0
+    result = json.loads(pathlib.Path(config.model_dir, "result.json").read_text())
+    assert result["step"] == 2 * (40 // 16)
+
+
+def on_one_device(config, **settings):
+    values = json.loads(config_lib.to_json(config))
+    for name, field in config_lib.FIELDS.items():
+        if "ipu" in field.backends:
+            values[name] = field.default
+    own = dict(
+        distribution_strategy="one_device", model_dir=config.model_dir + "-cpu", narrow_last_block=False
+    )  # which an IPU does not take
+    config = config_lib.build_config([("test", {**values, **own, **settings})])
+    return runner.run(config, TASKS[config.task]), config
+
+
+def lines(config) -> list[dict]:
+    return read_metrics(config.model_dir)
+
+
+def assert_same_lines(found, expected):
+    for name in ("step", "samples"):
+        assert [line[name] for line in found] == [line[name] for line in expected]
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(
+            [one[name] for name in LOSSES], [other[name] for name in LOSSES], rtol=2e-5, atol=1e-6
+        )
+
+
+def result(config) -> dict:
+    return json.loads((pathlib.Path(config.model_dir) / "result.json").read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Equal to one device
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ({}, dict(ipu_replicas=2, device_iterations=2, replicated_tensor_sharding=True)),
+        (DROPOUT, dict(optimizer_type="adamw", clip_scope="none", pipeline_schedule="sequential")),
+        pytest.param(
+            dict(block_type="groupbert", hidden_act="gelu"),
+            dict(
+                loss_scale="128",
+                loss_normalization="local",
+                recompute="block",
+                pipeline_stages="emb+pos / hid*2 / mlm+nsp",
+                device_mapping="0,1,0",
+                num_accumulation_steps=6,
+                train_batch_size=12,
+            ),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["replicas", "dropout", "groupbert"],
+)
+def test_it_trains_as_one_device(configured, model, settings):
+    config = configured(model=model, **settings)
+    code, fake = run_on_fake(config)
+    assert code == 0 and fake.compiled[-1].replicas == config.ipu_replicas
+    _, own = on_one_device(config)
+    assert_same_lines(lines(config), lines(own))
+    found = result(config)
+    samples = 4 * config.train_batch_size
+    assert (found["status"], found["step"], found["samples"]) == ("finished", 4, samples)
+    assert found["checkpoint"] == os.path.join(config.model_dir, "ckpt-4")
+    assert found["sequences_per_sec"] > 0 and found["wall_secs"] > 0
+
+
+@pytest.fixture(name="packed_files")
+def fixture_packed_files(tmp_path):
+    """Returns the glob of two files of rows of 16 tokens that hold two sequences each, or one."""
+    for number in range(2):
+        examples = short_examples(24, number, longest=8)
+        rows = [[first, first + 1] for first in range(0, 20, 2)] + [[last, -1] for last in range(20, 24)]
+        write_records(tmp_path / f"rows-{number}", packed.encode_rows(examples, np.array(rows)))
+    return str(tmp_path / "rows-*")
+
+
+def test_packed_rows_are_counted_in_sequences_and_read_on(configured, packed_files):
+    config = configured(input_files=packed_files, ipu_replicas=2)
+    assert run_on_fake(config)[0] == 0
+    _, own = on_one_device(config)
+    assert_same_lines(lines(config), lines(own))
+    assert lines(config)[-1]["samples"] > 4 * config.train_batch_size
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Going on
+
+
+@pytest.mark.slow
+def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_files, monkeypatch):
+    files = record_files(records=30)
+    config, whole = configured(input_files=files), configured("whole", input_files=files)
+    assert run_on_fake(whole)[0] == 0
+    make_training = program.make_training
+
+    def interrupted_after_a_call(*arguments):
+        call = make_training(*arguments)
+
+        def interrupted():
+            sums = call()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.3)
+            return sums
+
+        return interrupted
+
+    monkeypatch.setattr(program, "make_training", interrupted_after_a_call)
+    assert run_on_fake(config)[0] == 128 + signal.SIGTERM
+    assert (result(config)["status"], result(config)["step"]) == ("interrupted", 1)
+    assert result(config)["checkpoint"].endswith("ckpt-1")
+    monkeypatch.undo()
+    assert run_on_fake(config)[0] == 0
+    assert_same_lines(lines(config), lines(whole))
+
+    longer = {"stop_steps": 6, "model_dir": whole.model_dir}
+    found, own = on_one_device(whole, **longer)
+    assert found.step == 6 and [line["step"] for line in lines(own)] == [2, 4, 6]
+    uninterrupted = configured("longer", input_files=files, stop_steps=6)
+    assert run_on_fake(uninterrupted)[0] == 0
+    assert_same_lines(lines(own), lines(uninterrupted))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_over_is_a_record(configured, record_files):
+    files = record_files(records=30)
+    config = configured(input_files=files)
+    assert run_on_fake(config)[0] == 0
+    names = ("config.json", "command.txt", "result.json", "metrics.jsonl")
+    before = [open(f"{config.model_dir}/{name}", "rb").read() for name in names]
+    assert run_on_fake(config)[0] == 0
+    with pytest.raises(ConfigError, match="^learning_rate .* does not fit the run"):
+        run_on_fake(configured(input_files=files, learning_rate=0.5))
+    assert [open(f"{config.model_dir}/{name}", "rb").read() for name in names] == before
+    assert run_on_fake(configured(input_files=files, learning_rate=0.5, overwrite=True))[0] == 0
+    assert open(f"{config.model_dir}.1/result.json", "rb").read() == before[2]
+    assert not result(config)["data_changed"]
+    record_files(records=33)
+    assert run_on_fake(configured(input_files=files, learning_rate=0.5, stop_steps=6))[0] == 0
+    assert (result(config)["step"], result(config)["data_changed"]) == (6, True)
+
+
+def test_initial_weights_come_from_a_checkpoint_by_names(configured):
+    first = configured("first", stop_steps=2)
+    assert run_on_fake(first)[0] == 0
+    second = configured("second", stop_steps=2, init_checkpoint=os.path.join(first.model_dir, "ckpt-2"))
+    assert run_on_fake(second)[0] == 0
+    assert lines(second)[0]["loss"] < lines(first)[0]["loss"]
+    other = configured("other", model=dict(hidden_size=16), init_checkpoint=second.init_checkpoint)
+    with pytest.raises(ConfigError, match=r"ckpt-2 does not fit the model\. of another shape"):
+        run_on_fake(other)
+    with pytest.raises(ConfigError, match="no checkpoint by names"):
+        run_on_fake(configured("none", init_checkpoint=first.model_dir + "/nothing"))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(configured):
+    config = configured(loss_scale="1e38", checkpoint_every_steps=4)
+    assert run_on_fake(config)[0] == 3
+    assert result(config)["status"] == "failed" and "not finite" in result(config)["reason"]
+    assert result(config)["checkpoint"] is None
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Only compiling, and what is refused
+
+
+def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_path, capsys, monkeypatch):
+    config = configured(compile_only=True, executable_cache_path=str(tmp_path / "cache"))
+    monkeypatch.setenv(devices.FLAGS, "--executable_cache_path=" + config.executable_cache_path)
+    code, fake = run_on_fake(config)
+    assert code == 0 and len(fake.compiled) == 1
+    assert fake.config.device_connection.version == "ipu2"
+    assert "compiled in" in capsys.readouterr().out
+    assert not os.path.exists(config.model_dir)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(dtype="bf16"), "Use --dtype=fp16 or fp32"),
+        (dict(dtype="fp16"), "whose steps skip no update"),
+        (dict(num_gpus=1), "Drop --num_gpus"),
+        (dict(mllog_to_stdout=True), "mllog_to_stdout=true does not go with"),
+        (dict(clip_scope="micro_batch", loss_normalization="local"), "Use --clip_scope=global or none"),
+        (dict(ipu_replicas=3), "Nearest valid: 2 or 4"),
+        (dict(replicated_tensor_sharding=True), "ipu_replicas=1"),
+        (dict(device_iterations=3), "Nearest valid: 3"),
+        (dict(recompute="attention"), "--recompute=block"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(configured, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        configured(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(available_memory_proportion="0.1,0.2"), r"has 2 numbers. Allowed: 1, 3 .* or 4"),
+        (dict(available_memory_proportion="60"), "expected numbers above 0, up to 1"),
+        (dict(pipeline_schedule="interleaved"), "Use --pipeline_schedule=grouped"),
+        (dict(device_mapping="0,1,2,3"), "share the word embeddings"),
+        (dict(num_accumulation_steps=4), "Nearest valid: 8"),
+        (dict(train_batch_size=20), "Nearest valid: 16 or 24"),
+        (dict(pipeline_stages="emb+pos / hid / mlm+nsp", device_mapping="0,1,0"), "layer"),
+        (dict(pipeline_stages="1", device_mapping="0"), "two stages or more"),
+        (dict(stop_steps=3, device_iterations=2), "device_iterations=2 does not divide the 3 steps"),
+        (dict(input_files="nowhere-*"), "nowhere"),
+        (dict(static_mask=True), "static_mask"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_one_line(configured, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        run_on_fake(configured(**settings))
+
+
+def test_a_model_without_room_on_its_ipus_is_one_line(configured):
+    with pytest.raises(ConfigError, match="does not fit into its IPUs .*--recompute=block"):
+        run_on_fake(configured(), bytes_per_ipu=20_000)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Commands
+
+
+def test_without_the_sdk_one_line_says_what_to_do(configured, capsys):
+    config = configured()
+    flags = [f"--{name}={config[name]}" for name in ("model_dir", *STAGES)]
+    model = pathlib.Path(config.model_dir + ".json")
+    model.write_text(json.dumps(vars(config.model)), encoding="utf-8")
+    sizes = ["--max_seq_length=16", "--max_predictions_per_seq=3", f"--bert_config_file={model}"]
+    assert train.main([*flags, *sizes, "--use_synthetic_data"]) == 2
+    told = capsys.readouterr().err.strip()
+    assert "\n" not in told and "Poplar SDK" in told and "--distribution_strategy=pipeline" in told
+
+
+def test_a_planned_configuration_is_what_the_other_command_takes(configured, tmp_path):
+    config = configured(stop_steps=2)
+    values, path = json.loads(config_lib.to_json(config)), tmp_path / "asked.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    planned = tmp_path / "planned.json"
+    assert (
+        train.main([f"--config={path}", "--plan", "--plan_device=ipu-mk2", f"--plan_config_file={planned}"])
+        == 0
+    )
+    with ipu_fake.installed(ipus=4):
+        assert command.main([str(planned)]) == 0
+    assert result(config)["step"] == 2
+    assert json.loads((pathlib.Path(config.model_dir) / "config.json").read_text(encoding="utf-8")) == values
+    command_line = (pathlib.Path(config.model_dir) / "command.txt").read_text(encoding="utf-8")
+    assert command_line == f"python -m official.graphcore {planned}\n"

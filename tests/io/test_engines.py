@@ -1,0 +1,126 @@
+"""Tasks in this process and in processes of this machine: what they do to the end, and what happens to them
+when the process that began them is killed."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from official.io import engines
+from official.io.errors import ConfigError
+from tests import worker_tasks
+from tests.conftest import ROOT
+
+JOB = """
+import sys
+from official.io import engines
+from tests import worker_tasks
+jobs = [(worker_tasks.write_late, sys.argv[1], number) for number in range(4)]
+engines.Local(2).run(engines.Round(jobs, 4, 1, "Writing", "files", "official.io.engines"))
+"""
+
+
+def run(num_workers: int, tasks: list[tuple]) -> None:
+    engines.Local(num_workers).run(engines.Round(tasks, len(tasks), 1, "Writing", "files", "official.io"))
+
+
+def state_of(process: int) -> list[str]:
+    """Returns what the kernel says of a process: its state, its parent, ..; Z where there is none."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return ["Z"]
+
+
+def is_alive(process: int) -> bool:
+    return state_of(process)[0] != "Z"
+
+
+def wait_for(condition, secs: float = 20) -> bool:
+    deadline = time.monotonic() + secs
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_a_long_path_of_temporary_files_leaves_room_for_sockets(tmp_path):
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    command = [sys.executable, "-c", JOB.replace("write_late", "write"), str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, check=True)
+    assert len(list(tmp_path.glob("done-*"))) == 4 and list(folder.iterdir()) == []
+
+
+def test_busy_processes_do_not_outlive_a_killed_parent(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    assert wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2)
+    at_work = [int(path.read_text()) for path in tmp_path.glob("began-*")]
+    servers = [int(state_of(process)[1]) for process in at_work]
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert parent.pid not in at_work + servers
+    assert wait_for(lambda: not any(map(is_alive, at_work + servers)))
+    assert not list(tmp_path.glob("late-*"))  # each would be there five seconds after its task began
+
+
+def test_all_tasks_are_done_by_two_processes_and_a_killed_one_is_one_line(tmp_path):
+    run(2, [(worker_tasks.write, str(tmp_path), number) for number in range(5)])
+    assert sorted(os.listdir(tmp_path)) == [f"done-{number}" for number in range(5)]
+    with pytest.raises(ConfigError, match="a worker process was killed.* Lower --num_workers=2"):
+        run(2, [(worker_tasks.kill_itself, str(tmp_path), number) for number in range(2)])
+
+
+def test_processes_load_ahead_where_there_will_be_some(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(engines, "cores", lambda: 4)
+    monkeypatch.setattr(engines, "load_ahead_here", loaded.append)
+    for given, total_bytes, is_loaded in (
+        ({}, None, True),  # nobody knows yet how much there is to do
+        ({}, 1000, False),
+        ({}, 1 << 30, True),
+        ({"num_workers": 2}, 1000, True),
+        ({"num_workers": 1}, None, False),
+        ({"engine": "ray"}, None, False),
+    ):
+        choice = {"num_workers": None, "engine": "local", "ray_address": None} | given
+        engines.load_ahead(argparse.Namespace(**choice), "a.module", total_bytes)
+        assert loaded == ["a.module"] * is_loaded, (given, total_bytes)
+        loaded.clear()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What a task leaves to be done while the next one is at work
+
+
+def test_the_next_task_begins_meanwhile_and_the_order_is_kept():
+    log, second_has_begun = [], threading.Event()
+
+    def end_late():
+        assert second_has_begun.wait(10)
+        log.append("first")
+
+    def begin_next():
+        second_has_begun.set()
+        engines.finish(log.append, "second")
+
+    run(1, [(engines.finish, end_late), (begin_next,)])
+    assert log == ["first", "second"]
+    engines.finish(log.append, "at once")  # without a round
+    assert log[2:] == ["at once"]
+
+
+def test_an_error_behind_a_task_stops_the_round_and_what_was_begun_is_finished():
+    def fail():
+        raise OSError(28, "No space left on device")
+
+    for others in (0, 1, 3):
+        log: list[int] = []
+        with pytest.raises(OSError, match="No space left"):
+            run(1, [(engines.finish, fail), *((engines.finish, log.append, each) for each in range(others))])
+        assert log == list(range(min(others, 1)))
