@@ -90,6 +90,8 @@ setup(
         "ijson>=3.3,<4",
         "tokenizers>=0.13.3,<1",
         "tqdm>=4.66,<5",
+        "psutil>=5.9,<8",
+        "shtab>=1.7,<2",
         "matplotlib>=3.8,<4",
         "safetensors>=0.4.3,<1",
         "scikit-learn>=1.3,<2",
@@ -118,7 +120,6 @@ setup(
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.
         "perfzero": [
-            "psutil>=5.9,<8",
             "google-cloud-bigquery>=3.20,<4",
             *per_stack(tf215=["grpcio-status<1.63"], modern=["grpcio-status"]),
         ],

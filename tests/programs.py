@@ -1,13 +1,34 @@
-"""Runs a program of the repository in a process of its own."""
+"""Runs a program of the repository, or another command, in a process of its own."""
 
+import os
 import subprocess
 import sys
 
 from tests.conftest import ROOT
 
 
-def run(*arguments) -> subprocess.CompletedProcess:
-    """Runs the file that is named first, from the repository's folder, with the rest as its arguments."""
+def run(*arguments, **settings) -> subprocess.CompletedProcess:
+    """Runs the file that is named first by this Python, with the rest as its arguments; see `call`."""
+    return call(sys.executable, *arguments, **settings)
+
+
+def call(*words, cwd=ROOT, without=(), timeout=None, text=True, **environment) -> subprocess.CompletedProcess:
+    """Runs a command from the repository's folder.
+
+    Args:
+      *words: of the command.
+      cwd: another folder.
+      without: variables that its environment does not have.
+      timeout, text: of subprocess.run.
+      **environment: variables that it has besides.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in without}
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, check=False
+        list(map(str, words)),
+        cwd=cwd,
+        capture_output=True,
+        text=text,
+        check=False,
+        timeout=timeout,
+        env={**kept, **environment},
     )

@@ -40,15 +40,12 @@ _OWN = {
     "completion": ["bash"],
     "data glue": ["--data_dir={new}", "--tasks={input}"],
     "data create": ["--input_files={input}", "--output_dir={new}", "--vocab_file=vocab"],
-    "benchmark data-scale": ["--input_files={input}", "--vocab_file={input}"],
-    "benchmark attention": ["--histogram={input}"],
     "convert": ["google2keras", "{input}", "--output_dir={new}"],
     "serve": ["--export_dir={input}", "--port=0"],
     "export": ["--checkpoint={input}", "--export_dir={new}"],
-    "benchmark numerics": ["--model_dir={new}", "--variants={input}"],
 }
 # They read nothing, or start processes that load TensorFlow before they look at it.
-_LEFT_OUT = ("benchmark machine", "benchmark memory", "data corpus", "benchmark start", "benchmark bounds")
+_LEFT_OUT = ("data corpus",)
 # Commands that do their work and end with 0.
 FINISHED = {
     "help": ["--help"],
@@ -83,7 +80,7 @@ def arguments(command: table.Command) -> list[str] | None:
     if command.name in _OWN:
         return _OWN[command.name]
     words, rest = [], []
-    for action in command.load().make_parser()._actions:
+    for action in command.parser()._actions:
         value = "{new}" if action.dest in _OUTPUTS else "{input}"
         if not action.option_strings:
             rest.append(value)

@@ -1,33 +1,151 @@
-"""Answers typed questions about a text, with a model that was fine-tuned on SQuAD.
+"""`bert ask`, `classify` and `fill-mask`: answers to typed text, a line each."""
 
-  bert ask --checkpoint=runs/squad --context=text.txt
-  echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
-
-A question a line; the end of input ends it. Each answer comes with its probability among the answers of the
-n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are answered.
-"""
+from __future__ import annotations
 
 import argparse
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from official.cli import command_line, typed
-from official.io import files
-from official.io.errors import ConfigError
+from official.cli import command_line
+from official.io import files, streams
+from official.io.errors import ConfigError, report_error
+
+if TYPE_CHECKING:
+    from official.inference import Model, backends
+    from official.inference.sentences import Label
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    typed.add_flags(parser)
+# -----------------------------------------------------------------------------------------------------------
+# The model that the flags name, and lines of stdin
+
+
+MAX_LINE = 2**24
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags, shared by all such commands, that name the model to load."""
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        help="A run's folder (--model_dir), or a checkpoint of any known format: file, prefix or folder.",
+    )
+    parser.add_argument(
+        "--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run."
+    )
+    command_line.add_lower_case_flag(parser)
+    add_inference_flags(parser)
+
+
+def add_inference_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags for back end, type, threads and calibration."""
+    parser.add_argument(
+        "--backend", default="tensorflow", help="What computes: tensorflow, onnxruntime or openvino."
+    )
+    parser.add_argument("--dtype", default="fp32", help="Type of matrix products: fp32, bf16 or int8.")
+    parser.add_argument("--threads", type=int, help="Threads of products. Unset: one a core.")
+    parser.add_argument(
+        "--calibration_file",
+        help="What the ranges of int8's activations are taken from: SQuAD's JSON for questions, else a text a"
+        " line, pairs with a tab between them. Unset: the training data of the run, if they are still there.",
+    )
+
+
+def begin(flags: argparse.Namespace) -> backends.Settings:
+    """Checks the flags for back end and type, and sets the threads. Raises ConfigError."""
+    from official.inference import backends
+
+    if flags.calibration_file and flags.dtype != "int8":
+        raise ConfigError(f"--calibration_file is for --dtype=int8, not for --dtype={flags.dtype}.")
+    settings = backends.Settings(flags.backend, flags.dtype, flags.threads)
+    backends.begin(settings)
+    return settings
+
+
+def load(flags: argparse.Namespace) -> Model:
+    """Loads the model that the flags name. Raises ConfigError."""
+    from official.inference import Model, source
+
+    settings = begin(flags)
+    length = getattr(flags, "max_seq_length", None)
+    found = source.find(flags.checkpoint, flags.vocab_file, flags.do_lower_case, "checkpoint", length)
+    return Model(found, settings, flags.calibration_file)
+
+
+def lines(prompt: str) -> Iterator[tuple[int, bytes]]:
+    """Yields number and bytes of each line of stdin, without the spaces around it, as long as somebody reads
+    the answers; of a terminal, which shows a prompt, those that are not blank. Raises ConfigError for a line
+    that does not end: those of a device never do."""
+    if sys.stdin is None:  # closed
+        return
+    is_terminal = sys.stdin.isatty()
+    stream = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+    for number in itertools.count(1):
+        if streams.is_unread():
+            return
+        if is_terminal:
+            print(prompt, end="", flush=True)
+        line = stream.readline(MAX_LINE)
+        if len(line) == MAX_LINE:
+            raise ConfigError(f"a line of the input has {MAX_LINE:,} characters or more. Give a text a line.")
+        if not line:
+            return
+        if line.strip() or not is_terminal:
+            yield number, line.strip()
+
+
+def answer_each(
+    prompt: str,
+    answer: Callable[[str], str],
+    unusable: Callable[[bytes, ConfigError | None], str | None] = lambda line, error: None,
+) -> int:
+    """Prints what is answered to each line of stdin. A line that cannot be used is named on stderr, and the
+    others are answered.
+
+    Args:
+      prompt: of a terminal.
+      answer: text -> what is printed.
+      unusable: (line, error; None for a blank line) -> what is printed in place of an answer; None: nothing.
+
+    Returns:
+      The exit code: 2 where a line could not be used.
+    """
+    code = 0
+    for number, line in lines(prompt):
+        error = None
+        try:
+            printed = answer(_decoded(line)) if line else unusable(line, None)
+        except ConfigError as found:
+            error, code = found, 2
+            printed = unusable(line, error)
+        if error:
+            report_error(command_line.program(), f"line {number}: {error}")
+        if printed is not None:
+            print(printed, flush=True)
+    return code
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert ask
+
+
+def ask_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_ask.__doc__)
+    add_model_flags(parser)
     command_line.add_length_flag(parser)
     parser.add_argument("--context", required=True, help="File with the text, UTF-8.")
     parser.add_argument("--answers", type=int, default=1, help="Answers to show for each question.")
     return parser
-
-
-def parse_flags() -> argparse.Namespace:
-    flags = make_parser().parse()
-    if flags.answers < 1:
-        raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
-    return flags
 
 
 def read_context(path: str) -> str:
@@ -38,10 +156,21 @@ def read_context(path: str) -> str:
     return text
 
 
-def main() -> int:
-    flags = parse_flags()
+def run_ask() -> int:
+    """Answers typed questions about a text, with a model that was fine-tuned on SQuAD.
+
+      bert ask --checkpoint=runs/squad --context=text.txt
+      echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
+
+    A question a line; the end of input ends it. Each answer comes with its probability among the answers of
+    the n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are
+    answered.
+    """
+    flags = ask_parser().parse()
+    if flags.answers < 1:
+        raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
     context = read_context(flags.context)
-    model = typed.load(flags)
+    model = load(flags)
     model.prepare("answer")
 
     def answer(question: str) -> str:
@@ -50,4 +179,129 @@ def main() -> int:
             f"{' '.join(each.text.split()) or '(no answer)'}  {each.probability:.2f}" for each in found
         )
 
-    return typed.answer_each("question> ", answer)
+    return answer_each("question> ", answer)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert classify
+
+
+def classify_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_classify.__doc__)
+    add_model_flags(parser)
+    command_line.add_length_flag(parser)
+    parser.add_argument(
+        "--all_probabilities",
+        action="store_true",
+        help="Print every label with its probability, the highest first, not the most probable one alone.",
+    )
+    return parser
+
+
+def run_classify() -> int:
+    """Labels typed sentences, or pairs of them, with a model that was fine-tuned on a task of GLUE.
+
+      bert classify --checkpoint=runs/sst2
+      echo "A fine film." | bert classify --checkpoint=runs/sst2
+      bert classify --checkpoint=runs/sst2 --all_probabilities < sentences.txt > labels.txt
+
+    A sentence a line, or two with a tab between them for the tasks with pairs; the end of input ends it. Each
+    line of a file has a line of the output: a blank one for a line that is blank, or that could not be used,
+    which a line on stderr says with its number; the exit code is 2 then. Of a model that gives several labels
+    at once, or several scores, all are printed.
+    """
+    flags = classify_parser().parse()
+    model = load(flags)
+    expected = model.texts_of_a_row
+
+    def answer(line: str) -> str:
+        texts = line.split("\t")
+        if len(texts) not in ((expected,) if expected else (1, 2)):
+            received = f"{len(texts)} text{'s' * (len(texts) > 1)} between tabs"
+            raise ConfigError(f"{received}, expected {expected or '1 or 2'}.")
+        return shown_label(model.classify(*texts), model.kind_of_labels, flags.all_probabilities)
+
+    prompt = "sentence<TAB>sentence> " if expected == 2 else "sentence> "
+    return answer_each(prompt, answer, lambda line, error: "")
+
+
+def shown_label(found: Label, kind: str, shows_all: bool = False) -> str:
+    """Returns the line that is printed: the label and its probability, or the score; all of them by name, the
+    highest probability first, where each output says something of its own or all are asked for."""
+    is_one = kind == "one" or len(found.scores) == 1 and kind == "number"
+    if is_one and not (shows_all and len(found.scores) > 1):
+        return f"{found.score:.2f}" if found.label is None else f"{found.label}  {found.score:.2f}"
+    named = list(found.scores.items())
+    if kind != "number":
+        named.sort(key=lambda item: -item[1])
+    digits = 4 if shows_all else 2
+    return "  ".join(f"{name} {score:.{digits}f}" for name, score in named)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert fill-mask
+
+
+def fill_mask_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_fill_mask.__doc__)
+    add = parser.add_argument
+    add_model_flags(parser)
+    add("--top_k", type=int, default=5, help="Words to show for each mask.")
+    add(
+        "--json",
+        action="store_true",
+        help="Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.",
+    )
+    return parser
+
+
+def shown_masks(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool) -> str:
+    """Returns the output for a text: a line of words for each mask, or one JSON object."""
+    if not as_json:
+        return "\n".join(
+            "  ".join(f"{word} {rounded(probability)}" for word, probability in words) for words in masks
+        )
+    named = [[{"word": word, "probability": probability} for word, probability in words] for words in masks]
+    return as_json_line({"text": text, "masks": named})
+
+
+def as_json_line(values: dict) -> str:
+    """Returns values as one line of JSON, escaped to ASCII where stdout cannot encode all letters."""
+    return json.dumps(values, ensure_ascii=not streams.has_all_letters())
+
+
+def rounded(probability: float) -> str:
+    return f"{probability:.3f}" if probability >= 0.001 else f"{probability:.1e}"
+
+
+def run_fill_mask() -> int:
+    """Predicts the words that stand as [MASK] in typed text, with any checkpoint that has a masked-LM head.
+
+      echo "the capital of france is [MASK]." | bert fill-mask --checkpoint=runs/mine
+      bert fill-mask --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
+
+    A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with
+    their probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others
+    are answered.
+    """
+    flags = fill_mask_parser().parse()
+    command_line.check_counts(flags, "top_k")
+    model = load(flags)
+    model.prepare("fill_mask")
+    asked = 0
+
+    def answer(text: str) -> str:
+        nonlocal asked
+        asked += 1
+        return shown_masks(text, model.fill_mask(text, flags.top_k), flags.json)
+
+    def unusable(line: bytes, error: ConfigError | None) -> str | None:
+        nonlocal asked
+        asked += error is not None
+        values = {"text": line.decode(errors="replace"), "error": str(error)}
+        return as_json_line(values) if flags.json and error else None
+
+    code = answer_each("text> ", answer, unusable)
+    if not asked:
+        raise ConfigError("no text on stdin. Give lines with [MASK] in them.")
+    return code

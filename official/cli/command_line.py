@@ -1,4 +1,6 @@
-"""Command line of all commands: flags in one form, and errors in one line with exit code 2."""
+"""Command line of all commands: flags in one form, other people's spellings, bad input in one line."""
+
+from __future__ import annotations
 
 import argparse
 import atexit
@@ -9,11 +11,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-from official.cli import aliases
-from official.io import files, quiet, signals
+from official.io import engines, files, quiet, signals
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
 _FLAG = re.compile(r"--\w[\w-]*")
@@ -36,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
         self._others: dict[str, str] = {}
-        self.lists = set(aliases.LISTS)  # names of flags with commas between values
+        self.lists = set(LISTS)  # names of flags with commas between values
         self.given: set[str] = set()  # names of the flags that were given, after `parse`
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
@@ -89,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         `aliases.joined`."""
         flags = {name.removeprefix("--"): action for name, action in self._option_string_actions.items()}
         truths = [name for name, action in flags.items() if _is_on_or_off(action) or action.type is truth]
-        return aliases.joined(arguments, truths, self.lists & set(flags))
+        return joined(arguments, truths, self.lists & set(flags))
 
     def _plain(self, text: str) -> str:
         """Returns --name for --name=true of an on/off flag, and --no-name for --name=false, or "" without
@@ -212,8 +213,10 @@ def words(arguments: list[str]) -> list[str]:
 
 def as_typed() -> str:
     """Returns this process's command line as typed in the repository."""
-    is_script = program().endswith(".py")
-    first = ["python", f"scripts/{program()}"] if is_script else program().split()
+    first = program().split()
+    if program().endswith(".py"):
+        folder = os.path.basename(os.path.dirname(os.path.abspath(sys.argv[0])))
+        first = ["python", f"{folder if folder == 'benchmarks' else 'scripts'}/{program()}"]
     return shlex.join([*first, *sys.argv[1:]])
 
 
@@ -241,3 +244,180 @@ def fail(error: ConfigError) -> int:
     """Prints the line of an error and returns the exit code, 2."""
     report_error(program(), str(error))
     return 2
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Other people's spellings of our flags, put into ours before anything is parsed
+#
+# A spelling is never a setting: configurations, flagfiles that we ship and saved runs hold our names only.
+# Options that are no setting by another name, such as --micro-batch-size, are those of
+# `official.graphcore.configurations`.
+
+
+# Another name -> ours. Names are compared with underscores: hyphens are the spelling of Graphcore's commands.
+NAMES: dict[str, str] = {
+    "base_learning_rate": "learning_rate",
+    "checkpoint_dir": "model_dir",
+    "checkpoint_input_dir": "init_checkpoint",
+    "checkpoint_output_dir": "model_dir",
+    "do_evaluation": "do_eval",
+    "enable_wandb": "wandb",
+    "generated_dataset": "generated_data",
+    "loss_scaling": "loss_scale",
+    "loss_scaling_by_step": "loss_scale",
+    "mask_tokens": "max_predictions_per_seq",
+    "onnx_checkpoint": "init_checkpoint",
+    "output_dir": "model_dir",
+    "pretrained_checkpoint": "init_checkpoint",
+    "pretrained_ckpt_path": "init_checkpoint",
+    "random_seed": "seed",
+    "save_ckpt_path": "model_dir",
+    "save_path": "model_dir",
+    "seq_length": "max_seq_length",
+    "sequence_length": "max_seq_length",
+    "squad_do_training": "do_train",
+    "steps_per_log": "steps_per_loop",
+    "steps_per_logs": "steps_per_loop",
+    "synthetic_data": "synthetic_input",
+    "tf_checkpoint": "init_checkpoint",
+    "wandb_project_name": "wandb_project",
+}
+LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags with commas between values
+_WORDS_OF_TRUTH = ("true", "false")
+Options = list[tuple[str, str | list[str] | None]]
+
+
+def normalized(arguments: list[str]) -> list[str]:
+    """Returns arguments in our spelling: --wandb-name=x is --wandb_name=x. What follows -- stays as it is."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return [*map(_normalized, arguments[:end]), *arguments[end:]]
+
+
+def _normalized(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument[2:].partition("=")
+    name = name.replace("-", "_")
+    return f"--{NAMES.get(name, name)}{equals}{value}"
+
+
+def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]) -> list[str]:
+    """Returns normalised arguments with values that other parsers take as words of their own put where they
+    belong: `--wandb True` is --wandb=true, and `--input_files a b`, which a shell makes of a glob, is
+    --input_files=a,b.
+
+    Args:
+      arguments: as `normalized` returns them.
+      truths: names of the flags that are true or false.
+      lists: names of those that take a comma-separated list.
+
+    What follows -- stays as it is.
+    """
+    result: list[str] = []
+    position, end = 0, arguments.index("--") if "--" in arguments else len(arguments)
+    while position < end:
+        name, equals, _ = arguments[position].removeprefix("--").partition("=")
+        words = [] if equals or not _is_flag(arguments[position]) else _values(arguments, position + 1)
+        position += 1
+        if name in truths and words and words[0].lower() in _WORDS_OF_TRUTH:
+            result.append(f"--{name}={words[0].lower()}")
+            position += 1
+        elif name in lists and words:
+            result.append(f"--{name}={','.join(words)}")
+            position += len(words)
+        else:
+            result.append(arguments[position - 1])
+            if words and name not in truths:  # of a flag with one value: not a flag, whatever it looks like
+                result.append(words[0])
+                position += 1
+    return result + arguments[end:]
+
+
+def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Options]:
+    """Takes other people's options out of normalised arguments.
+
+    Args:
+      arguments: as `joined` returns them.
+      theirs: names of the options that are no flags of ours.
+
+    Returns:
+      The arguments that are left, and (name, value) of each option: its value, None without one, or a list
+      of several.
+    """
+    left: list[str] = []
+    found: Options = []
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        position += 1
+        if argument == "--":
+            return left + arguments[position - 1 :], found
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not _is_flag(argument) or name not in theirs:
+            left.append(argument)
+        elif equals:
+            found.append((name, value))
+        else:
+            words = _values(arguments, position)
+            position += len(words)
+            found.append((name, words if len(words) > 1 else words[0] if words else None))
+    return left, found
+
+
+def _is_flag(argument: str) -> bool:
+    return argument.startswith("--") and argument != "--"
+
+
+def _values(arguments: list[str], position: int) -> list[str]:
+    """Returns the words from a position to the next flag."""
+    words = []
+    for word in arguments[position:]:
+        if word.startswith("--") or word == "-h":
+            break
+        words.append(word)
+    return words
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Flags of jobs with tasks, and of commands that read text
+
+
+def add_engine_flags(parser: argparse.ArgumentParser, made: str) -> None:
+    """Adds --num_workers, --engine and --ray_address; `made`: what does not depend on them, "records"."""
+    add_argument = parser.add_argument
+    number = (
+        f"Tasks at a time; the {made} do not depend on it. Unset: one per core, fewer where there is little"
+        " to do; with --engine=ray one per CPU of the cluster."
+    )
+    add_argument("--num_workers", type=int, help=number)
+    engine = f"local: processes of this machine. ray: the nodes of a Ray cluster. The {made} are the same."
+    add_argument("--engine", choices=engines.NAMES, default="local", help=engine)
+    address = (
+        "With --engine=ray: an existing cluster, HOST:PORT or ray://HOST:PORT. Unset: one is started on this"
+        " machine, and ends with the job."
+    )
+    add_argument("--ray_address", help=address)
+
+
+def configure_logging() -> None:
+    """Lets a job say what it needs, where it runs and what it goes on with."""
+    from official.reporting import progress  # late: who only asks for help does not wait for it
+
+    progress.configure_logging()
+
+
+_TEXT = (
+    "Text: comma-separated files, globs or folders, of this machine or a store (s3://, gs://, hdfs://);"
+    " also .gz .bz2 .xz .zst. Lines with blank lines between documents, WikiExtractor output, JSON lines or"
+    " arrays, Parquet, WikiText, MediaWiki dumps."
+)
+_FIELD = (
+    "Of JSON and Parquet: the field, or the column, that holds the text of a document. a.b is field b of the"
+    " object in field a."
+)
+
+
+def add_text_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --input_files and --text_field."""
+    parser.add_argument("--input_files", required=True, help=_TEXT)
+    parser.add_argument("--text_field", default="text", metavar="NAME", help=_FIELD)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from official import config as config_lib
-from official.cli import aliases, command_line, configs, foreign, python_config
+from official.cli import command_line, configs, foreign
 from official.config import ConfigError, process_rank
 from official.io import files
 from official.io.errors import check_arguments
@@ -109,14 +109,14 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
 
 def _read_flags(
     argv: list[str], values: flags.FlagValues
-) -> tuple[list[str], aliases.Options, dict[str, str]]:
+) -> tuple[list[str], command_line.Options, dict[str, str]]:
     """Sets the flags of a command line. Returns its words that belong to none, options of theirs, and {name:
     text} of --config.NAME=TEXT."""
     try:
         truths = _TRUTHS | {f"{_FIELD}{name}" for name in _TRUTHS} | {"help"}
-        arguments = aliases.joined(_expanded(argv, values), truths, aliases.LISTS)
+        arguments = command_line.joined(_expanded(argv, values), truths, command_line.LISTS)
         arguments, fields = _split_fields(arguments)
-        arguments, options = aliases.split(arguments, foreign.options_of_theirs(arguments, set(values)))
+        arguments, options = command_line.split(arguments, foreign.options_of_theirs(arguments, set(values)))
         return values([_PROGRAM, *arguments])[1:], options, fields
     except flags.UnrecognizedFlagError as error:
         if error.flagname in config_lib.REMOVED:
@@ -237,7 +237,7 @@ def _expanded(arguments: list[str], values: flags.FlagValues) -> list[str]:
         plain = [argument.removeprefix(_BYTE_ORDER_MARK) for argument in found]
         is_flag = [new == old or new.startswith("-") for new, old in zip(plain, found)]  # and no comment
         found = values.read_flags_from_files([line for line, kept in zip(plain, is_flag) if kept])
-    return aliases.normalized(found)
+    return command_line.normalized(found)
 
 
 def _with_shipped_file(argument: str) -> str:
@@ -256,7 +256,7 @@ def _with_shipped_file(argument: str) -> str:
 
 def _typed(arguments: list[str]) -> set[str]:
     """Returns the names of the settings given on the command line itself, without those of its flagfiles."""
-    words = [argument.lstrip("-").partition("=")[0] for argument in aliases.normalized(arguments)]
+    words = [argument.lstrip("-").partition("=")[0] for argument in command_line.normalized(arguments)]
     return {name for word in words for name in (word, word.removeprefix("no")) if name in config_lib.FIELDS}
 
 
@@ -288,8 +288,8 @@ def _read_source(
     """Returns (keys and values of a --config file with changes of its fields, the family of Graphcore's
     programs whose keys they are, None for ours)."""
     changes = changes or {}
-    if source.path.endswith(python_config.ENDING):
-        return _with_shipped_files(python_config.read(source.path, source.entry, changes)), None
+    if source.path.endswith(configs.PYTHON_ENDING):
+        return _with_shipped_files(configs.read_python(source.path, source.entry, changes)), None
     family = None
     if source.path.endswith(".flags"):
         values = _define()

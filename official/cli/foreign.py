@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official import config as config_lib
-from official.cli import configs, python_config
-from official.cli.aliases import Options
+from official.cli import configs
+from official.cli.command_line import Options
 from official.config.backends import BACKENDS
 from official.io.errors import ConfigError, suggest
 from official.io.files import expanded
@@ -65,7 +65,7 @@ def find(given: str) -> Source:
     is_shipped = given in configs.names() or configs.find_theirs(given)
     if os.path.isdir(path) and not is_shipped:
         raise ConfigError(f"--config={given} is a folder. Give a file of it, or a name.")
-    is_python = path.endswith(python_config.ENDING)
+    is_python = path.endswith(configs.PYTHON_ENDING)
     plain = _plain(path if is_python else entry or path)
     if (
         is_python

@@ -48,10 +48,10 @@ def _start(command) -> NoReturn:
     try:
         from official.cli import command_line
 
-        module = command.load()
-        if hasattr(module, "start"):  # it answers for its own errors and signals
-            module.start()
-        command_line.run(module.main)
+        function = command.load()
+        if command.function.startswith("start"):  # training answers for its own errors and signals
+            function()
+        command_line.run(function)
     except ModuleNotFoundError as error:  # outside of the environment, or without an extra
         message = describe_missing(error)
         if message is None:

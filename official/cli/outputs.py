@@ -3,7 +3,8 @@
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from official.cli import command_line
 from official.io.errors import ConfigError
@@ -63,6 +64,44 @@ def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -
     print(f"{output}.json and {output}.png")
 
 
+def write_bars(
+    output: str | None, record: dict, bars: Iterable[tuple], title: str, unit: str, **limit: Any
+) -> None:
+    """Writes what was measured, and a chart of bars.
+
+    Args:
+      output: of `write_results`.
+      record: the results.
+      bars: (name, value, relative spread, text, group) of each bar.
+      title, unit: of the chart.
+      **limit: `limit` and `limit_text` of a line to compare with.
+    """
+
+    def draw() -> bytes:
+        from official.reporting import measurement
+
+        return measurement.draw_bars([measurement.Bar(*bar) for bar in bars], title, unit, **limit)
+
+    write_results(output, record, draw)
+
+
 def stem(path: str) -> str:
     """Returns the name of a file without folder and ending, which charts call a model by."""
     return os.path.splitext(os.path.basename(path))[0]
+
+
+def table(columns: Sequence[tuple[str, str, str]], rows: Iterable[dict]) -> str:
+    """Returns rows as text: the first column is at the left, the others at the right.
+
+    Args:
+      columns: (title, key of a row, format of its value, such as ".3f") of each; a missing value is "-".
+      rows: the values.
+    """
+    cells = [[title for title, _, _ in columns]]
+    for row in rows:
+        values = (row.get(key) for _, key, _ in columns)
+        cells.append(["-" if v is None else format(v, how) for v, (_, _, how) in zip(values, columns)])
+    widths = [max(map(len, column)) + 2 for column in zip(*cells)]
+    return "\n".join(
+        line[0].ljust(widths[0]) + "".join(c.rjust(w) for c, w in zip(line[1:], widths[1:])) for line in cells
+    )

@@ -12,7 +12,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from official.cli import command_line, typed
+from official.cli import ask, command_line
 from official.io.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:  # they load TensorFlow
@@ -58,7 +58,7 @@ def make_parser() -> command_line.Parser:
     add("--vocab_file", help="Vocabulary. Unset: the one beside the weights, or that of the run.")
     command_line.add_lower_case_flag(parser)
     command_line.add_length_flag(parser)
-    typed.add_inference_flags(parser)
+    ask.add_inference_flags(parser)
     add("--methods", help=f"Comma-separated, of {', '.join(_METHODS)}. Unset: all that the model can.")
     add("--model_name", default="bert", help="The model's name in addresses.")
     add("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all of this machine's.")
@@ -146,7 +146,7 @@ def loading_of(flags: argparse.Namespace) -> "Loading":
     from official.serving.server.served import Loading
 
     methods = tuple(command_line.read_list(flags.methods, "methods", _METHODS)) if flags.methods else None
-    settings = typed.begin(flags)
+    settings = ask.begin(flags)
     return Loading(
         flags.vocab_file, flags.do_lower_case, settings, flags.calibration_file, methods, flags.max_seq_length
     )

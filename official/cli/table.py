@@ -1,10 +1,11 @@
-"""The table of commands: what follows `bert`, the module that it is, and a line of help.
+"""The table of commands: what follows `bert`, the function that runs it, and a line of help.
 
-A module has `main()`, which returns an exit code or None, and `make_parser()`, which makes its flags; or
-`start()`, which ends the process itself. The first word of a name of two is a group.
+The function returns an exit code or None, or ends the process. `run_ask` has its flags from `ask_parser`
+of the same module, `main` from `make_parser`; without a parser they are the settings of training.
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from official.io.errors import ConfigError, suggest
@@ -15,6 +16,7 @@ class Command(NamedTuple):
 
     name: str
     module: str
+    function: str
     help: str
 
     @property
@@ -23,65 +25,54 @@ class Command(NamedTuple):
         first, space, _ = self.name.partition(" ")
         return first if space else None
 
-    def load(self) -> Any:
-        """Imports the module, which loads no TensorFlow."""
-        return importlib.import_module(self.module)
+    def load(self) -> Callable[[], Any]:
+        """Imports the module, which loads no TensorFlow, and returns the function."""
+        return getattr(importlib.import_module(self.module), self.function)
+
+    def parser(self) -> Any:
+        """Returns the parser of its flags; None: they are the settings of training."""
+        maker = "make_parser" if self.function == "main" else self.function.removeprefix("run_") + "_parser"
+        make = getattr(importlib.import_module(self.module), maker, None)
+        return make() if make else None
 
 
-_ROWS = (
-    Command("train", "official.cli.train", "pre-train, or fine-tune on SQuAD or GLUE"),
-    Command("plan", "official.cli.plan", "show what a run will be: batches, steps, FLOPs, memory"),
-    Command("launch", "official.cli.launch", "start the processes of a run, and again after a loss"),
-    Command("vocab", "official.cli.vocab", "learn a WordPiece vocabulary from text"),
-    Command("data create", "official.cli.data.create", "text to records of masked words and sentence pairs"),
-    Command("data prepare", "official.cli.data.prepare", "clean text, split it, hold some out"),
-    Command("data corpus", "official.cli.data.corpus", "a small English corpus of what is installed"),
-    Command("data inspect", "official.cli.data.inspect", "check records and show what they hold"),
-    Command("data eval-set", "official.cli.data.eval_set", "MLPerf's evaluation set: evenly spaced records"),
-    Command("data glue", "official.cli.data.glue", "download GLUE"),
-    Command("pack", "official.cli.pack", "pack several sequences of records into a row, or plan it"),
-    Command("inspect", "official.cli.inspect", "show the tensors of a checkpoint of any format"),
-    Command("convert", "official.cli.convert", "convert checkpoints between formats"),
-    Command("evaluate squad-v1", "official.cli.evaluate.squad_v1", "score answers to SQuAD 1.1"),
-    Command("evaluate squad-v2", "official.cli.evaluate.squad_v2", "score answers to SQuAD 2.0"),
-    Command(
-        "evaluate glue-submission",
-        "official.cli.evaluate.glue_submission",
-        "check and zip predictions for GLUE's server",
-    ),
-    Command("ask", "official.cli.ask", "answer typed questions about a text"),
-    Command("classify", "official.cli.classify", "label typed sentences"),
-    Command("fill-mask", "official.cli.fill_mask", "predict the words that are [MASK] in typed text"),
-    Command("serve", "official.cli.serve", "serve a model over HTTP: REST, the v2 protocol, a page"),
-    Command("export", "official.cli.export", "write a model for other programs: SavedModel or ONNX"),
-    Command("render-job", "official.cli.render_job", "write a training command as a job of Kubernetes"),
-    Command("compare", "official.cli.compare", "compare runs: settings, results, curves, MLPerf score"),
-    Command("record", "official.cli.record", "keep the numbers and the picture of a finished run"),
-    Command("benchmark run", "official.cli.benchmark.run", "the benchmarks of a YAML file"),
-    Command("benchmark step", "official.cli.benchmark.step", "the training step, beside bare products"),
-    Command("benchmark attention", "official.cli.benchmark.attention", "attention over packed rows"),
-    Command(
-        "benchmark packing", "official.cli.benchmark.packing", "rows that are packed, or without padding"
-    ),
-    Command("benchmark optimizer", "official.cli.benchmark.optimizer", "the update, beside bare memory"),
-    Command("benchmark scaling", "official.cli.benchmark.scaling", "two processes, beside what is predicted"),
-    Command("benchmark data", "official.cli.benchmark.data", "making and reading of records"),
-    Command("benchmark data-scale", "official.cli.benchmark.data_scale", "making records of ever more text"),
-    Command("benchmark features", "official.cli.benchmark.features", "SQuAD's questions to windows"),
-    Command("benchmark start", "official.cli.benchmark.start", "a process up to its first answer"),
-    Command("benchmark conversion", "official.cli.benchmark.conversion", "time and memory of a conversion"),
-    Command("benchmark peers", "official.cli.benchmark.peers", "the training step, beside other systems"),
-    Command("benchmark fine-tuning", "official.cli.benchmark.fine_tuning", "fine-tuning, beside the Trainer"),
-    Command("benchmark numerics", "official.cli.benchmark.numerics", "the losses of all types, over seeds"),
-    Command("benchmark scores", "official.cli.benchmark.scores", "fine-tuned models in every precision"),
-    Command(
-        "benchmark inference", "official.cli.benchmark.inference.command", "inference, beside Hugging Face"
-    ),
-    Command("benchmark serving", "official.cli.benchmark.serving.command", "the server under load"),
-    Command("benchmark exports", "official.cli.benchmark.exports", "size and accuracy of exports"),
-    Command("benchmark memory", "official.cli.benchmark.memory", "the memory of a step, beside the plan's"),
-    Command("benchmark profile", "official.cli.benchmark.profile", "where the time of a step goes"),
-    Command("completion", "official.cli.completion", "print completions for bash, zsh or fish"),
+_ROWS = tuple(
+    Command(name, f"official.cli.{module}", function, text)
+    for name, module, function, text in (
+        ("train", "train", "start", "pre-train, or fine-tune on SQuAD or GLUE"),
+        ("plan", "train", "start_plan", "show what a run will be: batches, steps, FLOPs, memory"),
+        ("launch", "launch", "main", "start the processes of a run, and again after a loss"),
+        ("vocab", "text", "run_vocab", "learn a WordPiece vocabulary from text"),
+        ("data create", "text", "run_create", "text to records of masked words and sentence pairs"),
+        ("data prepare", "text", "run_prepare", "clean text, split it, hold some out"),
+        ("data corpus", "text", "run_corpus", "a small English corpus of what is installed"),
+        ("data inspect", "records", "run_inspect", "check records and show what they hold"),
+        ("data eval-set", "records", "run_eval_set", "MLPerf's evaluation set: evenly spaced records"),
+        ("data glue", "glue", "run_glue", "download GLUE"),
+        ("pack", "records", "run_pack", "pack several sequences of records into a row, or plan it"),
+        ("inspect", "checkpoints", "run_inspect", "show the tensors of a checkpoint of any format"),
+        ("convert", "checkpoints", "run_convert", "convert checkpoints between formats"),
+        ("evaluate squad-v1", "scores", "run_squad_v1", "score answers to SQuAD 1.1"),
+        ("evaluate squad-v2", "scores", "run_squad_v2", "score answers to SQuAD 2.0"),
+        (
+            "evaluate glue-submission",
+            "scores",
+            "run_glue_submission",
+            "check and zip predictions for GLUE's server",
+        ),
+        ("ask", "ask", "run_ask", "answer typed questions about a text"),
+        ("classify", "ask", "run_classify", "label typed sentences"),
+        ("fill-mask", "ask", "run_fill_mask", "predict the words that are [MASK] in typed text"),
+        ("serve", "serve", "main", "serve a model over HTTP: REST, the v2 protocol, a page"),
+        ("export", "checkpoints", "run_export", "write a model for other programs: SavedModel or ONNX"),
+        ("render-job", "render_job", "main", "write a training command as a job of Kubernetes"),
+        ("compare", "runs", "run_compare", "compare runs: settings, results, curves, MLPerf score"),
+        ("record", "runs", "run_record", "keep the numbers and the picture of a finished run"),
+        ("benchmark run", "benchmark.run", "main", "the benchmarks of a YAML file"),
+        ("benchmark step", "benchmark.step", "main", "the training step, beside bare products"),
+        ("benchmark inference", "benchmark.inference", "main", "throughput and latency of inference"),
+        ("completion", "completion", "main", "print completions for bash or zsh"),
+    )
 )
 COMMANDS = {command.name: command for command in _ROWS}
 GROUPS = {
@@ -89,6 +80,14 @@ GROUPS = {
     "evaluate": "score predictions",
     "benchmark": "measure",
 }
+# Benchmarks that are programs of a checkout.
+PROGRAMS = {
+    name: f"benchmarks/{name.replace('-', '_')}.py"
+    for name in (
+        "conversion data data-scale exports fine-tuning memory numerics optimizer packing peers scores"
+        " serving start"
+    ).split()
+} | {"features": "benchmarks/squad_features.py", "profile": "benchmarks/step_profile.py"}
 DEFAULTS = {"data": "create", "benchmark": "run"}  # what a group without a second word is
 
 
@@ -109,6 +108,8 @@ def find(arguments: list[str]) -> tuple[Command, list[str]]:
         return COMMANDS[f"{first} {second}"], arguments[2:]
     if first in DEFAULTS and (not second or second.startswith("-")):
         return COMMANDS[f"{first} {DEFAULTS[first]}"], arguments[1:]
+    if first == "benchmark" and second in PROGRAMS:
+        raise ConfigError(f"benchmark {second} is a program of a checkout: python {PROGRAMS[second]}.")
     names = members(first)
     problem = "" if not second else f" {arguments[1][:100]!r} is unknown{suggest(second, names)}:"
     raise ConfigError(f"{first}:{problem} give one of {', '.join(names)}. See bert {first} --help.")

@@ -9,6 +9,8 @@ Exit codes: 0 finished or target reached, 1 target not reached, 2 bad input, 3 n
 process was lost or did not come (start all again), 129 / 130 / 143 saved on a signal.
 """
 
+from __future__ import annotations
+
 import importlib
 import os
 import shlex
@@ -22,15 +24,16 @@ from absl import logging
 import official
 from official import config as config_lib
 from official.cli import command_line, flags
-from official.config import Config, ConfigError, follows_graphcore_log, process_rank
+from official.config import follows_graphcore_log, process_rank
 from official.config.backends import BACKENDS
 from official.config.settings.run import PLAN
+from official.config.table import Config
 from official.io import quiet, signals
-from official.io.errors import PeerError, report_error
+from official.io.errors import ConfigError, PeerError, report_error
 from official.io.json_files import read_json_or_empty
 from official.io.writing import naming_output, replace_file
 
-if TYPE_CHECKING:  # it loads TensorFlow
+if TYPE_CHECKING:
     from official.reporting.result import TrainResult
 
 
@@ -144,12 +147,12 @@ def _is_exported(config: Config) -> bool:
     return not config.overwrite and noted == folder and os.path.isdir(folder)
 
 
-def _export(result: "TrainResult", config: Config) -> None:
+def _export(result: TrainResult, config: Config) -> None:
     """Exports the weights of a run that has ended in order to --export_dir, where that is set, and says so in
     result.json."""
     if not config.export_dir or not _is_first(config) or result.status in ("interrupted", "failed"):
         return
-    from official.cli.export import describe
+    from official.cli.checkpoints import describe_export
     from official.inference import source
     from official.reporting.result import note_export
     from official.serving import export
@@ -158,7 +161,7 @@ def _export(result: "TrainResult", config: Config) -> None:
         return
 
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
-    logging.info(describe(written, "fp32"))
+    logging.info(describe_export(written, "fp32"))
     result.export = written.folder
     note_export(config.model_dir, written.folder)
 
@@ -182,7 +185,7 @@ def _say_config(arguments: list[str], config: Config) -> None:
             print(f"Using config: {value if equals else following}", file=sys.stderr, flush=True)
 
 
-def _tell(result: "TrainResult", config: Config, command: list[str]) -> None:
+def _tell(result: TrainResult, config: Config, command: list[str]) -> None:
     """Prints status and reason of a run."""
     for name, value in result.scores.items():
         print(f"{name} = {value:.4f}" if isinstance(value, float) else f"{name} = {value}")
@@ -206,3 +209,13 @@ def _say_what_starts(config: Config) -> None:
         where = f", in {config.model_dir}" if config.model_dir else ""
         what = f"BERT, task {config.task}{where}: loading TensorFlow"
         print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert plan: `bert train --plan`
+
+
+def start_plan() -> NoReturn:
+    """Runs the command line of this process, and ends it."""
+    sys.argv.append("--plan")
+    start()

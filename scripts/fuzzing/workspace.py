@@ -209,7 +209,7 @@ def _run_all(server: "processes.Server", these: dict[str, tuple], folder: str) -
 
 def _interrupt_creation(folder: str) -> None:
     """Leaves what a creation leaves that is interrupted before it ends."""
-    from official.cli.data import create
+    from official.cli import text as text_lib
     from official.data.pretraining import creation
 
     here = os.getcwd()
@@ -222,6 +222,6 @@ def _interrupt_creation(folder: str) -> None:
             mock.patch.object(creation, "_manifest", side_effect=KeyboardInterrupt),
             contextlib.suppress(KeyboardInterrupt),
         ):
-            create.main()
+            text_lib.run_create()
     finally:
         os.chdir(here)

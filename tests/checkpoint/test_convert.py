@@ -20,8 +20,7 @@ from official.checkpoint.convert import convert
 from official.checkpoint.format import Options
 from official.checkpoint.mapping import canonical
 from official.checkpoint.mapping import tensors as tensors_lib
-from official.cli import convert as convert_ckpt
-from official.cli import inspect as inspect_ckpt
+from official.cli import checkpoints
 from official.config import ConfigError, bert_config_from_dict, read_json
 from official.inference import verification
 from official.io import model_folder
@@ -257,10 +256,10 @@ def test_all_names_are_in_the_report(tmp_path, monkeypatch):
     arguments = ["convert_ckpt.py", "google2keras", start, f"--output_dir={tmp_path}/b"]
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(ConfigError, match=f"missing: {gone[0]}.* and .* more.*--report=FILE lists all names"):
-        convert_ckpt.main()
+        checkpoints.run_convert()
     monkeypatch.setattr(sys, "argv", [*arguments, f"--report={tmp_path}/r.json"])
     with pytest.raises(ConfigError, match=f"missing: {gone[0]}"):
-        convert_ckpt.main()
+        checkpoints.run_convert()
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["missing"] == gone and "more" in report["error"]
 
@@ -372,18 +371,18 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["verification"]["passed"] and report["target"]["path"] == f"{tmp_path}/b/model.ckpt-7"
     assert (
-        main(monkeypatch, convert_ckpt, "graphcore2google", tmp_path / "b", f"--output_dir={tmp_path}/c") == 0
+        main(monkeypatch, checkpoints, "graphcore2google", tmp_path / "b", f"--output_dir={tmp_path}/c") == 0
     )
     assert "Saved to :" in capsys.readouterr().out
     assert_same(arrays_of(tmp_path / "c"), arrays_of(start))
-    main(monkeypatch, inspect_ckpt, tmp_path / "c", "--json", "--digest")
+    main(monkeypatch, checkpoints, tmp_path / "c", "--json", "--digest")
     shown = json.loads(capsys.readouterr().out)
     assert (
         shown["format"] == "google"
         and len(shown["table"]) == shown["tensors"]
         and len(shown["table"][0]["sha256"]) == 64
     )
-    main(monkeypatch, inspect_ckpt, tmp_path / "b")
+    main(monkeypatch, checkpoints, tmp_path / "b")
     assert "bert/pooler/dense/bias" in capsys.readouterr().out
 
 
@@ -404,7 +403,7 @@ def main(monkeypatch, tool, *arguments):
 )
 def test_wrong_command_lines(arguments, message, monkeypatch):
     with pytest.raises(ConfigError, match=message):
-        main(monkeypatch, convert_ckpt, *arguments)
+        main(monkeypatch, checkpoints, *arguments)
 
 
 def test_a_wrong_command_line_is_one_line_and_exit_2():
@@ -792,7 +791,7 @@ def test_flags_take_no_arguments_from_others(arguments, expected, monkeypatch):
 
 def parse(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["convert_ckpt.py", *arguments])
-    return convert_ckpt.parse_flags()
+    return checkpoints.convert_flags()
 
 
 @pytest.mark.parametrize(

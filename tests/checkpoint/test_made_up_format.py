@@ -11,8 +11,7 @@ import pytest
 
 from official.checkpoint import formats, initialize, registry
 from official.checkpoint.convert import convert
-from official.cli import convert as convert_ckpt
-from official.cli import inspect as inspect_ckpt
+from official.cli import checkpoints
 from official.config import BertConfig, ConfigError
 from official.modeling.models import BertPretrainer
 from tests.checkpoint.test_convert import HIDDEN, INNER, LAYERS, WORDS, arrays_of, random_checkpoint, write
@@ -89,13 +88,13 @@ def test_it_is_converted_to_and_from(container, precedence, monkeypatch, tmp_pat
 
 def run(monkeypatch, *arguments) -> int:
     monkeypatch.setattr(sys, "argv", ["convert_ckpt.py", *map(str, arguments)])
-    return convert_ckpt.main()
+    return checkpoints.run_convert()
 
 
 def test_the_command_lines_know_it(shouted, monkeypatch, tmp_path, capsys):
     start = write(random_checkpoint(), "google", tmp_path / "a")
     assert run(monkeypatch, "google2loud", start, f"--output_dir={tmp_path}/b", "--without_heads") == 0
-    found = inspect_ckpt.inspect(str(tmp_path / "b"), digest=False)
+    found = checkpoints.inspect_checkpoint(str(tmp_path / "b"), digest=False)
     assert found["format"] == "shouted" and found["tensors"] == 5 + LAYERS * 16 + 2
     assert {row["dtype"] for row in found["table"]} == {"float16"}
     with pytest.raises(SystemExit):
@@ -165,7 +164,7 @@ def test_what_actions_set_by_themselves():
 
 def test_reports_keep_the_older_name(tmp_path):
     start = write(random_checkpoint(slots=("lamb_m", "lamb_v")), "native", tmp_path / "a")
-    assert inspect_ckpt.inspect(start, digest=False)["format"] == "keras"
+    assert checkpoints.inspect_checkpoint(start, digest=False)["format"] == "keras"
     assert convert(start, "native", str(tmp_path / "b"))["target"]["format"] == "keras"
 
 

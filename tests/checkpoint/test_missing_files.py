@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from official.checkpoint import registry
 from official.checkpoint.containers import onnx_file
-from official.cli import inspect
+from official.cli import checkpoints
 from official.io import files
 from official.io.errors import ConfigError
 from tests.checkpoint.test_format_huggingface import shard, weights, write_folder
@@ -23,7 +23,7 @@ LFS = "it is a Git LFS pointer (440,000,000 bytes in the store), not the file: g
 def fault_of(path) -> str:
     """Returns what `bert inspect` says of a checkpoint, '' where nothing is wrong."""
     try:
-        inspect.inspect(str(path), digest=False)
+        checkpoints.inspect_checkpoint(str(path), digest=False)
     except ConfigError as error:
         return str(error)
     return ""

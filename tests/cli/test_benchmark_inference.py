@@ -1,12 +1,19 @@
 """The command `benchmark inference`: its flags, the rows that it gives, and the whole way on small models."""
 
+import dataclasses
 import json
 import os
+import re
 import sys
 
+import numpy as np
 import pytest
 
-from official.cli.benchmark.inference import cases, command, models, systems
+from official.cli import flags as train_flags
+from official.cli.benchmark import answering as asking
+from official.cli.benchmark import inference, latency
+from official.cli.benchmark.latency import Block
+from official.config import BertConfig
 from official.io.errors import ConfigError
 from tests import programs
 from tests.conftest import TINY
@@ -15,7 +22,7 @@ from tests.conftest import TINY
 KEYS = {"name", "dtype", "max_seq_length", "batch", "backend", "sequences_per_sec", "latency_ms"}
 LATENCIES = {"mean", "p50", "p99", "p999", "min", "max"}
 FAKE = """
-from official.cli.benchmark.inference.peer_programs import asking
+from official.cli.benchmark import answering as asking
 import numpy as np
 def make(specification):
     shift = 0.0 if specification["variant"] == "first" else 0.25
@@ -40,24 +47,30 @@ def fixture_read(monkeypatch, tmp_path):
 
     def read(*arguments):
         monkeypatch.setattr(sys, "argv", ["bert benchmark inference", *arguments])
-        flags = command.parse_flags()
-        settings = models.settings_of(flags)
-        command.settle(flags, settings)
-        return flags, models.find(flags, settings)
+        flags = inference.parse_flags()
+        settings = train_flags.read_config(flags.config) if flags.config else {}
+        inference.add_settings(flags, settings)
+        return flags, inference.find_model(flags, settings)
 
     return read
 
 
 @pytest.fixture(name="fakes")
 def fixture_fakes(monkeypatch, tmp_path):
-    """Puts a small program in the place of all systems."""
+    """Returns a back end of this project and a peer, each a small program, as bare products are."""
     path = tmp_path / "fake.py"
     path.write_text(FAKE)
-    fake = lambda name, *rest: systems.System(name, f"Fake {name}", str(path), "first", ("fp32",))
-    peer = systems.System("peer", "Peer", str(path), "second", ("fp32", "bf16"))
-    monkeypatch.setattr(systems, "backend", fake)
-    monkeypatch.setattr(systems, "PEERS", {"peer": peer})
-    monkeypatch.setattr(systems, "PRODUCTS", systems.System("products", "", str(path), "", ("fp32",)))
+    made = inference.System(
+        "tensorflow",
+        "Fake tensorflow",
+        "first",
+        ("fp32",),
+        (sys.executable, str(path)),
+        inference._environment(),
+    )
+    monkeypatch.setattr(inference, "PRODUCTS", made._replace(name="products", variant="products"))
+    peer = made._replace(name="peer", title="Peer", variant="second", dtypes=("fp32", "bf16"), group="peers")
+    return [made, peer]
 
 
 @pytest.fixture(name="squad")
@@ -84,13 +97,11 @@ def test_rows_are_those_of_the_interface(read, fakes, tmp_path, capsys):
         f"--bert_config_file={tmp_path}/bert.json",
         "--max_seq_length=8,16",
         "--micro_batch_size=1,2",
-        "--backends=tensorflow",
-        "--peers=peer",
         "--rounds=5",
         "--num-iter=10",
         "--num-inference-thread=2",
     )
-    measured = cases.measure(flags, found, str(tmp_path / "work"))
+    measured = inference.measure(flags, found, fakes, str(tmp_path / "work"))
     rows = measured["cases"]
     assert [(row["max_seq_length"], row["batch"], row["backend"]) for row in rows] == [
         (length, batch, name) for length in (8, 16) for batch in (1, 2) for name in ("tensorflow", "peer")
@@ -105,19 +116,17 @@ def test_rows_are_those_of_the_interface(read, fakes, tmp_path, capsys):
     json.dumps(measured, allow_nan=False)
 
 
-def test_a_type_that_a_system_lacks_is_left_out(read, fakes, monkeypatch, tmp_path, capsys):
+def test_a_type_that_a_system_lacks_is_left_out(read, fakes, tmp_path, capsys):
     flags, found = read(
         f"--bert_config_file={tmp_path}/bert.json",
         "--max_seq_length=8",
         "--micro_batch_size=1",
-        "--backends=tensorflow",
-        "--peers=peer",
         "--dtypes=bf16",
         "--rounds=1",
         "--num_iter=1",
         "--log-style=popart",
     )
-    rows = cases.measure(flags, found, str(tmp_path / "work"))["cases"]
+    rows = inference.measure(flags, found, fakes, str(tmp_path / "work"))["cases"]
     assert [row["backend"] for row in rows] == ["peer"]
     assert rows[0]["share_of_products"] is None and rows[0]["gflops"] > 0
     told = capsys.readouterr()
@@ -131,11 +140,9 @@ def test_a_whole_set_is_answered_in_every_usual_way(read, fakes, squad, tmp_path
         "--whole_set",
         "--max_seq_length=32",
         "--micro_batch_size=4",
-        "--backends=tensorflow",
-        "--peers=peer",
         "--rounds=2",
     )
-    rows = cases.measure(flags, found, str(tmp_path / "work"))["cases"]
+    rows = inference.measure(flags, found, fakes, str(tmp_path / "work"))["cases"]
     assert [(row["backend"], row["padding"], row["order"]) for row in rows] == [
         ("tensorflow", "none", "file"),
         ("tensorflow", "none", "sorted"),
@@ -150,8 +157,8 @@ def test_a_whole_set_is_answered_in_every_usual_way(read, fakes, squad, tmp_path
         assert row["tokens_per_sec"] / row["sequences_per_sec"] == pytest.approx(tokens / 6)
 
 
-def test_a_published_configuration_gives_sizes_and_length(monkeypatch):
-    arguments = [
+def test_a_published_configuration_gives_sizes_and_length(read):
+    flags, found = read(
         "--config=squad_base_128_inf",
         "--micro-batch-size",
         "4",
@@ -159,25 +166,17 @@ def test_a_published_configuration_gives_sizes_and_length(monkeypatch):
         "--epochs-inference",
         "20",
         "--input-files=data/squad/dev-v1.1.json",
-    ]
-    monkeypatch.setattr(sys, "argv", ["bert benchmark inference", *arguments])
-    flags = command.parse_flags()
-    settings = models.settings_of(flags)
-    command.settle(flags, settings)
-    bert = models.read_bert(flags.bert_config_file, settings)
+    )
     assert flags.max_seq_length == [128] and flags.micro_batch_size == [4] and flags.rounds == 20
-    assert flags.generated_data and bert.hidden_size == 768 and bert.num_hidden_layers == 12
+    assert flags.generated_data and found.bert.hidden_size == 768 and found.bert.num_hidden_layers == 12
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_input_ends_in_one_line(read):
+    for arguments, message in (
         (["--micro_batch_size=1,x"], "--micro_batch_size=1,x, expected numbers from 1, comma-separated"),
         (["--max_seq_length=0"], "--max_seq_length=0, expected numbers from 1"),
         (["--dtypes=fp8"], "--dtypes=fp8: 'fp8' is not one of fp32, bf16, int8"),
         (["--backends=tensorflw"], "did you mean tensorflow"),
-        (["--peers=torch"], "--peers=torch: 'torch' is not one of huggingface_eager, "),
-        (["--rounds=0"], "--rounds=0, expected 1 or more"),
         (["--num_iter=0"], "--num_iter=0, expected 1 or more"),
         (["--secs=0"], "--secs=0, expected more than 0"),
         (["--instances=100000"], "--instances=100000: each needs a core of its own"),
@@ -186,29 +185,18 @@ def test_a_published_configuration_gives_sizes_and_length(monkeypatch):
         (["--checkpoint=x", "--bert_config_file=y"], "--bert_config_file is for a model that is made up"),
         (["--checkpoint=nowhere"], "--checkpoint=nowhere"),
         (["--bert_config_file=nowhere.json"], "bert_config_file=nowhere.json"),
-    ],
-)
-def test_bad_input_ends_in_one_line(read, arguments, message):
-    with pytest.raises(ConfigError) as error:
-        read(*arguments)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    ):
+        with pytest.raises(ConfigError) as error:
+            read(*arguments)
+        assert message in str(error.value) and "\n" not in str(error.value), arguments
 
 
-def test_a_length_that_the_model_has_no_positions_for(read, tmp_path):
+def test_what_the_model_cannot_take(read, squad, tmp_path):
+    model = f"--bert_config_file={tmp_path}/bert.json"
     with pytest.raises(ConfigError, match="--max_seq_length=64: the model has 32 positions"):
-        read(f"--bert_config_file={tmp_path}/bert.json", "--max_seq_length=16,64")
-
-
-def test_real_questions_need_a_vocabulary(read, squad, tmp_path):
+        read(model, "--max_seq_length=16,64")
     with pytest.raises(ConfigError, match="--predict_file needs --vocab_file"):
-        flags, found = read(f"--bert_config_file={tmp_path}/bert.json", "--max_seq_length=16", squad[0])
-        cases.Bench(flags, found, str(tmp_path / "work"))
-
-
-def test_results_that_are_there_are_not_replaced(read, tmp_path):
-    (tmp_path / "out.json").write_text("{}")
-    with pytest.raises(ConfigError, match="out.json exists"):
-        read(f"--output={tmp_path}/out")
+        read(model, "--max_seq_length=16", squad[0])
     with pytest.raises(ConfigError, match="--work_dir=.* exists. Give a new folder"):
         read(f"--work_dir={tmp_path}")
 
@@ -246,3 +234,204 @@ def test_the_whole_way(tmp_path, squad):
     assert row["backend"] == "tensorflow" and row["calls"] == 4 * record["instances"]
     assert (tmp_path / "work" / "fp32" / "tensorflow" / "instance_0" / "timings.jsonl").exists()
     assert (tmp_path / "out.png").stat().st_size > 5000
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Parts
+
+# As published: {metric: regular expression}, each with skip 4.
+TENSORFLOW = {
+    "throughput": r"throughput: *(.*?) samples\/sec",
+    **{name: f"latency {name}: *(.*?) ms" for name in ("avg", "min", "max", "99p", "99p9")},
+}
+POPART = {
+    "throughput": r"Throughput\:\s*(.*) sequences/s",
+    "mean": r"Per-sample: Mean Latency=\s*(\d\.\d*)",
+    "min": r"Min Latency=\s*(\d\.\d*)",
+    "max": r"Max Latency=\s*(\d\.\d*)",
+    "p99": r"p99 Latency=\s*(\d\.\d*)",
+    "p999": r"p999 Latency=\s*(\d\.\d*)",
+}
+BLOCK = Block(tuple(number / 1000 for number in range(1, 1002)), 123.456, 4000.0)
+BERT = BertConfig(**TINY)
+
+
+def test_statistics_of_hand_made_latencies():
+    expected = {"mean": 501.0, "min": 1.0, "max": 1001.0, "p50": 501.0, "p99": 991.0, "p999": 1000.0}
+    assert latency.latency_ms(BLOCK.secs[::-1]) == pytest.approx(expected)
+    assert latency.latency_ms([0.25]) == dict.fromkeys(expected, 250.0)
+
+
+def test_instances_add_up_and_blocks_give_medians():
+    answers = [
+        {"secs": [1.0, 1.0], "total_secs": 2.0, "sequences": 8, "tokens": 80},
+        {"secs": [2.0, 2.0], "total_secs": 4.0, "sequences": 8, "tokens": 80},
+    ]
+    block = latency.block_of(answers)
+    assert block == Block((1.0, 1.0, 2.0, 2.0), 4.0 + 2.0, 40.0 + 20.0)
+    blocks = [block._replace(sequences_per_sec=rate) for rate in (6.0, 4.0, 100.0)]
+    found = latency.summary(blocks)
+    assert found["sequences_per_sec"] == 6.0 and found["calls"] == 12
+    assert found["spread"] == pytest.approx((53.0 - 5.0) / 2 / 6.0)
+    assert found["latency_ms"]["mean"] == 1500.0 and latency.summary([block])["spread"] == 0.0
+
+
+def test_lines_match_the_published_expressions():
+    line = latency.plain_line("fp32, 128 tokens x 1: ours, TensorFlow", BLOCK)
+    found = {
+        name: [float(text) for text in re.findall(pattern, line)] for name, pattern in TENSORFLOW.items()
+    }
+    expected = {"throughput": 123.456, "avg": 501.0, "min": 1.0, "max": 1001.0, "99p": 991.0, "99p9": 1000.0}
+    assert found == {name: [value] for name, value in expected.items()}
+
+
+def test_the_line_of_popart():
+    line = latency.popart_line(3, BLOCK)
+    assert line.startswith("Iteration:      3 Duration: 0.5010 s Throughput:  123.5 sequences/s Per-sample: ")
+    found = {name: [float(text) for text in re.findall(pattern, line)] for name, pattern in POPART.items()}
+    expected = {"throughput": 123.5, "mean": 0.501, "min": 0.001, "max": 1.001, "p99": 0.991, "p999": 1.0}
+    assert found == {name: [value] for name, value in expected.items()}
+
+
+def test_a_rank_is_that_of_mpirun():
+    open_mpi = {
+        "OMPI_COMM_WORLD_RANK": "5",
+        "OMPI_COMM_WORLD_SIZE": "8",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    }
+    for environment, expected in (
+        ({"HOME": "/"}, None),
+        (open_mpi, (5, 1, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, (2, 2, 4)),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, (3, 1, 2)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 1, 2)),
+    ):
+        assert inference.find_rank(environment) == expected, environment
+    with pytest.raises(ConfigError, match="PMI_RANK=x.*expected the numbers that mpirun sets"):
+        inference.find_rank({"PMI_RANK": "x", "PMI_SIZE": "2"})
+
+
+def test_cores_are_shared_out():
+    assert inference.split_cores([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3]]
+    assert inference.own_cores([0, 1, 2, 3], None, 4) == [0, 1, 2, 3]
+    shares = [inference.own_cores([0, 1, 2, 3], inference.Rank(rank, rank, 2), 4) for rank in range(2)]
+    assert shares == [[0, 1], [2, 3]]
+    assert inference.own_cores([2], inference.Rank(0, 0, 2), 4) == [2]  # mpirun has bound it
+    assert [inference.own_cores([0, 1], inference.Rank(n, n, 4), 2) for n in range(4)] == [[0], [1], [0], [1]]
+    with pytest.raises(ConfigError, match="--instances=3: each needs a core.* has 2. Allowed: 1 to 2"):
+        inference.split_cores([0, 1], 3)
+
+
+def make_windows(lengths, words=50):
+    generator = np.random.default_rng(1)
+    lengths_N = np.array(lengths, np.int32)
+    ids_NL = generator.integers(1, words, (len(lengths), max(lengths)), dtype=np.int32)
+    return inference.Windows(ids_NL, lengths_N, np.maximum(lengths_N // 2, 1))
+
+
+def test_batches_on_disk_are_the_same(tmp_path):
+    windows = make_windows([5, 3, 8, 1, 7])
+    batches = windows.batches(np.array([4, 0, 1, 3, 2]), 2)
+    assert [batch.lengths_N.tolist() for batch in batches] == [[7, 5], [3, 1], [8]]
+    asking.write_batches(str(tmp_path / "b.npz"), batches)
+    for ours, read in zip(batches, asking.read_batches(str(tmp_path / "b.npz")), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(ours, read))
+        assert all(values.dtype == np.int32 for values in read)
+
+
+def test_padded_rows_come_back():
+    (batch,) = make_windows([5, 3, 8]).batches(np.arange(3), 3)
+    for width in (None, 12):
+        ids_NL, mask_NL, segments_NL = asking.padded(batch, width)
+        assert ids_NL.shape == (3, width or 8) and mask_NL.sum(axis=1).tolist() == [5, 3, 8]
+        assert not ids_NL[mask_NL == 0].any() and not segments_NL[mask_NL == 0].any()
+        both = asking.end_to_end(ids_NL, segments_NL, batch.lengths_N)
+        assert (both[0] == batch.ids_T).all() and (both[1] == batch.segments_T).all()
+
+
+def test_windows_are_generated_and_drawn():
+    windows = inference.generated_windows(words=50, length=16, count=6, seed=1)
+    assert (windows.lengths_N == 16).all() and windows.ids_NL.max() < 50
+    assert (inference.generated_windows(50, 16, 6, 1).ids_NL == windows.ids_NL).all()
+    assert [batch.segments_T.sum() for batch in windows.batches(np.arange(6), 2)] == [16] * 3
+    windows = inference.Windows(np.arange(10)[:, None], np.arange(10), np.arange(10))
+    drawn = windows.some(4, seed=3).lengths_N.tolist()
+    assert len(drawn) == 4 and drawn == sorted(drawn)
+    assert windows.some(None, 3) is windows and windows.some(11, 3) is windows
+
+
+def test_threads_ask_at_the_same_time_and_what_fails_in_one_is_raised():
+    batches = make_windows([4, 2, 6]).batches(np.arange(3), 1)
+    asked = []
+    found = asking.measure(lambda batch: asked.append(len(batch.ids_T)), batches, calls=4, callers=2)
+    assert sorted(asked) == sorted([4, 2, 6, 4] * 2)
+    assert len(found["secs"]) == 8 and found["sequences"] == 8 and found["tokens"] == 32
+    assert found["total_secs"] >= max(found["secs"])
+    with pytest.raises(ZeroDivisionError):
+        asking.measure(lambda batch: 1 / 0, batches, calls=1, callers=2)
+
+
+def test_answers_are_compared():
+    reference = np.array([[0, 1, 0, 5, 0.0], [1, 0, 0, 5, 0]])
+    other = reference + np.array([[0, 0, 9.0, 0, 0], [0.5, 0, 0, 0, 0]])
+    lengths = np.array([3, 2])
+    assert inference.compare(reference, reference, lengths) == {
+        "largest_difference": 0.0,
+        "same_answers": 1.0,
+    }
+    assert inference.compare(other, reference, lengths) == {"largest_difference": 9.0, "same_answers": 0.5}
+
+
+def test_flops_are_those_of_each_product():
+    hidden, inner, heads = BERT.hidden_size, BERT.intermediate_size, BERT.num_attention_heads
+    expected = 0
+    for length in (7, 12):
+        products = [(length, hidden, hidden)] * 4 + [(length, hidden, inner), (length, inner, hidden)]
+        products += [(length, hidden // heads, length), (length, length, hidden // heads)] * heads
+        products = products * BERT.num_hidden_layers + [(length, hidden, 2)]
+        expected += sum(2 * rows * inside * columns for rows, inside, columns in products)
+    assert inference.forward_flops(BERT, [7, 12]) == expected
+    assert inference.forward_flops(dataclasses.replace(BERT, block_type="groupbert"), [7]) is None
+
+
+WORKER = """
+import json, os, sys
+from official.cli.benchmark import answering as asking
+import numpy as np
+def make(specification):
+    print("what a library prints")
+    with open("told.json", "w") as file:
+        json.dump({"cores": sorted(os.sched_getaffinity(0)), **specification}, file)
+    return lambda batch, width: np.stack([batch.ids_T, batch.ids_T + (width or 0)]), {"fake": "1"}
+if __name__ == "__main__":
+    asking.serve(make)
+"""
+
+
+def test_instances_have_cores_and_folders_of_their_own(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    system = inference.System(
+        "tensorflow", "Fake", "x", command=(sys.executable, str(tmp_path / "worker.py"))
+    )
+    batches = make_windows([4, 2]).batches(np.arange(2), 1)
+    file = str(tmp_path / "batches.npz")
+    asking.write_batches(file, batches)
+    cores = sorted(os.sched_getaffinity(0))
+    own = [[cores[0]], [cores[-1]]]
+    with inference.Instances(system, {"dtype": "fp32"}, own, str(tmp_path / "work")) as instances:
+        block = instances.run({"batches": file, "calls": 3, "callers": 1})
+        logits = instances.logits(file, 5, str(tmp_path))
+    assert len(block.secs) == 6 and instances.versions == {"fake": "1"}
+    ids_T = np.concatenate([batch.ids_T for batch in batches])
+    assert np.array_equal(logits, [ids_T, ids_T + 5])
+    for number, its in enumerate(own):
+        folder = tmp_path / "work" / "tensorflow" / f"instance_{number}"
+        told = (folder / "told.json").read_text()
+        assert f'"cores": {its}' in told and '"threads": 1' in told and '"variant": "x"' in told
+        assert (folder / "timings.jsonl").read_text().count("\n") >= 1
+    broken = system._replace(command=(sys.executable, "-c", "raise ModuleNotFoundError('no torch here')"))
+    with pytest.raises(
+        ConfigError, match="--backends: tensorflow ended with code 1: ModuleNotFoundError: no torch"
+    ):
+        inference.Instances(broken, {}, [[0]], str(tmp_path / "work"))

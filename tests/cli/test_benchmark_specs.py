@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from official.cli.benchmark import run
-from official.cli.benchmark.specs import arithmetic, commands, metrics, parameters, row, spec
+from official.cli.benchmark import run, runs, spec
 from official.io.errors import ConfigError
 
 ENTRY = """
@@ -43,7 +42,7 @@ def read(tmp_path):
 
 
 def variants(benchmark, environment=None, **options):
-    return commands.make_variants(benchmark, commands.Options(**options), environment or {"PATH": "/bin"})
+    return runs.make_variants(benchmark, runs.Options(**options), environment or {"PATH": "/bin"})
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -146,8 +145,8 @@ def test_only_entries_that_are_asked_for_are_checked(tmp_path, monkeypatch):
 def test_a_reduction_of_a_derived_number_is_its_label(read):
     (benchmark,) = read("a: {cmd: x, data: {t: {regexp: 't=(.*)', reduction_type: max}}, "
         "derived: {u: {expr: '{t} * 2', reduction_type: p99}}}").values()  # fmt: skip
-    results, problems = metrics.extract(benchmark.metrics, "t=1\nt=3\nt=2", "", 0)
-    results, more = metrics.derive(benchmark.derived, results, {}, 0)
+    results, problems = runs.extract(benchmark.metrics, "t=1\nt=3\nt=2", "", 0)
+    results, more = runs.derive(benchmark.derived, results, {}, 0)
     assert results == {"t": {"max": 3.0}, "u": {"p99": 6.0}} and not problems + more
     with pytest.raises(ConfigError, match="reduction_type=1, expected a text"):
         read("a: {cmd: x, derived: {u: {expr: '1', reduction_type: 1}}}")
@@ -158,13 +157,13 @@ def test_keys_that_the_published_files_have_and_nothing_reads_are_accepted(read)
 
 
 def test_combinations_and_rows():
-    grid = parameters.expand({"a": "1,2", "b": "x,y"}, "")
+    grid = spec.expand({"a": "1,2", "b": "x,y"}, "")
     assert [each["a"] + each["b"] for each in grid] == ["1x", "2x", "1y", "2y"]  # as published
-    assert parameters.expand([["a", "b"], [1, "x"], [2, "y"]], "") == [
+    assert spec.expand([["a", "b"], [1, "x"], [2, "y"]], "") == [
         {"a": "1", "b": "x"},
         {"a": "2", "b": "y"},
     ]
-    assert parameters.name_of("n", {"b": "x", "a": "1"}) == "n_a_1_b_x"
+    assert spec.name_of("n", {"b": "x", "a": "1"}) == "n_a_1_b_x"
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -208,7 +207,7 @@ def test_profiles_go_to_a_folder_of_the_variant(read, tmp_path):
 def test_processes_of_mpirun_are_counted(read):
     (variant,) = variants(read("a_gen: {cmd: mpirun --tag-output --np 4 x}")["a_gen"])
     assert variant.processes == 4
-    found, _ = metrics.extract([metric("(.+)")], "3.0", "", 0, variant.processes)
+    found, _ = runs.extract([metric("(.+)")], "3.0", "", 0, variant.processes)
     assert found == {"throughput": {"mean": 12.0}}
 
 
@@ -237,7 +236,7 @@ def test_a_row_says_what_the_command_does(read):
     train = "a_gen: {cmd: 'python3 train.py --config=benchmark_cpu --train_batch_size=6 --dtype=bf16'}"
     (variant,) = variants(read(train)["a_gen"])
     results = {"throughput": {"mean": 2.9}, "step_secs": {"mean": 2.0}, "latency_99p": {"mean": 5.0}}
-    made = row.make(variant, results)
+    made = runs.make_row(variant, results)
     latencies = made.pop("latency_ms")
     assert made == {
         "name": "a_gen",
@@ -249,11 +248,11 @@ def test_a_row_says_what_the_command_does(read):
     }
     assert latencies == {"mean": None, "p50": None, "p99": 5.0, "p999": None, "min": None, "max": None}
     (packed,) = variants(read(train[:-2] + " --pack_on_the_fly'}")["a_gen"])
-    assert row.make(packed, results)["sequences_per_sec"] == 2.9  # a step has as many as fit
+    assert runs.make_row(packed, results)["sequences_per_sec"] == 2.9  # a step has as many as fit
     (other,) = variants(
         read("b_gen: {cmd: 'x --backends a --dtypes=fp32,bf16 --micro-batch-size 4'}")["b_gen"]
     )
-    made = row.make(other, {})
+    made = runs.make_row(other, {})
     assert (made["backend"], made["dtype"], made["batch"]) == ("a", None, 4)
 
 
@@ -273,7 +272,7 @@ def metric(regexp: str, name: str = "throughput", skip: int = 0, reduction: str 
     ],
 )
 def test_reductions(name, skip, reduction, value):
-    found, problems = metrics.extract([metric(r"n=(\d)", name, skip, reduction)], "n=7\nx n=2", "n=3", 0)
+    found, problems = runs.extract([metric(r"n=(\d)", name, skip, reduction)], "n=7\nx n=2", "n=3", 0)
     assert found == {name: {reduction: value}} and not problems
 
 
@@ -282,21 +281,21 @@ def test_reductions(name, skip, reduction, value):
     [("n=nan", 0, "NaN"), ("n=1", 3, "exit code 3"), ("", 0, "0 matches"), ("n=?", 0, "is no number")],
 )
 def test_a_number_that_is_missing_says_why(text, code, why):
-    found, problems = metrics.extract([metric("n=(.*)")], text, "", code)
+    found, problems = runs.extract([metric("n=(.*)")], text, "", code)
     assert found == {"throughput": {"mean": None}} and why in problems[0]
 
 
 def test_as_many_matches_as_are_skipped_are_none():
-    assert metrics.extract([metric("n", skip=1)], "", "", 0)[1]
-    found, _ = metrics.extract([metric(r"\d", skip=1)], "1 2", "", 0)
+    assert runs.extract([metric("n", skip=1)], "", "", 0)[1]
+    found, _ = runs.extract([metric(r"\d", skip=1)], "1 2", "", 0)
     assert found == {"throughput": {"mean": 2.0}}
 
 
 def test_derived_metrics_follow_one_another_and_parameters():
     derived = [spec.Derived("a", "{t} * {b}", "mean"), spec.Derived("c", "max({a}, 1) ** 2", "value")]
-    found, problems = metrics.derive(derived, {"t": {"final": 1.5}}, {"b": "4"}, 0)
+    found, problems = runs.derive(derived, {"t": {"final": 1.5}}, {"b": "4"}, 0)
     assert found == {"t": {"final": 1.5}, "a": {"mean": 6.0}, "c": {"value": 36.0}} and not problems
-    found, problems = metrics.derive(derived[:1], {"t": {"mean": None}}, {"b": "4"}, 0)
+    found, problems = runs.derive(derived[:1], {"t": {"mean": None}}, {"b": "4"}, 0)
     assert found["a"] == {"mean": None} and "a: '{t} * {b}'" in problems[0]
 
 
@@ -311,7 +310,7 @@ def test_derived_metrics_follow_one_another_and_parameters():
     ],
 )
 def test_arithmetic(text, value):
-    assert arithmetic.evaluate(text) == value
+    assert spec.evaluate(text) == value
 
 
 @pytest.mark.parametrize(
@@ -331,9 +330,9 @@ def test_arithmetic(text, value):
 )
 def test_nothing_else_is_computed(text):
     with pytest.raises(ValueError):
-        arithmetic.evaluate(text)
+        spec.evaluate(text)
 
 
 def test_powers_do_not_grow_without_bound():
     with pytest.raises(ArithmeticError):
-        arithmetic.evaluate("9 ** 9 ** 9")
+        spec.evaluate("9 ** 9 ** 9")

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from official.cli import aliases, completion, configs, flags, main, table
+from official.cli import command_line, completion, configs, flags, main, table
 from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT
 
 
@@ -90,21 +91,17 @@ def test_a_package_that_is_missing_ends_in_one_line(tmp_path):
         "import sys\nsys.modules |= dict.fromkeys(('onnx', 'tornado'))\n"
     )
     for arguments, message in cases:
-        done = subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = programs.run(*arguments, cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
         assert (done.returncode, done.stdout) == (2, ""), (arguments, done.stderr)
         assert done.stderr.count("\n") == 1 and re.match(message, done.stderr), (arguments, done.stderr)
 
 
 def test_bert_shows_all_commands(monkeypatch, capsys):
     code, out, _ = typed(monkeypatch, capsys, "--help")
-    assert not code and all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in completion.first_words())
+    assert not code and all(
+        re.search(rf"^  {name} ", out, re.MULTILINE)
+        for name in ({each.group or each.name for each in table.COMMANDS.values()})
+    )
     code, out, _ = typed(monkeypatch, capsys, "data", "--help")
     assert not code and "data inspect" in out and "Without NAME: create." in out
 
@@ -156,9 +153,9 @@ def test_an_unknown_name_is_named_with_those_there_are():
 
 
 def test_other_spellings_become_ours(monkeypatch):
-    monkeypatch.setitem(aliases.NAMES, "micro_batch", "train_batch_size")
+    monkeypatch.setitem(command_line.NAMES, "micro_batch", "train_batch_size")
     given = ["--wandb-name=a-b", "--micro-batch=3", "--nodo-train", "-h", "x-y", "--", "--a-b"]
-    assert aliases.normalized(given) == [
+    assert command_line.normalized(given) == [
         "--wandb_name=a-b",
         "--train_batch_size=3",
         "--nodo_train",
@@ -170,8 +167,8 @@ def test_other_spellings_become_ours(monkeypatch):
 
 
 def test_an_alias_is_no_setting_and_stands_for_one():
-    assert not set(aliases.NAMES) & set(flags.config_lib.FIELDS)
-    assert set(aliases.NAMES.values()) <= set(flags.config_lib.FIELDS)
+    assert not set(command_line.NAMES) & set(flags.config_lib.FIELDS)
+    assert set(command_line.NAMES.values()) <= set(flags.config_lib.FIELDS)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -185,41 +182,29 @@ echo "${COMPREPLY[*]}"
 """
 
 
-@pytest.fixture(scope="module", name="script")
-def _script():
-    return completion.bash()
-
-
-@pytest.mark.parametrize(
-    "words,expected",
-    [
+def test_shells_complete(monkeypatch, capsys):
+    scripts = {}
+    for shell in ("bash", "zsh"):
+        monkeypatch.setattr(sys, "argv", ["bert completion", shell])
+        completion.main()
+        scripts[shell] = capsys.readouterr().out
+    for words, expected in (
         (["tr"], "train"),
         (["data", "cre"], "create"),
         (["benchmark", "step", "--sh"], "--shapes"),
         (["train", "--steps_between"], "--steps_between_eval"),
         (["train", "--config", "=", "quick"], "quickstart"),
-        (["train", "--config=quick"], "quickstart"),
-        (["train", "--config=graphcore/packed/pod64"], "graphcore/packed/pod64-closed"),
+        (["train", "--config", "quick"], "quickstart"),
+        (["train", "--config", "=", "graphcore/packed/pod64"], "graphcore/packed/pod64-closed"),
         (["plan", "--optimizer_type", "=", "ada"], "adamw"),
-        (["convert", "--precision", "=", ""], "16 32"),
-        (["data", "create", "--record_format"], "--record_format="),
-    ],
-)
-def test_bash_completes(script, words, expected):
-    done = subprocess.run(
-        ["bash", "-c", COMPLETE, "bash", "bert", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "SCRIPT": script},
-    )
-    assert expected in done.stdout.split("\n")[0]
-    assert len(done.stdout.split()) <= 3
-
-
-def test_every_shell_knows_every_flag():
-    names = [name for command in table.COMMANDS.values() for name in completion.flags_of(command)]
-    bash, fish = completion.bash(), completion.fish()
-    assert bash in completion.zsh() and len(names) > 300
-    for name in names:
-        assert name in bash and f"-l {name.removeprefix('--')}" in fish, name
+        (["convert", "--precision", "="], "16 32"),
+        (["data", "create", "--record_format"], "--record_format"),
+    ):
+        environment = {**os.environ, "SCRIPT": scripts["bash"]}
+        command = ["bash", "-c", COMPLETE, "bash", "bert", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert expected in done.stdout.split("\n")[0] and len(done.stdout.split()) <= 3, (words, done.stdout)
+    for command in table.COMMANDS.values():
+        parser = command.parser()
+        for name in parser.options() if parser else ("--config", "--learning_rate"):
+            assert name in scripts["bash"] and name in scripts["zsh"], (command.name, name)

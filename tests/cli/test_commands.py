@@ -11,6 +11,7 @@ import pytest
 from official.cli import command_line, outputs
 from official.io import quiet
 from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT
 
 COMMANDS = [
@@ -54,14 +55,7 @@ def parse(monkeypatch, *arguments: str):
 
 def test_help_is_there_without_tensorflow():
     assert len(COMMANDS) > 25
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_FOR_HELP, *COMMANDS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/scripts"},
-    )
+    done = programs.run("-c", ASK_FOR_HELP, *COMMANDS, PYTHONPATH=f"{ROOT}:{ROOT}/scripts")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -107,13 +101,7 @@ def test_the_ending_of_a_picture_is_its_format(tmp_path, name, kind):
     "script,flag", [("inspect_data", "--picture=x.xyz"), ("compare_runs", "--output=x.xyz")]
 )
 def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
-    done = subprocess.run(
-        [sys.executable, f"scripts/{script}.py", "nowhere", flag],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = programs.run(f"scripts/{script}.py", "nowhere", flag)
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
@@ -122,14 +110,9 @@ def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
 
 
 def test_who_asks_the_quickstart_for_help_does_not_start_it():
-    done = subprocess.run(
-        ["scripts/quickstart.sh", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (
-        2,
-        "",
-        1,
-    ) and "takes no arguments" in done.stderr
+    done = programs.call("scripts/quickstart.sh", "--help")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "takes no arguments" in done.stderr
 
 
 @pytest.fixture
@@ -154,7 +137,7 @@ def test_a_first_compiled_weight_is_silent():
         "import official; from official.modeling.layers import Dense; import tensorflow as tf; Dense('a', 4,"
         " 4, 0.1)\ntf.function(lambda x: x + 1, jit_compile=True)(1)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = programs.run("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from official.cli.data import create
+from official.cli import text
 from official.data.pretraining import creation
 from official.io.errors import ConfigError
 
@@ -32,7 +32,7 @@ def _call(tmp_path, monkeypatch):
                 *arguments,
             ],
         )
-        create.main()
+        text.run_create()
 
     return call
 

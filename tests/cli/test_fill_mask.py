@@ -15,7 +15,7 @@ from official import config as config_lib
 from official import inference
 from official.checkpoint import convert as convert_lib
 from official.checkpoint.manager import CheckpointManager
-from official.cli import fill_mask
+from official.cli import ask
 from official.io.errors import ConfigError
 from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
@@ -215,7 +215,7 @@ def typed(monkeypatch, capsys, data: bytes, *flags: str):
     """Runs the command on an input. Returns exit code, stdout and stderr."""
     monkeypatch.setattr(sys, "argv", ["fill_mask.py", *flags])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
-    code = fill_mask.main()
+    code = ask.run_fill_mask()
     return code, *capsys.readouterr()
 
 
@@ -250,7 +250,7 @@ def test_json_stays_json_in_an_encoding_without_the_letters(monkeypatch):
     monkeypatch.setattr(
         sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
     )
-    print(fill_mask.shown("caf\xe9 \U0001f600", [[("\xe9", 0.5)]], as_json=True), flush=True)
+    print(ask.shown_masks("caf\xe9 \U0001f600", [[("\xe9", 0.5)]], as_json=True), flush=True)
     found = json.loads(sys.stdout.buffer.getvalue())
     assert found == {"text": "caf\xe9 \U0001f600", "masks": [[{"word": "\xe9", "probability": 0.5}]]}
 
@@ -265,7 +265,7 @@ def test_a_line_that_never_ends_is_refused(run, monkeypatch, capsys):
     "probability,text", [(0.99951, "1.000"), (0.4172, "0.417"), (0.001, "0.001"), (6.86e-5, "6.9e-05")]
 )
 def test_small_probabilities_are_no_zeros(probability, text):
-    assert fill_mask.rounded(probability) == text
+    assert ask.rounded(probability) == text
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n"])

@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 from official.cli import flags
+from tests import programs
 from tests.conftest import ROOT
 
 GROUPBERT = [f"groupbert_{size}" for size in ("base", "large", "medium", "mini", "tiny")]
@@ -15,23 +15,13 @@ MODELS = ["base", *GROUPBERT, "large", "mini", "minilm", "minilm_l6", "quickstar
 OWN = {"squad": ("base", "large", "minilm"), "glue": ("base", "large", "minilm")}
 
 
-def shell(*command: str, **environment: str) -> subprocess.CompletedProcess:
-    kept = {name: value for name, value in os.environ.items() if name != "INIT_CHECKPOINT"}
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, env={**kept, **environment}
-    )
+def shell(*command: str, **environment: str):
+    return programs.call(*command, without=("INIT_CHECKPOINT",), **environment)
 
 
 def recipe(task: str, model: str, suffix: str) -> list[str]:
-    done = shell(
-        "bash",
-        "-c",
-        'set -euo pipefail; source scripts/fine_tune_recipe.sh; recipe "$@"',
-        "fine_tune.sh",
-        task,
-        model,
-        suffix,
-    )
+    script = 'set -euo pipefail; source scripts/fine_tune_recipe.sh; recipe "$@"'
+    done = shell("bash", "-c", script, "fine_tune.sh", task, model, suffix)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -122,17 +112,14 @@ def test_glue_is_loaded_where_files_of_the_task_are_missing(there, flags, downlo
     for name in there:
         (tmp_path / "glue" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "glue" / name).touch()
-    done = subprocess.run(
-        [tmp_path / "scripts" / "fine_tune_glue.sh", "base", "sst2", *flags],
-        env={
-            **os.environ,
-            "INIT_CHECKPOINT": "x",
-            "GLUE_DIR": str(tmp_path / "glue"),
-            "PYTHONPATH": str(ROOT),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    done = programs.call(
+        tmp_path / "scripts" / "fine_tune_glue.sh",
+        "base",
+        "sst2",
+        *flags,
+        INIT_CHECKPOINT="x",
+        GLUE_DIR=str(tmp_path / "glue"),
+        PYTHONPATH=str(ROOT),
     )
     expected = ["scripts/download_glue_data.py"] * downloads + ["train.py"]
     assert done.stdout.split() == expected, done.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from official.data import generated
 from official.data.generated import Text, make_vocabulary
 from official.data.glue.tasks import find_task
 from official.data.pretraining.examples import ExampleRules
+from tests import programs
 from tests.conftest import ROOT, TINY
 
 MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
@@ -66,16 +66,9 @@ def world(tmp_path):
     write("squad", "SQUAD_CONFIG_PATH", task="squad", max_seq_length=48, max_query_length=16, doc_stride=16)
     write("glue", "CONFIG_PATH", task="glue", glue_task="rte", max_seq_length=48)
 
-    def run(script, *arguments, **more) -> subprocess.CompletedProcess:
-        kept = {name: value for name, value in os.environ.items() if name not in OF_SCRIPTS}
-        return subprocess.run(
-            [f"scripts/{script}", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**kept, **environment, "PYTHONPATH": str(ROOT), **more},
-        )
+    def run(script, *arguments, **more):
+        own = {**environment, "PYTHONPATH": str(ROOT), **more}
+        return programs.call(f"scripts/{script}", *arguments, without=OF_SCRIPTS, **own)
 
     return run, environment
 
@@ -107,9 +100,7 @@ def test_the_newest_checkpoint_counts_wherever_it_is(tmp_path):
         path.write_text("")
         os.utime(path, (1000 - number, 1000 - number))
     script = 'set -euo pipefail; source scripts/graphcore_recipe.sh; newest "$1" ""'
-    done = subprocess.run(
-        ["bash", "-c", script, "test", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = programs.call("bash", "-c", script, "test", tmp_path)
     assert done.stdout.strip() == str(tmp_path / "b/ckpt-9")
 
 
@@ -122,18 +113,10 @@ def test_the_newest_checkpoint_counts_wherever_it_is(tmp_path):
     ],
 )
 def test_a_plan_is_of_all_phases_and_needs_nothing(tmp_path, command, tasks):
-    kept = {name: value for name, value in os.environ.items() if name not in OF_SCRIPTS}
-    folders = {
-        name: str(tmp_path / name) for name in "CHECKPOINT_DIR LOG_DIR OUTPUT_DIR SQUAD_DIR GLUE_DIR".split()
-    }
-    done = subprocess.run(
-        [*f"scripts/{command} --plan".split()],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**kept, **folders, "PYTHONPATH": str(ROOT)},
-    )
+    names = "CHECKPOINT_DIR LOG_DIR OUTPUT_DIR SQUAD_DIR GLUE_DIR".split()
+    folders = {name: str(tmp_path / name) for name in names}
+    words = f"scripts/{command} --plan".split()
+    done = programs.call(*words, without=OF_SCRIPTS, PYTHONPATH=str(ROOT), **folders)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^  task +(\w+), fp32", done.stdout, re.MULTILINE) == tasks
     assert not any(tmp_path.iterdir())
@@ -178,14 +161,7 @@ def test_groupbert_is_fine_tuned_on_a_task(world, tmp_path):
     folder = f"{environment['CHECKPOINT_DIR']}/phase2/groupbert/base"
     flags = f"--config={environment['PHASE1_CONFIG_PATH']} --generated_data --model_dir={folder}"
     command = f"set -euo pipefail; source scripts/graphcore_recipe.sh; train phase2.txt '' {flags}"
-    made = subprocess.run(
-        ["bash", "-c", command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-    )
+    made = programs.call("bash", "-c", command, PYTHONPATH=str(ROOT), **environment)
     assert made.returncode == 0, made.stdout
     done = run("fine_tune_GroupBERT_glue.sh", "base", "rte", "a-name", "--seed=3")
     assert done.returncode == 0, done.stdout

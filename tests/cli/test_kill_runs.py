@@ -1,13 +1,11 @@
 """The script that kills and interrupts runs: its counts, and a few of its kills."""
 
 import json
-import subprocess
-import sys
 
 import kill_runs
 import pytest
 
-from tests.conftest import ROOT
+from tests import programs
 
 
 def hits(name: str, *outcomes: tuple[int, float]) -> dict:
@@ -39,20 +37,8 @@ def test_what_is_not_as_it_must_be_is_counted():
 
 @pytest.mark.slow
 def test_some_kills_and_signals(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "scripts/kill_runs.py",
-            "--kills=1",
-            "--signals=2",
-            f"--output={tmp_path}/kills.json",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1500,
-    )
+    given = ("--kills=1", "--signals=2", f"--output={tmp_path}/kills.json")
+    done = programs.run("scripts/kill_runs.py", *given, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "kills.json").read_text())
     assert (report["kills"], report["signals"]) == (2, 2)

@@ -1,14 +1,13 @@
 """The script that kills workers of jobs: its counts, and one of its kills."""
 
 import json
-import subprocess
 import sys
 
 import kill_workers
 import pytest
 
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests import programs
 
 
 def test_what_is_not_as_it_must_be_is_counted():
@@ -33,8 +32,8 @@ def test_files_are_shared_evenly(monkeypatch):
 
 @pytest.mark.slow
 def test_a_kill(tmp_path):
-    command = [sys.executable, "scripts/kill_workers.py", "--runs=1", f"--output={tmp_path}/kills.json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1500)
+    given = ("--runs=1", f"--output={tmp_path}/kills.json")
+    done = programs.run("scripts/kill_workers.py", *given, timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "kills.json").read_text())
     assert report["runs"] == 1 and report["kills"][0]["differs"] == []

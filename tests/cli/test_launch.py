@@ -1,13 +1,12 @@
 """The flags of `bert launch`, and what it prints without starting anything."""
 
-import subprocess
 import sys
 
 import pytest
 
 from official.cli import launch
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests import programs
 
 
 def test_what_stands_after_two_hyphens_is_the_program_s():
@@ -80,14 +79,8 @@ def test_the_table_alone(monkeypatch, capsys, words, hosts, instances, replicas)
 
 def test_the_table_of_a_run_has_the_replicas_of_its_processes():
     """And the run starts after it."""
-    done = subprocess.run(
-        [sys.executable, "scripts/launch.py", "--topology", "--instances_per_host=2", "--"]
-        + ["env", sys.executable, "-c", "print('started')"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["env", sys.executable, "-c", "print('started')"]
+    done = programs.run("scripts/launch.py", "--topology", "--instances_per_host=2", "--", *command)
     assert done.returncode == 0 and rows(done.stdout)["replicas"] == ["0", "1"]
     assert done.stdout.splitlines()[-1].endswith("<stdout>:started")
 
@@ -102,10 +95,10 @@ def test_the_table_of_a_run_has_the_replicas_of_its_processes():
     ],
 )
 def test_replicas_of_a_process_are_its_gpus(command, expected):
-    from official.cli import launch_plan
+    from official.cli import launch
 
     flags, words = launch.parse_flags(["--topology", "--instances_per_host=2", "--", *command.split()])
-    assert launch_plan.topology_of(flags, words).replicas == 2 * expected
+    assert launch.topology_of(flags, words).replicas == 2 * expected
 
 
 def test_replicas_that_processes_cannot_share_are_refused(monkeypatch):

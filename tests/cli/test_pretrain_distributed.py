@@ -4,11 +4,11 @@ import json
 import os
 import pathlib
 import shlex
-import subprocess
 import sys
 
 import pytest
 
+from tests import programs
 from tests.conftest import ROOT
 
 # Writes its name and words as a line of JSON. poprun, too, leaves what a phase leaves: a checkpoint.
@@ -37,25 +37,16 @@ def script(tmp_path):
         for name in ("poprun", "rsync", "ssh-copy-id"):
             (tmp_path / name).write_text(STAND_IN.format(python=sys.executable, folder=tmp_path, code=code))
             (tmp_path / name).chmod(0o755)
-        done = subprocess.run(
-            ["scripts/pretrain_distributed.sh", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={
-                **{
-                    name: value
-                    for name, value in os.environ.items()
-                    if not name.startswith(("PHASE", "VIPU"))
-                },
-                "PATH": f"{tmp_path}:{os.environ['PATH']}",
-                "PYTHONPATH": str(ROOT),
-                "CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
-                "LOG_DIR": str(tmp_path),
-                "LOCAL_HOME": "/localdata/me",
-                **variables,
-            },
+        own = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "CHECKPOINT_DIR": str(tmp_path / "checkpoint"),
+            "LOG_DIR": str(tmp_path),
+            "LOCAL_HOME": "/localdata/me",
+        }
+        others = [name for name in os.environ if name.startswith(("PHASE", "VIPU"))]
+        done = programs.call(
+            "scripts/pretrain_distributed.sh", *arguments, without=others, **{**own, **variables}
         )
         lines = called.read_text().splitlines() if called.exists() else []
         return done, [json.loads(line) for line in lines]

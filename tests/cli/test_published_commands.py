@@ -4,156 +4,14 @@ import re
 import shlex
 
 import pytest
+import yaml
 
-from official.cli import aliases, completion, configs, flags, foreign, table, train
+from official.cli import command_line, configs, flags, foreign, table, train
 from official.config import FIELDS, ConfigError, process_rank, train_steps
 from tests.conftest import ROOT
 
-# Programs of TensorFlow 1 and 2, PopART and PyTorch; the words after the program's name.
-FILES = "data/tf_wikipedia/tokenised_128_dup5_mask20/*.tfrecord"
-TRAIN = f"--train-file {FILES}"
-FINE_TUNE = "--do-training --do-predict --do-evaluation --init-checkpoint ckpt-2098 --wandb --wandb-name X"
-GLUE = "--data-dir glue_data/MRPC/ --task-name MRPC --output-dir tmp/MRPC/"
 INFER = "--generated-data=true --epochs-inference 20 --input-files=squad/dev-v1.1.json"
-COMMANDS = {
-    f"--config configs/pretrain_large_128_phase1_POD32.json {TRAIN} --wandb"
-    f" --wandb-name 'POD32 Large phase 1'": {
-        "train_batch_size": 8 * 1040 * 8,
-        "wandb_name": "POD32 Large phase 1",
-        "input_files": FILES,
-        "warmup_steps": 2000,
-        "bias_correction": False,
-        "loss_scale": "32768",
-    },
-    f"--config configs/pretrain_large_384_phase2_POD64.json {TRAIN} --init-checkpoint c/ckpt-7031 --wandb": {
-        "train_batch_size": 2 * 520 * 16,
-        "max_seq_length": 384,
-        "init_checkpoint": "c/ckpt-7031",
-    },
-    f"--config configs/pretrain_base_384_phase2.json {TRAIN} --wandb-name 'BERT Base Phase 2' --wandb": {
-        "max_predictions_per_seq": 58,
-        "num_steps_per_epoch": 2142,
-    },
-    "--config configs/pretrain_tiny_128_lamb.json --compile-only --generated-data": {
-        "compile_only": True,
-        "generated_data": True,
-        "train_batch_size": 12,
-    },
-    "--config configs/pretrain_large_128_phase1.json --steps 1 --device-iterations 1"
-    " --gradient-accumulation-count 10 --generated-data": {
-        "num_steps_per_epoch": 1,
-        "num_accumulation_steps": 10,
-        "train_batch_size": 8 * 10 * 4,
-    },
-    f"--config configs/squad_large.json {FINE_TUNE}": {
-        "task": "squad",
-        "do_train": True,
-        "do_eval": True,
-        "do_predict": True,
-        "num_train_epochs": 2,
-        "warmup_proportion": 0.4,
-        "clip_scope": "global",
-        "fit_vocabulary": True,
-    },
-    f"--config configs/squad_large_V2.json {FINE_TUNE}": {
-        "version_2_with_negative": True,
-        "optimizer_type": "mpadamw",
-    },
-    "--config configs/squad_large.json --do-predict --init-checkpoint c": {
-        "do_train": False,
-        "do_predict": True,
-    },
-    f"--config configs/glue_base.json {FINE_TUNE} {GLUE}": {
-        "task": "glue",
-        "glue_task": "mrpc",
-        "data_dir": "glue_data/MRPC/",
-        "model_dir": "tmp/MRPC/",
-    },
-    f"--config configs/groupbert/glue_large_regression_8IPU.json {FINE_TUNE} --data-dir glue_data/STS-B/": {
-        "glue_task": "stsb",
-        "train_batch_size": 36,
-    },
-    "--config configs/mk2/pretrain_large_128.json --epochs 1 --no-model-save --no-validation"
-    " --steps-per-log 1": {
-        "num_train_epochs": 1,
-        "count_records": True,
-        "steps_per_loop": 1,
-        "do_eval": False,
-        "keep_checkpoints": 1,
-        "train_batch_size": 65536,
-    },
-    "--config configs/mk2/pretrain_large_128_POD64.json --checkpoint-dir checkpoint/phase1": {
-        "model_dir": "checkpoint/phase1",
-        "num_accumulation_steps": 65536 // (8 * 16),
-    },
-    "--config configs/mk2/pretrain_large_384_POD64.json --epochs 2": {"num_train_epochs": 2},
-    "--config configs/mk2/pretrain_large_128.json --replication-factor 16 --replicated-tensor-sharding True"
-    " --loss-scaling 4096": {"loss_scale": "4096", "num_accumulation_steps": 512, "train_batch_size": 65536},
-    "--config configs/mk2/pretrain_large_384.json --replication-factor 16 --replicated-tensor-sharding True"
-    " --wandb --onnx-checkpoint checkpoints/mk2/pretrain_large_rank_0/21-01-01/model.onnx": {
-        "wandb": True,
-        "init_checkpoint": "checkpoints/mk2/pretrain_large_rank_0/21-01-01/model.onnx",
-    },
-    f"--config configs/mk2/squad_large_128_inf.json --micro-batch-size 3 {INFER}": {
-        "do_train": False,
-        "do_predict": True,
-        "generated_data": True,
-        "predict_epochs": 20,
-        "eval_batch_size": 3,
-    },
-    f"--config configs/mk2/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
-    " --available-memory-proportion 0.55": {"eval_batch_size": 80, "predict_epochs": 20},
-    f"--config configs/squad_base_128_inf.json --micro-batch-size 80 {INFER}"
-    " --available-memory-proportion 0.58 --use-default-available-memory-proportion false": {
-        "max_seq_length": 128
-    },
-    "--config=./configs/pod16-closed.json": {
-        "train_batch_size": 2 * 256 * 3,
-        "num_steps_per_epoch": 1000,
-        "max_sequences_per_pack": 3,
-        "clip_norm": 1000.0,
-    },
-    "--dataset generated --config pretrain_base_128_pod4 --training-steps 1": {
-        "train_batch_size": 65536,
-        "num_steps_per_epoch": 1,
-        "generated_data": True,
-        "warmup_steps": 0,
-    },
-    "--config pretrain_large_128_POD64 --dataset generated --training-steps 1": {
-        "train_batch_size": 65536,
-        "num_accumulation_steps": 512,
-        "bias_correction": True,
-    },
-    "--squad-do-validation False --config squad_large_384_POD16 --num-epochs 1": {
-        "task": "squad",
-        "train_batch_size": 256,
-        "do_eval": False,
-        "num_train_epochs": 1,
-        "learning_rate": 5e-5,
-    },
-    "--config graphcore/tf2/pretrain_base_128_phase1_POD64 --dataset-dir w/128 --enable-wandb true": {
-        "input_files": "w/128/*.tfrecord",
-        "wandb": True,
-        "train_batch_size": 32 * 16 * 130,
-        "num_steps_per_epoch": 460_849_152 // (32 * 16 * 130),
-        "lr_schedule": "up_down",
-    },
-    "--config graphcore/tf2/pretrain_tiny_128_phase1 --generated-dataset --global-batch.replicas 2"
-    " --global-batch.micro-batch-size 4 --global-batch.grad-acc-steps-per-replica 3": {
-        "train_batch_size": 24,
-        "generated_data": True,
-    },
-    "--config graphcore/tf2/squad_base --pretrained-ckpt-path c --do-training": {
-        "task": "squad",
-        "train_batch_size": 320,
-        "warmup_proportion": 0.3,
-        "max_seq_length": 384,
-    },
-    "--config graphcore/tf2/glue_base --glue-task rte --data-dir d --save-ckpt-path s": {
-        "glue_task": "rte",
-        "model_dir": "s",
-    },
-}
+SETTINGS = yaml.safe_load((ROOT / "tests/cli/published_settings.yml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)
@@ -171,11 +29,13 @@ def _write_vocabulary(folder) -> None:
     (folder / "vocab.txt").write_text("".join(f"w{number}\n" for number in range(30522)))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_published_command_is_a_valid_configuration(command):
-    config, told = flags.read(shlex.split(command))
-    assert {name: config[name] for name in COMMANDS[command]} == COMMANDS[command]
-    assert any(" -> " in line for line in told) and train_steps_are_known(config)
+def test_a_published_command_is_a_valid_configuration():
+    assert len(SETTINGS) > 25
+    for command, settings in (row.values() for row in SETTINGS):
+        config, told = flags.read(shlex.split(command))
+        assert {name: config[name] for name in settings} == settings, command
+        assert any(" -> " in line for line in told), command
+        assert config.task != "pretrain" or config.count_records or train_steps(config) > 0, command
 
 
 PUBLISHED = [
@@ -199,10 +59,6 @@ def test_every_published_command_line_is_taken():
 @pytest.mark.parametrize("line", PUBLISHED)
 def test_every_published_command_line_is_planned(line, capsys):
     assert train.main([*shlex.split(line), "--plan"]) == 0, capsys.readouterr().err
-
-
-def train_steps_are_known(config) -> bool:
-    return config.task != "pretrain" or config.count_records or train_steps(config) > 0
 
 
 def test_an_epoch_of_pretraining_is_once_through_the_records():
@@ -259,12 +115,8 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("given", NAMED)
-def test_a_name_means_the_family_that_is_documented(given):
-    assert configs.find_theirs(given)[0] == NAMED[given]
-
-
-def test_a_path_is_never_another_file_of_its_last_name():
+def test_a_name_means_the_family_that_is_documented():
+    assert {given: configs.find_theirs(given)[0] for given in NAMED} == NAMED
     assert configs.find_theirs("configs/squad_base_V2.json") == []  # theirs names it, and there is none
 
 
@@ -377,11 +229,8 @@ def documented_rows() -> list[tuple[str, list[str], list[str]]]:
 def test_the_page_names_flags_that_there_are():
     rows = documented_rows()
     assert len(rows) > 90
-    commands = set().union(
-        *(completion.flags_of(table.COMMANDS[name]) for name in ("data create", "convert"))
-    )
-    for name in ("ask", "benchmark run", "launch", "render-job"):
-        commands |= set(completion.flags_of(table.COMMANDS[name]))
+    names = ("data create", "convert", "ask", "benchmark run", "launch", "render-job")
+    commands = {flag for name in names for flag in table.COMMANDS[name].parser().options()}
     known = set(FIELDS) | {"config"} | {name.removeprefix("--") for name in commands}
     assert {flag for _, _, flags_of_row in rows for flag in flags_of_row} <= known
     same = [name for right, names, _ in rows if right.startswith("the same name") for name in names]
@@ -415,7 +264,7 @@ def test_graphcores_options_on_the_page_are_taken():
     section = text.split("### Options over a configuration")[1].split("- **Batch.**")[0]
     left = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     names = [name.split()[0].replace("-", "_") for cell in left for name in re.findall(r"`([^`]+)`", cell)]
-    known = set(FIELDS) | set(aliases.NAMES) | foreign.options_of_theirs()
+    known = set(FIELDS) | set(command_line.NAMES) | foreign.options_of_theirs()
     assert len(names) > 45 and set(names) <= known
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from official.cli import schedules
+from official.cli import plan_pictures
 from official.reporting import plots, schedule_picture
 from tests.distribution.pipelining.schedule_checks import plan_of
 
 
 def test_a_panel_has_a_bar_for_every_work():
-    panel = schedules.schedule_of(plan_of((0, 1, 0), "1f1b", 4), "GPU")
+    panel = plan_pictures.schedule_of(plan_of((0, 1, 0), "1f1b", 4), "GPU")
     assert panel.rows == ("GPU 0", "GPU 1") and panel.title == "1f1b"
     assert len(panel.bars) == 3 * 4 * 2 and sum(bar.is_backward for bar in panel.bars) == 12
     assert {bar.is_later for bar in panel.bars if bar.device == 1} == {False}
@@ -19,7 +19,7 @@ def test_a_panel_has_a_bar_for_every_work():
 
 
 def test_gaps_are_the_bubble():
-    panel = schedules.schedule_of(plan_of(range(4), "gpipe", 8), "GPU")
+    panel = plan_pictures.schedule_of(plan_of(range(4), "gpipe", 8), "GPU")
     gaps = schedule_picture._gaps(panel, panel.length)
     assert sum(end - start for _, start, end in gaps) == pytest.approx(3 / 11 * 4 * panel.length)
     assert "27.3%" in panel.note
@@ -36,9 +36,9 @@ def plan_with(micro_batches):
 @pytest.mark.parametrize("name", ["a.png", "a.svg"])
 def test_a_plan_is_drawn(name, tmp_path, monkeypatch):
     drawn = []
-    keep = schedules.plot_schedules
-    monkeypatch.setattr(schedules, "plot_schedules", lambda panels: drawn.extend(panels) or keep(panels))
-    schedules.write_picture(str(tmp_path / name), plan_with(600))
+    keep = plan_pictures.plot_schedules
+    monkeypatch.setattr(plan_pictures, "plot_schedules", lambda panels: drawn.extend(panels) or keep(panels))
+    plan_pictures.write_schedule(str(tmp_path / name), plan_with(600))
     start = (tmp_path / name).read_bytes()[:8]
     assert start == b"\x89PNG\r\n\x1a\n" if name.endswith("png") else b"<" in start
     assert {bar.number for bar in drawn[0].bars} == set(range(8))  # of 600
@@ -46,7 +46,7 @@ def test_a_plan_is_drawn(name, tmp_path, monkeypatch):
 
 
 def test_what_takes_longer_is_cut_off_and_says_so():
-    panel = schedules.schedule_of(plan_of(range(3), "sequential", 4), "IPU")
+    panel = plan_pictures.schedule_of(plan_of(range(3), "sequential", 4), "IPU")
     figure = schedule_picture.plot_schedules([panel], until=10)
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert "cut off: ends at 36" in texts and "bubble" in texts

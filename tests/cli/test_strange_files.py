@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from official.cli import ask, flags
-from official.cli.data import create, prepare
+from official.cli import text as text_lib
 from official.data.glue import files as files_lib
 from official.data.glue import tasks
 from official.data.squad import squad_files
@@ -124,10 +124,11 @@ def test_text_of_no_byte_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "empty").write_text("")
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary_files.SPECIAL_TOKENS) + "\n")
     common = [f"--input_files={tmp_path}/empty", f"--output_dir={tmp_path}/out"]
-    for command, own in ((create, [f"--vocab_file={tmp_path}/vocab.txt"]), (prepare, [])):
+    vocabulary = [f"--vocab_file={tmp_path}/vocab.txt"]
+    for command, own in ((text_lib.run_create, vocabulary), (text_lib.run_prepare, [])):
         monkeypatch.setattr("sys.argv", ["bert", *common, *own])
         with pytest.raises(ConfigError, match=r"empty is empty \(0 bytes\)"):
-            command.main()
+            command()
 
 
 # ------------------------------------------------------------------------------------------------------------

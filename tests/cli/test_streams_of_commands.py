@@ -1,22 +1,13 @@
 """Every command with streams that are full, closed or not read: it ends as it does with plain ones."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.conftest import ROOT
+from tests import programs
 
 
 def wrong(folder, *flags: str) -> str:
     """Returns what `stream_table` finds, a line each."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.stream_table", str(folder), *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = programs.run("-m", "tests.stream_table", str(folder), *flags)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,14 +4,13 @@ import json
 import os
 import random
 import subprocess
-import sys
 
 import pytest
 
 import official
 from official.cli import train as train_command
 from official.reporting.metrics import read_metrics
-from tests.conftest import ROOT
+from tests import programs
 
 SUBJECTS = "the cat|a dog|my friend|the old king|our teacher|one bird".split("|")
 VERBS = "sees|likes|follows|finds|paints".split("|")
@@ -21,15 +20,7 @@ OBJECTS = "a red house|the river|some bread|a small boat|the moon|the garden".sp
 def command(*arguments, **settings) -> subprocess.CompletedProcess:
     """Runs a script of the repository in a process of its own."""
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    return subprocess.run(
-        [sys.executable, *map(str, arguments), *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-    )
+    return programs.run(*arguments, *flags, timeout=300, CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The wheel, installed in an empty environment, without a network and away from the repository."""
 
-import os
 import shutil
 import site
 import subprocess
@@ -8,16 +7,14 @@ import sys
 
 import pytest
 
+from tests import programs
 from tests.conftest import ROOT
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 
 def run(*command, **settings) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, env=environment, **settings
-    )
+    return programs.call(*command, without=("PYTHONPATH",), **settings)
 
 
 @pytest.fixture(scope="module")

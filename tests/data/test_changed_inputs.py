@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from official.cli import vocab
-from official.cli.data import eval_set
+from official.cli import records
+from official.cli import text as text_lib
 from official.data.packing import creation as packing
 from official.data.pretraining import inspection
 from official.data.records import record_files
@@ -91,7 +91,7 @@ def test_text_that_changes_while_it_is_read_is_refused(job, tmp_path, monkeypatc
         runs = {
             "create": functools.partial(creation.create_pretraining_data, make_job(text, vocab_file, out)),
             "prepare": functools.partial(preparation.prepare, preparation.Job(text, str(out), 0.1)),
-            "vocab": vocab.main,
+            "vocab": text_lib.run_vocab,
         }
         flags = [f"--input_files={text}", f"--output_file={out}", "--vocab_size=60"]
         monkeypatch.setattr("sys.argv", ["bert vocab", *flags])
@@ -121,7 +121,7 @@ def test_records_that_change_while_they_are_read_are_refused(job, tmp_path, monk
         job_of_pack = packing.Job(str(folder), str(out))
         run, module, name = {
             "pack": (functools.partial(packing.pack_records, job_of_pack), inspection, "read_checked"),
-            "eval-set": (eval_set.main, record_files, "read_rows"),
+            "eval-set": (records.run_eval_set, record_files, "read_rows"),
             "inspect": (functools.partial(inspection.summarize, paths, None), inspection, "read_checked"),
         }[job]
         # The first file is read already: only a comparison with the plan shows that it is another one.

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from official.cli import launch, launch_plan
+from official.cli import launch
 from official.graphcore import poprun
 from official.graphcore.poprun import DIALECTS
 from official.io.errors import ConfigError
@@ -183,7 +183,7 @@ def test_what_is_not_set_ends_before_poprun(monkeypatch, capsys):
 
 def plan_of(*arguments):
     flags, command = launch.parse_flags(["--print_poprun", *arguments])
-    return launch_plan.of_pods(flags, command)
+    return launch.of_pods(flags, command)
 
 
 @pytest.mark.parametrize(

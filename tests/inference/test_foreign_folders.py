@@ -15,7 +15,7 @@ from official import inference
 from official.checkpoint import registry
 from official.checkpoint.convert import convert
 from official.checkpoint.format import Options
-from official.cli import classify as classify_command
+from official.cli import ask as classify_command
 from official.inference import source
 from official.inference.rows import join
 from official.io import model_folder
@@ -95,7 +95,7 @@ def test_each_label_of_several_has_a_probability_of_its_own(tmp_path, monkeypatc
     found = model.classify("the dog is bad")
     assert found.scores == pytest.approx(expected, abs=1e-6)
     assert found == (max(expected, key=expected.__getitem__), max(found.scores.values()))
-    shown = classify_command.shown(found, model.kind_of_labels)
+    shown = classify_command.shown_label(found, model.kind_of_labels)
     assert all(f"{name} {value:.2f}" in shown for name, value in expected.items())
 
     export.export(source.find(path), str(tmp_path / "saved"))  # compares the scores of all outputs
@@ -122,7 +122,7 @@ def test_each_line_has_an_answer_and_a_line_that_has_none_is_named(tmp_path, mon
         words = ["bert classify", f"--checkpoint={path}", *filter(None, [flag])]
         monkeypatch.setattr(sys, "argv", words)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
-        code = classify_command.main()
+        code = classify_command.run_classify()
         out, err = capsys.readouterr()
         assert out.split("\n") == [answer, "", "", "", answer, ""], flag
         assert code == 2 and [line[:24] for line in err.splitlines()] == [
@@ -160,7 +160,7 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path):
     assert found.label is None and found.scores == pytest.approx(
         dict(zip("xyz", logits_C.tolist())), abs=1e-6
     )
-    assert classify_command.shown(found, model.kind_of_labels) == "  ".join(
+    assert classify_command.shown_label(found, model.kind_of_labels) == "  ".join(
         f"{name} {value:.2f}" for name, value in found.scores.items()
     )
 

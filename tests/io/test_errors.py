@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 
-from official.cli import typed
+from official.cli import ask
 from official.io import errors
 from official.io.errors import ConfigError
 
@@ -96,6 +96,6 @@ def test_typed_text_that_is_no_text(monkeypatch, capsys):
     for errors_of_stdin in ("strict", "surrogateescape"):  # the latter in the locales C and POSIX
         stream = io.TextIOWrapper(io.BytesIO(b"fine\ncaf\xe9\nlast\n"), "utf-8", errors_of_stdin)
         monkeypatch.setattr(sys, "stdin", stream)
-        assert typed.answer_each("> ", str.upper) == 2
+        assert ask.answer_each("> ", str.upper) == 2
         out, err = capsys.readouterr()
         assert out == "FINE\nLAST\n" and err.startswith("bert ask: line 2: not UTF-8 text")

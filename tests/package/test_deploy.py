@@ -37,7 +37,7 @@ def manifest(name: str, kind: str) -> dict:
 def known_flags(arguments: list[str]):
     """Returns the values of flags that `bert serve` is given, as its parser reads them."""
     command, _ = table.find(["serve"])
-    return command.load().make_parser().parse_args(arguments)
+    return command.parser().parse_args(arguments)
 
 
 # ------------------------------------------------------------------------------------------------------------

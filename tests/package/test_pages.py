@@ -68,7 +68,7 @@ def run_bert(monkeypatch, *arguments: str) -> int | None:
     """Runs `bert`, in this process. Returns its exit code."""
     command, rest = table.find(list(arguments))
     monkeypatch.setattr(sys, "argv", [f"bert {command.name}", *rest])
-    return command.load().main()
+    return command.load()()
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def check_bert(monkeypatch, arguments: list[str], environment: dict[str, str] | 
         flags.read([*rest, "--plan"], environment)  # which asks for neither data nor devices
     else:
         monkeypatch.setattr(sys, "argv", [f"bert {command.name}", *rest])
-        given = command.load().make_parser().parse()
+        given = command.parser().parse()
         if command.name == "convert" and given.action != "SOURCE2TARGET":
             registry.get_action(given.action)
 
@@ -160,7 +160,7 @@ def parser_flags(command) -> set[str]:
         return FIELDS.keys() | {"config", "flagfile", "help"}
     if command.name == "completion":
         return set()
-    return {name.strip("-") for name in command.load().make_parser().options()}
+    return {name.strip("-") for name in command.parser().options()}
 
 
 @all_pages

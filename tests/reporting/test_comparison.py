@@ -669,8 +669,8 @@ def test_an_unwritable_place_is_one_line(tmp_path, flag):
     ],
 )
 def test_bad_flags(monkeypatch, arguments, message):
-    from official.cli import compare as compare_runs
+    from official.cli import runs as compare_runs
 
     monkeypatch.setattr("sys.argv", ["compare_runs.py", *arguments])
     with pytest.raises(ConfigError, match=message):
-        compare_runs.main()
+        compare_runs.run_compare()

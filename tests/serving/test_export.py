@@ -291,14 +291,14 @@ def test_onnx_in_onnx_runtime(head, dtype, tmp_path):
 
 @pytest.mark.slow
 def test_the_command(tmp_path, capsys, monkeypatch):
-    from official.cli import export as command
+    from official.cli import checkpoints as command
 
     export.export(made_up("answer"), str(tmp_path / "1"))
     again = str(tmp_path / "versions" / "7")
     monkeypatch.setattr(
         sys, "argv", ["export", f"--checkpoint={tmp_path}/1", f"--export_dir={again}", "--dtype=bf16"]
     )
-    command.main()
+    command.run_export()
     line = capsys.readouterr().out
     assert (
         line.startswith(f"Exported to {again}: answer, embed, tensors; bf16, ")
@@ -306,4 +306,4 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     )
     assert (ROOT / "scripts" / "export.py").exists()
     with pytest.raises(ConfigError, match="is there"):
-        command.main()
+        command.run_export()

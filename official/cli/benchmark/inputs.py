@@ -1,7 +1,9 @@
-"""Flags shared by the benchmarks of a model's step: model, batch shapes, GPUs, numbers of rounds and
-steps."""
+"""Flags that benchmarks share, of models, shapes, rounds and steps; and cases that take turns."""
 
 import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
 
 from official.cli import configs
 from official.config import read_json
@@ -50,3 +52,14 @@ def read_shapes(text: str) -> list[tuple[int, int]]:
     if not shapes or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
         raise ConfigError(f"--shapes={text}, expected LENGTHxBATCH,LENGTHxBATCH,... such as 128x8,512x2.")
     return [(length, batch) for length, batch in shapes]
+
+
+def in_turns(works: dict[str, Callable[[], Any]], rounds: int, warmup_rounds: int = 2, title: str = "rounds"):
+    """Times all works once a round, under a progress bar. Returns {name: Timing}."""
+    from official.io.bars import Bar
+    from official.reporting import measurement
+
+    with Bar(total=rounds + warmup_rounds, desc=title, file=sys.stderr) as progress:
+        return measurement.measure_in_turns(
+            works, rounds, warmup_rounds=warmup_rounds, after_round=lambda _: progress.update()
+        )

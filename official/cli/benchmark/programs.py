@@ -1,4 +1,4 @@
-"""Runs a program of another system as a process that answers each line of JSON with a line of JSON."""
+"""A program of a measured system: a process that answers each line of JSON with a line of JSON."""
 
 from __future__ import annotations
 
@@ -7,49 +7,36 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from typing import NoReturn
 
-from official.cli.benchmark import environments
 from official.io.errors import ConfigError
-
-_LOG = "log.txt"
 
 
 class Program:
     """A process of a program. A context manager, which ends it."""
 
-    def __init__(
-        self,
-        name: str,
-        program: str,
-        environment: str | None,
-        of_environments: str,
-        folder: str,
-        advice: str = "",
-        variables: dict[str, str] | None = None,
-    ):
+    def __init__(self, name: str, command: list[str], folder: str, env: Mapping[str, str], advice: str = ""):
         """Starts it.
 
         Args:
-          name: what messages call it: its flag and the system, such as "--peers: huggingface".
-          program: its file.
-          environment, of_environments: name of the virtual environment, and the folder of all; None: that of
-            this process.
+          name: in messages, its flag and the system, such as "--peers: huggingface".
+          command: its words.
           folder: that it works in; is made. Its standard error goes into log.txt there.
+          env: its environment.
           advice: for a message that it was killed.
-          variables: of the environment, besides those that every system has.
         """
-        self._name, self._log, self._advice = name, os.path.join(folder, _LOG), advice
+        self._name, self._log, self._advice = name, os.path.join(folder, "log.txt"), advice
         os.makedirs(folder, exist_ok=True)
         with open(self._log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [environments.python_of(environment, of_environments), os.path.abspath(program)],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env={**environments.variables(environment), **(variables or {})},
+                env=dict(env),
             )
         assert self.process.stdin and self.process.stdout
         self._input, self._output = self.process.stdin, self.process.stdout

@@ -8,18 +8,227 @@ The format is that of Graphcore's `examples_utils benchmark`; so are the names o
 that fails is reported, and the others run. Exit code 1 where one has failed.
 """
 
+from __future__ import annotations
+
 import argparse
+import csv
 import datetime
+import io
+import json
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as xml
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official.cli import command_line, outputs
-from official.cli.benchmark.specs import commands, custom, outcome, spec, tables
+from official.cli.benchmark import runs, spec
+from official.cli.benchmark.runs import COMPILING, number_of
+from official.cli.benchmark.spec import Benchmark
 from official.io.errors import ConfigError, suggest
 from official.io.writing import check_output_file
+from official.reporting import palette, plots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Results as files and as text
+
+
+Result = dict[str, Any]  # of a variant
+ADDITIONAL = ("test_duration", "loss", "result", "cmd", "env", "git_commit_hash")
+_CSV_METRICS = ("throughput", "latency", COMPILING)
+_LOSSES = ("loss", "total_loss", "mlm_loss")
+_OF_THE_MACHINE = ("benchmark_path", "log_paths", "latest_checkpoint_path", "sdk_path")
+_DASH = "\u2013"
+
+
+def by_benchmark(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Returns {benchmark: results of its variants}, as the published JSON has them."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result["benchmark_name"], []).append(result)
+    return found
+
+
+def verdict(result: Result) -> str:
+    """Returns PASSED or FAILED."""
+    return "FAILED" if result["exitcode"] else "PASSED"
+
+
+def summary(results: list[Result]) -> str:
+    """Returns a line for each run, and the number of failed ones."""
+    lines = [f"{verdict(each)} {each['benchmark_name']}::{each['benchmark_name']}" for each in results]
+    failed = sum(verdict(each) == "FAILED" for each in results)
+    title = " short test summary info ".center(62, "=")
+    counts = f" {failed} failed, {len(results) - failed} passed "
+    return "\n".join([title, "", *lines, "", counts.center(62, "=")])
+
+
+# ------------------------------------------------------------------------------------------------------------
+# For programs
+
+
+def to_json(results: list[Result]) -> str:
+    """Returns {benchmark: [result of a variant, ...]}."""
+    return json.dumps(by_benchmark(results), sort_keys=True, indent=2) + "\n"
+
+
+def portable(result: Result, folder: str) -> Result:
+    """Returns a result without the paths of this machine; the command is as it is typed in its folder."""
+    kept = {key: value for key, value in result.items() if key not in _OF_THE_MACHINE}
+    return {**kept, "command": result["command"].replace(os.path.join(folder, ""), "")}
+
+
+def to_csv(results: list[Result], more: Iterable[str], additional: dict[str, dict[str, Any]]) -> str:
+    """Returns a line for each variant: the published metrics, `more` metrics, and {variant: additional
+    columns}."""
+    names = list(dict.fromkeys([*_CSV_METRICS, *more]))
+    text = io.StringIO()
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow(["benchmark name", "Variant name", *names, *(ADDITIONAL if additional else ())])
+    for result in results:
+        numbers = [number_of(result["results"], name) for name in names]
+        others = additional.get(result["variant_name"], {})
+        writer.writerow([result["benchmark_name"], result["variant_name"], *numbers, *others.values()])
+    return text.getvalue()
+
+
+def additional_columns(result: Result, env: dict[str, str], commit: str | None) -> dict[str, Any]:
+    """Returns the columns of `ADDITIONAL` of a variant."""
+    losses = [number_of(result["results"], name) for name in _LOSSES if name in result["results"]]
+    values = (
+        result["test_duration"],
+        losses[0] if losses else None,
+        verdict(result),
+        result["command"],
+        json.dumps(env),
+        commit,
+    )
+    return dict(zip(ADDITIONAL, values))
+
+
+def to_xml(results: list[Result]) -> str:
+    """Returns the runs as a suite of tests in JUnit's XML, which systems that run tests show."""
+    failed = sum(verdict(each) == "FAILED" for each in results)
+    counts = {"name": "benchmarks", "tests": str(len(results)), "failures": str(failed)}
+    root = xml.Element("testsuites")
+    suite = xml.SubElement(root, "testsuite", counts)
+    for each in results:
+        names = {"classname": each["benchmark_name"], "name": each["variant_name"]}
+        case = xml.SubElement(suite, "testcase", {**names, "time": each["test_duration"]})
+        if each["exitcode"]:
+            message = "; ".join(each["problems"])
+            xml.SubElement(case, "failure", {"message": _printable(message)})
+    xml.indent(root)
+    return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# For people
+
+
+def columns(results: list[Result], benchmarks: dict[str, Benchmark]) -> list[tuple[str, list[str]]]:
+    """Returns (title, a cell for each run): name, how it went, seconds, and what `output` of the entries
+    lists."""
+    found = {
+        "benchmark": [each["variant_name"] for each in results],
+        "result": [verdict(each) for each in results],
+        "seconds": [f"{float(each['test_duration']):,.0f}" for each in results],
+    }
+    for number, each in enumerate(results):
+        for label, name in benchmarks[each["benchmark_name"]].columns:
+            cells = found.setdefault(label, [_DASH] * len(results))
+            cells[number] = _cell(each, name)
+    return list(found.items())
+
+
+def shown(result: Result, name: str) -> float | None:
+    """Returns the number of a metric as tables and charts show it: the speed with all its digits."""
+    return result["sequences_per_sec"] if name == "throughput" else number_of(result["results"], name)
+
+
+def _cell(result: Result, name: str) -> str:
+    number = shown(result, name)
+    return result["params"].get(name, _DASH) if number is None else format_number(number)
+
+
+def format_number(value: float) -> str:
+    """Returns a number with three digits that count, at least, and commas between thousands."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def to_markdown(table: list[tuple[str, list[str]]]) -> str:
+    """Returns a table in markdown."""
+    head = [title for title, _ in table]
+    rows = zip(*(cells for _, cells in table))
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A chart: a bar for each run, a panel for each unit
+
+
+_BAR, _HEAD, _FOOT = 0.32, 0.5, 0.12  # inches
+_WIDTH = 9.0
+Panels = dict[str, list[tuple[str, float]]]
+
+
+def panels(results: list[dict[str, Any]], benchmarks: dict[str, Benchmark]) -> Panels:
+    """Returns {unit: (variant, number)} of the first column of every benchmark's `output`; runs without a
+    number are left out."""
+    found: Panels = {}
+    for each in results:
+        for label, name in benchmarks[each["benchmark_name"]].columns[:1]:
+            number = shown(each, name)
+            if number is not None:
+                found.setdefault(label, []).append((each["variant_name"], number))
+    return found
+
+
+def draw(found: Panels) -> bytes:
+    """Draws the panels below each other, and returns a PNG."""
+    height = sum(_HEAD + _FOOT + _BAR * len(rows) for rows in found.values()) or 1.0
+    longest = max((len(name) for rows in found.values() for name, _ in rows), default=0)
+    left = min(0.55, 0.03 + 0.0082 * longest)  # room for the names
+    with plots.style():
+        figure = plots.new_figure(_WIDTH, height)
+        top = height
+        for (unit, rows), color in zip(found.items(), palette.COLORS * len(found)):
+            place = top - _HEAD - _BAR * len(rows)
+            box = (left, place / height, 0.9 - left, _BAR * len(rows) / height)
+            _draw_panel(figure.add_axes(box), unit, rows, color)
+            top = place - _FOOT
+        return plots.render(figure, "png")
+
+
+def _draw_panel(axes: Axes, unit: str, rows: list[tuple[str, float]], color: str) -> None:
+    """Draws bars of one unit."""
+    places = range(len(rows))[::-1]
+    axes.barh(places, [value for _, value in rows], height=0.62, color=color)
+    for at, (_, value) in zip(places, rows):
+        offset: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(format_number(value), (value, at), fontsize=9, color=palette.INK, **offset)
+    axes.set_yticks(list(places), [name for name, _ in rows], fontsize=9)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.tick_params(axis="y", length=0, labelcolor=palette.INK)
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.set_title(unit, loc="left", fontsize=11, fontweight="bold", color=palette.INK)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert benchmark run
+
 
 _LISTS = ("spec", "benchmark", "csv_metrics", "custom_metrics_files")
 _FILES = ("benchmark_results.json", "benchmark_results.csv", "benchmark_results.xml", "benchmark_results.md")
@@ -61,7 +270,7 @@ def _add_outputs(parser: command_line.Parser) -> None:
     )
     add("--overwrite", action="store_true", help="Replace results in --log_dir and of --output.")
     add("--csv_metrics", help="More metrics that the CSV has columns for, separated by commas or blanks.")
-    add("--additional_metrics", action="store_true", help=f"More columns: {', '.join(tables.ADDITIONAL)}.")
+    add("--additional_metrics", action="store_true", help=f"More columns: {', '.join(ADDITIONAL)}.")
     add("--custom_metrics_files", help="Python files that call register_custom_metric(name, function).")
 
 
@@ -69,7 +278,7 @@ def _add_ways(parser: command_line.Parser) -> None:
     """Adds the flags that change how benchmarks are run."""
     add = parser.add_argument
     levels = "Which messages are shown, and Poplar's level in runs on IPUs."
-    add("--logging", choices=outcome.LEVELS, default="INFO", help=levels)
+    add("--logging", choices=runs.LEVELS, default="INFO", help=levels)
     add("--timeout", type=float, help="Seconds of a run at most; then all its processes are ended.")
     add("--stop_on_error", action="store_true", help="Stop after the first benchmark that fails.")
     add(
@@ -116,31 +325,31 @@ def chosen(benchmarks: Collection[str], names: list[str], with_convergence: bool
     return names or [name for name in benchmarks if with_convergence or "_conv" not in name]
 
 
-def plan(flags: argparse.Namespace) -> list[commands.Variant]:
+def plan(flags: argparse.Namespace) -> list[runs.Variant]:
     """Returns all runs, in order: what cannot run is known before the first one. Raises ConfigError."""
     benchmarks = spec.read(
         flags.spec, lambda names: chosen(names, flags.benchmark, flags.include_convergence)
     )
     allow_wandb = True if flags.allow_wandb else False if flags.ignore_wandb else None
-    options = commands.Options(flags.logging, flags.compile_only, allow_wandb, flags.profile)
+    options = runs.Options(flags.logging, flags.compile_only, allow_wandb, flags.profile)
     found = [
-        variant for benchmark in benchmarks.values() for variant in commands.make_variants(benchmark, options)
+        variant for benchmark in benchmarks.values() for variant in runs.make_variants(benchmark, options)
     ]
     if not found:
         raise ConfigError(f"--spec={','.join(flags.spec)} has no benchmark to run.")
     return found
 
 
-def prepare(flags: argparse.Namespace) -> outcome.Session:
+def prepare(flags: argparse.Namespace) -> runs.Session:
     """Makes the folder of the logs. Raises ConfigError where it holds results."""
-    functions = custom.load(flags.custom_metrics_files)
+    functions = runs.load_functions(flags.custom_metrics_files)
     now = datetime.datetime.now().strftime("%Y-%m-%d-%H.%M.%S.%f")
     log_dir = os.path.abspath(flags.log_dir or f"log_{now}")
     for name in (*_FILES, _PICTURE):
         check_output_file(os.path.join(log_dir, name), "log_dir", flags.overwrite)
     for ending in (".json", ".md", ".png") if flags.output else ():
         check_output_file(flags.output + ending, "output", flags.overwrite)
-    return outcome.Session(
+    return runs.Session(
         log_dir=log_dir,
         level=flags.logging,
         timeout=flags.timeout,
@@ -158,18 +367,16 @@ def install(requirements: Iterable[str]) -> None:
             raise ConfigError(f"requirements_file {path}: pip ended with exit code {done.returncode}.")
 
 
-def run_all(
-    flags: argparse.Namespace, variants: list[commands.Variant], session: outcome.Session
-) -> list[tables.Result]:
+def run_all(flags: argparse.Namespace, variants: list[runs.Variant], session: runs.Session) -> list[Result]:
     """Runs the variants one after the other, and writes all results after each. A signal ends the one that
     runs; what was measured before is kept."""
-    results: list[tables.Result] = []
+    results: list[Result] = []
     for variant in variants:
         try:
-            results.append(outcome.run_variant(variant, session))
+            results.append(runs.run_variant(variant, session))
         except KeyboardInterrupt:
             session.tell(f"\n{variant.name} was interrupted. Results: {session.log_dir}", "CRITICAL")
-            session.tell(tables.summary(results), "CRITICAL")
+            session.tell(summary(results), "CRITICAL")
             raise
         write(flags, session, variants, results)
         if flags.stop_on_error and results[-1]["exitcode"]:
@@ -180,9 +387,9 @@ def run_all(
 
 def write(
     flags: argparse.Namespace,
-    session: outcome.Session,
-    variants: list[commands.Variant],
-    results: list[tables.Result],
+    session: runs.Session,
+    variants: list[runs.Variant],
+    results: list[Result],
 ) -> None:
     """Writes the results so far: all files but the chart."""
     by_name = {variant.name: variant for variant in variants}
@@ -191,19 +398,19 @@ def write(
         commit = _commit()
         for each in results:
             env = by_name[each["variant_name"]].added_env
-            additional[each["variant_name"]] = tables.additional_columns(each, env, commit)
+            additional[each["variant_name"]] = additional_columns(each, env, commit)
     metrics = [*flags.csv_metrics, *session.functions]
     texts = (
-        tables.to_json(results),
-        tables.to_csv(results, metrics, additional),
-        tables.to_xml(results),
-        tables.to_markdown(tables.columns(results, _benchmarks(variants))),
+        to_json(results),
+        to_csv(results, metrics, additional),
+        to_xml(results),
+        to_markdown(columns(results, _benchmarks_of(variants))),
     )
     for name, text in zip(_FILES, texts):
         outputs.write_file(os.path.join(session.log_dir, name), text)
 
 
-def _benchmarks(variants: list[commands.Variant]) -> dict[str, spec.Benchmark]:
+def _benchmarks_of(variants: list[runs.Variant]) -> dict[str, spec.Benchmark]:
     return {variant.benchmark.name: variant.benchmark for variant in variants}
 
 
@@ -219,31 +426,31 @@ def _commit() -> str | None:
 
 def finish(
     flags: argparse.Namespace,
-    session: outcome.Session,
-    variants: list[commands.Variant],
-    results: list[tables.Result],
+    session: runs.Session,
+    variants: list[runs.Variant],
+    results: list[Result],
 ) -> None:
     """Draws the chart, writes --output, and shows the table and the summary."""
-    from official.cli.benchmark.specs import picture
+    pass
     from official.reporting.comparison import format_table
 
-    benchmarks = _benchmarks(variants)
-    table = tables.columns(results, benchmarks)
-    found = picture.panels(results, benchmarks)
-    drawn = picture.draw(found) if found else None
+    benchmarks = _benchmarks_of(variants)
+    table = columns(results, benchmarks)
+    found = panels(results, benchmarks)
+    drawn = draw(found) if found else None
     if drawn:
         outputs.write_file(os.path.join(session.log_dir, _PICTURE), drawn)
     if flags.output:
         from official.reporting import environment
 
-        rows = [tables.portable(each, benchmarks[each["benchmark_name"]].folder) for each in results]
+        rows = [portable(each, benchmarks[each["benchmark_name"]].folder) for each in results]
         record = {"command": command_line.as_typed(), "results": rows}
         outputs.write_json(flags.output + ".json", {**record, "environment": environment.environment()})
-        outputs.write_file(flags.output + ".md", tables.to_markdown(table))
+        outputs.write_file(flags.output + ".md", to_markdown(table))
         if drawn:
             outputs.write_file(flags.output + ".png", drawn)
     session.tell(f"\n{format_table(table)}\n")
-    session.tell(tables.summary(results), "CRITICAL")
+    session.tell(summary(results), "CRITICAL")
     session.tell(f"Results: {session.log_dir}")
 
 
@@ -253,7 +460,7 @@ def main() -> int:
     session = prepare(flags)
     own = [
         os.path.join(each.folder, each.requirements)
-        for each in _benchmarks(variants).values()
+        for each in _benchmarks_of(variants).values()
         if each.requirements
     ]
     install(([flags.requirements_file] if flags.requirements_file else []) + own)

@@ -11,7 +11,6 @@ dropout as the model says, on synthetic full-length data. Several models, comma-
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -87,9 +86,7 @@ def measure(flags: argparse.Namespace) -> dict:
     """Returns {cases: [...], products: {dtype: GFLOP/s}} of the flags."""
     if len(flags.dtypes) == 1:  # a process has one choice
         official.choose_kernels(*flags.dtypes)  # those of train.py
-    from official.io.bars import Bar
     from official.planning import plan
-    from official.reporting import measurement
     from official.tasks import TASKS
     from official.training import step_benchmark
 
@@ -100,10 +97,7 @@ def measure(flags: argparse.Namespace) -> dict:
     }
     products = {dtype: step_benchmark.make_products(dtype) for dtype in flags.dtypes}
     works |= {dtype: work for dtype, (work, _) in products.items()}
-    with Bar(total=flags.rounds + 2, desc="rounds", file=sys.stderr) as progress:
-        timings = measurement.measure_in_turns(
-            works, flags.rounds, warmup_rounds=2, after_round=lambda _: progress.update()
-        )
+    timings = inputs.in_turns(works, flags.rounds)
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
     cases = [case(configs[name], timings[name], flags.steps, plans[name], peaks) for name in configs]
     cases = [{"name": name, **row} for name, row in zip(configs, cases)]
@@ -129,26 +123,29 @@ def case(config: Config, timing, steps: int, plan: dict, peaks: dict) -> dict:
     }
 
 
-def table(measured: dict) -> str:
-    width = max(32, *(len(row["name"]) + 2 for row in measured["cases"]))
-    lines = [f"{'case':<{width}}{'s/step':>9}{'seq/s':>9}{'+-':>7}{'GFLOP/s':>10}{'of products':>13}"]
-    for row in measured["cases"]:
-        lines.append(
-            f"{row['name']:<{width}}{row['step_secs']:>9.3f}{row['sequences_per_sec']:>9.3f}{row['spread']:>7.1%}{row['gflops']:>10.1f}"
-            f"{row['share_of_products']:>13.1%}"
-        )
-    for dtype, product in measured["products"].items():
-        lines.append(
-            f"{'matrix product ' + dtype:<{width}}{'':>18}{product['spread']:>7.1%}{product['gflops']:>10.1f}"
-        )
-    return "\n".join(lines)
-
-
-def chart(measured: dict, title: str) -> bytes:
-    from official.reporting import measurement
-
+def main() -> None:
+    flags = parse_flags()
+    measured = measure(flags)
+    columns = [
+        ("case", "name", ""),
+        ("s/step", "step_secs", ".3f"),
+        ("seq/s", "sequences_per_sec", ".3f"),
+        ("+-", "spread", ".1%"),
+        ("GFLOP/s", "gflops", ".1f"),
+        ("of products", "share_of_products", ".1%"),
+    ]
+    products = [{"name": f"matrix product {dtype}", **row} for dtype, row in measured["products"].items()]
+    print(outputs.table(columns, [*measured["cases"], *products]))
+    model = ", ".join(map(outputs.stem, flags.bert_config_file.split(",")))
+    record = {
+        "model": model,
+        "optimizer_type": flags.optimizer_type,
+        "rounds": flags.rounds,
+        "seed": 12345,
+        **measured,
+    }
     bars = [
-        measurement.Bar(
+        (
             row["name"],
             100 * row["share_of_products"],
             row["spread"],
@@ -157,30 +154,7 @@ def chart(measured: dict, title: str) -> bytes:
         )
         for row in measured["cases"]
     ]
-    return measurement.draw_bars(
-        bars,
-        title,
-        "achieved GFLOP/s of the step's matrix products, % of bare products of the same type",
-        limit=100.0,
-        limit_text="bare products",
-    )
-
-
-def main() -> None:
-    flags = parse_flags()
-    measured = measure(flags)
-    print(table(measured))
-    paths = flags.bert_config_file.split(",")
-    model = ", ".join(map(outputs.stem, paths))
-    record = {
-        "model": model,
-        "optimizer_type": flags.optimizer_type,
-        "rounds": flags.rounds,
-        "seed": 12345,
-        **measured,
-    }
-    outputs.write_results(
-        flags.output,
-        record,
-        lambda: chart(measured, f"Training step of {model}, {flags.optimizer_type.upper()}"),
-    )
+    title = f"Training step of {model}, {flags.optimizer_type.upper()}"
+    unit = "achieved GFLOP/s of the step's matrix products, % of bare products of the same type"
+    limit = {"limit": 100.0, "limit_text": "bare products"}
+    outputs.write_bars(flags.output, record, bars, title, unit, **limit)

@@ -15,17 +15,17 @@ import zipfile
 import numpy as np
 import pytest
 
-from official.cli.data import glue as download_glue_data
-from official.cli.evaluate import glue_submission as make_glue_submission
+from official.cli import glue as download_glue_data
+from official.cli import scores as make_glue_submission
 from official.data.glue import files as files_lib
 from official.data.glue.tasks import TASKS
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 
-def call(module, monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", [module.__name__ + ".py", *map(str, arguments)])
-    module.main()
+def call(command, monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
+    command()
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def small_qqp(monkeypatch):
 
 def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, monkeypatch, capsys):
     output = tmp_path / "out" / "submission.zip"
-    call(make_glue_submission, monkeypatch, "--predictions", *runs, f"--output={output}")
+    call(make_glue_submission.run_glue_submission, monkeypatch, "--predictions", *runs, f"--output={output}")
     with zipfile.ZipFile(output) as archive:
         assert archive.namelist() == [task.submission_file for task in TASKS.values()]
         for task, folder in zip(TASKS.values(), runs):
@@ -64,7 +64,14 @@ def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, 
     assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv, 1,063 predictions" and len(lines) == 12
     assert lines[-1] == f"{output}: 11 of 11 files." and os.listdir(output.parent) == ["submission.zip"]
     first = output.read_bytes()
-    call(make_glue_submission, monkeypatch, "--predictions", *runs, f"--output={output}", "--overwrite")
+    call(
+        make_glue_submission.run_glue_submission,
+        monkeypatch,
+        "--predictions",
+        *runs,
+        f"--output={output}",
+        "--overwrite",
+    )
     assert output.read_bytes() == first
 
 
@@ -80,7 +87,13 @@ def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(
         match="nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected"
         " 1,063; WNLI.tsv is missing.$",
     ):
-        call(make_glue_submission, monkeypatch, "--predictions", *runs, f"--output={output}")
+        call(
+            make_glue_submission.run_glue_submission,
+            monkeypatch,
+            "--predictions",
+            *runs,
+            f"--output={output}",
+        )
     lines = capsys.readouterr().out.splitlines()
     assert (
         lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv: 1,062 predictions, expected 1,063."
@@ -92,7 +105,7 @@ def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(
 def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, monkeypatch):
     output = tmp_path / "submission.zip"
     call(
-        make_glue_submission,
+        make_glue_submission.run_glue_submission,
         monkeypatch,
         "--predictions",
         runs[0],
@@ -103,7 +116,7 @@ def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, monkeypat
     assert zipfile.ZipFile(output).namelist() == ["CoLA.tsv", "WNLI.tsv"]
     with pytest.raises(ConfigError, match="has no file of predictions"):
         call(
-            make_glue_submission,
+            make_glue_submission.run_glue_submission,
             monkeypatch,
             "--predictions",
             tmp_path,
@@ -127,24 +140,30 @@ def test_predictions_are_counted_against_the_test_files(runs, tmp_path, monkeypa
             "--allow_missing",
         )
         if match is None:
-            call(make_glue_submission, monkeypatch, *arguments)
+            call(make_glue_submission.run_glue_submission, monkeypatch, *arguments)
         else:
             with pytest.raises(ConfigError, match=match):
-                call(make_glue_submission, monkeypatch, *arguments)
+                call(make_glue_submission.run_glue_submission, monkeypatch, *arguments)
 
 
 def test_a_task_in_two_folders_is_an_error(runs, tmp_path, monkeypatch):
     files_lib.write_predictions(TASKS["cola"], np.zeros(1063, int), str(runs[1]))
     arguments = ("--predictions", *runs[:2], f"--output={tmp_path}/a.zip", "--allow_missing")
     with pytest.raises(ConfigError, match="/cola/CoLA.tsv and .*/mnli/CoLA.tsv are both there"):
-        call(make_glue_submission, monkeypatch, *arguments)
+        call(make_glue_submission.run_glue_submission, monkeypatch, *arguments)
     with pytest.raises(ConfigError, match="--predictions=/nowhere is not a folder"):
-        call(make_glue_submission, monkeypatch, "--predictions", "/nowhere", f"--output={tmp_path}/a.zip")
+        call(
+            make_glue_submission.run_glue_submission,
+            monkeypatch,
+            "--predictions",
+            "/nowhere",
+            f"--output={tmp_path}/a.zip",
+        )
 
 
 def test_the_same_folder_named_twice_is_one_folder(runs, tmp_path, monkeypatch):
     call(
-        make_glue_submission,
+        make_glue_submission.run_glue_submission,
         monkeypatch,
         "--predictions",
         runs[0],
@@ -251,20 +270,26 @@ def files_in(folder) -> list[str]:
 def test_all_tasks_are_downloaded_once(server, tmp_path, monkeypatch, capsys):
     url, state = server
     data = tmp_path / "data"
-    call(download_glue_data, monkeypatch, f"--data_dir={data}", f"--base_url={url}/")
+    call(download_glue_data.run_glue, monkeypatch, f"--data_dir={data}", f"--base_url={url}/")
     wanted = {file for task in TASKS.values() for file in (split.files[0] for split in task.splits.values())}
     raw = {"MRPC/dev_ids.tsv", "MRPC/msr_paraphrase_test.txt", "MRPC/msr_paraphrase_train.txt"}
     assert set(files_in(data)) == wanted | raw
     assert len(state["requests"]) == 12
     assert "CoLA: downloaded: train.tsv 3 rows (published: 8,551), " in capsys.readouterr().out
     assert (data / "MNLI" / "dev_mismatched.tsv").read_text() == "MNLI/dev_mismatched.tsv 3\n" * 3
-    call(download_glue_data, monkeypatch, f"--data_dir={data}", f"--base_url={url}", "--tasks=all")
+    call(download_glue_data.run_glue, monkeypatch, f"--data_dir={data}", f"--base_url={url}", "--tasks=all")
     assert len(state["requests"]) == 12 and "CoLA: already there: " in capsys.readouterr().out
 
 
 def test_mrpc_is_split_as_glue_does(mirror, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data"
-    call(download_glue_data, monkeypatch, f"--data_dir={data}", f"--base_url=file://{mirror}", "--tasks=mrpc")
+    call(
+        download_glue_data.run_glue,
+        monkeypatch,
+        f"--data_dir={data}",
+        f"--base_url=file://{mirror}",
+        "--tasks=mrpc",
+    )
     assert (
         data / "MRPC" / "train.tsv"
     ).read_text() == f"{_MRPC_HEADER}\n0\t0\t50\ta 0\tb 0\n0\t2\t52\ta 2\tb 2\n"
@@ -293,9 +318,9 @@ def test_a_transfer_that_broke_off_is_resumed(server, tmp_path, monkeypatch, ran
         ConfigError,
         match=rf"CoLA.zip: the transfer ended after {size // 2:,} of {size:,} bytes. Run this again",
     ):
-        call(download_glue_data, monkeypatch, *arguments)
+        call(download_glue_data.run_glue, monkeypatch, *arguments)
     assert files_in(tmp_path / "data") == ["CoLA.zip.part"]
-    call(download_glue_data, monkeypatch, *arguments)
+    call(download_glue_data.run_glue, monkeypatch, *arguments)
     assert state["requests"] == [("/glue/data/CoLA.zip", 0), ("/glue/data/CoLA.zip", size // 2)]
     assert files_in(tmp_path / "data") == ["CoLA/dev.tsv", "CoLA/test.tsv", "CoLA/train.tsv"]
 
@@ -307,10 +332,10 @@ def test_another_file_is_refused_and_removed(server, mirror, tmp_path, monkeypat
     archive.write_bytes(change(content))
     arguments = (f"--data_dir={tmp_path}/data", f"--base_url={server[0]}", "--tasks=rte")
     with pytest.raises(ConfigError, match="RTE.zip is not the published file: .* with sha256 "):
-        call(download_glue_data, monkeypatch, *arguments)
+        call(download_glue_data.run_glue, monkeypatch, *arguments)
     assert files_in(tmp_path / "data") == []
     archive.write_bytes(content)
-    call(download_glue_data, monkeypatch, *arguments)
+    call(download_glue_data.run_glue, monkeypatch, *arguments)
     assert len(files_in(tmp_path / "data")) == 3
 
 
@@ -319,7 +344,7 @@ def test_files_that_are_there_are_kept(mirror, tmp_path, monkeypatch):
     own.parent.mkdir(parents=True)
     own.write_text("my own\n")
     call(
-        download_glue_data,
+        download_glue_data.run_glue,
         monkeypatch,
         f"--data_dir={tmp_path}/data",
         f"--base_url=file://{mirror}",
@@ -368,14 +393,14 @@ def test_every_file_of_the_table_has_a_source():
 )
 def test_bad_flags_are_errors(tmp_path, monkeypatch, arguments, message):
     with pytest.raises(ConfigError, match=message):
-        call(download_glue_data, monkeypatch, f"--data_dir={tmp_path}/data", *arguments)
+        call(download_glue_data.run_glue, monkeypatch, f"--data_dir={tmp_path}/data", *arguments)
 
 
 def test_a_file_that_the_server_has_not_is_an_error(server, mirror, tmp_path, monkeypatch):
     (mirror / "glue" / "data" / "CoLA.zip").unlink()
     with pytest.raises(ConfigError, match="CoLA.zip: the server answers 404 Not Found"):
         call(
-            download_glue_data,
+            download_glue_data.run_glue,
             monkeypatch,
             f"--data_dir={tmp_path}/data",
             f"--base_url={server[0]}",

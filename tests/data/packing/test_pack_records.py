@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.cli import pack as command
+from official.cli import records as command
 from official.data import compaction
 from official.data.packing import creation, rounds
 from official.data.packing.plan import Histogram, PackingPlan, longest_pack_first
@@ -293,7 +293,7 @@ def test_wrong_flags_are_refused(tmp_path, plain, change, problem):
 
 def run(monkeypatch, *flags: str) -> None:
     monkeypatch.setattr(sys, "argv", ["bert pack", *flags])
-    command.main()
+    command.run_pack()
 
 
 def test_the_command_packs_reports_and_draws(tmp_path, plain, monkeypatch, capsys):

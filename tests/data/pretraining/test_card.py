@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from official.cli.data import card as card_command
-from official.cli.data import inspect as inspect_data
+from official.cli import records
 from official.data.pretraining import card, creation, examples, inspection
 from official.data.text import preparation, samples
 from official.data.word_pieces import vocabulary
@@ -77,7 +76,7 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     manifest = creation.create_pretraining_data(job)
     out = tmp_path / "out"
     files = [str(out / name) for name in manifest["files"]]
-    card_command.write_beside(str(out), files)
+    records.write_card_beside(str(out), files)
     page = (out / "report.html").read_text()
     for expected in (f"{manifest['instances']:,} examples of 32 tokens", "<td>Writing</td>", "(local)"):
         assert expected in page
@@ -86,12 +85,12 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
         "Writing",
     ]
     (out / "report.html").write_text("kept")
-    card_command.write_beside(str(out), files)  # nothing was done since
+    records.write_card_beside(str(out), files)  # nothing was done since
     assert (out / "report.html").read_text() == "kept"
     (out / "manifest.json").rename(tmp_path / "moved.json")
     arguments = [*files, f"--vocab_file={job.vocab_file}", f"--report_page={tmp_path}/card.html"]
     monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments])
-    inspect_data.main()
+    records.run_inspect()
     page = (tmp_path / "card.html").read_text()
     assert "Counted in all records" in page and "came before" in page and "[MASK]</strong>" in page
     assert f"{manifest['instances']:,} examples" in capsys.readouterr().out
@@ -136,7 +135,7 @@ def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, caps
     report = tmp_path / "report.json"
     arguments = [f"{tmp_path}/ours*", f"--compare_to={tmp_path}/theirs*", "--spread", f"--report={report}"]
     monkeypatch.setattr("sys.argv", ["inspect_data.py", *arguments, "--num_workers=1"])
-    inspect_data.main()
+    records.run_inspect()
     found = json.loads(report.read_text())
     values = [shares["random_next"] for shares in found["records"]["data_sets"].values()]
     spread = found["records"]["spread"]["random_next"]

@@ -14,7 +14,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from official.cli.data import create, eval_set
+from official.cli import records
+from official.cli import text as text_command
 from official.data import compaction
 from official.data.packing import creation as packing
 from official.data.pretraining import creation, examples, rounds
@@ -220,7 +221,7 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
     def pick(overwrite=False):
         words = [f"--input_files={folders[0]}", f"--output_file={folders[2]}/x.tfrecord", "--num_samples=9"]
         monkeypatch.setattr(sys, "argv", ["eval-set", *words, *["--overwrite"] * overwrite])
-        eval_set.main()
+        records.run_eval_set()
 
     for folder, job in zip(folders, (make, pack, pick)):
         with pytest.raises(ConfigError, match="vocab.txt is there, and is not the vocabulary of the records"):
@@ -537,7 +538,7 @@ def test_flags_that_do_not_go_together(monkeypatch):
     ):
         monkeypatch.setattr(sys, "argv", ["create", *given, *flags])
         with pytest.raises(ConfigError, match=message):
-            create.parse_flags()
+            text_command.create_flags()
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from official.cli.data import inspect as inspect_data
+from official.cli import records as inspect_data
 from official.data.pretraining import creation, examples, inspection
 from official.data.records import record_files, record_formats, schema
 from official.data.records.encoding import encoders
@@ -224,7 +224,7 @@ def test_bad_arguments_are_named_as_they_were_given(made, tmp_path, monkeypatch,
         "sys.argv", ["inspect_data.py", *(argument.format(**names) for argument in arguments)]
     )
     with pytest.raises(ConfigError, match="^" + re.escape(message.format(**names))):
-        inspect_data.main()
+        inspect_data.run_inspect()
 
 
 def test_the_command_line(made, tmp_path):

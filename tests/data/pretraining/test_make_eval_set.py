@@ -11,7 +11,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from official.cli.data import eval_set as make_eval_set
+from official.cli import records as make_eval_set
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.encoding import encoders
@@ -33,7 +33,7 @@ def files(tmp_path):
 
 def run(monkeypatch, *arguments):
     monkeypatch.setattr("sys.argv", ["make_eval_set.py", *map(str, arguments)])
-    make_eval_set.main()
+    make_eval_set.run_eval_set()
 
 
 def records_of(*paths):

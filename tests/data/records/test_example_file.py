@@ -92,7 +92,7 @@ def test_a_job_does_not_load_tensorflow(tmp_path):
     code = (
         "import sys; sys.argv[1:] = ['--input_files=text.txt', '--vocab_file=vocab.txt', '--output_dir=out',"
         " '--max_seq_length=16', '--max_predictions_per_seq=2', '--num_shards=2', *sys.argv[1:]]\n"
-        "from official.cli.data import create\ncreate.main()\n"
+        "from official.cli import text\ntext.run_create()\n"
         "assert not {'tensorflow', 'tensorflow_text'} & set(sys.modules)"
     )
     for kind in ("plain", "compact"):

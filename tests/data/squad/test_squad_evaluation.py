@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from official.cli.evaluate import squad_v1 as evaluate_squad_v1
-from official.cli.evaluate import squad_v2 as evaluate_squad_v2
+from official.cli import scores as scores_lib
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
 from tests.conftest import ROOT, TEST_DATA
@@ -267,13 +266,13 @@ def write(tmp_path):
 
 def run(script, monkeypatch, *arguments):
     monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
-    script.main()
+    script()
 
 
 def test_the_version_1_script_prints_one_line(write, monkeypatch, capsys):
     data = write("data.json", document({"one": ["cat"], "two": ["dog"], "three": ["fish"]}, "1.1"))
     run(
-        evaluate_squad_v1,
+        scores_lib.run_squad_v1,
         monkeypatch,
         data,
         write("predictions.json", {"one": "The cat", "three": "big fish"}),
@@ -288,7 +287,7 @@ def test_the_version_1_script_prints_one_line(write, monkeypatch, capsys):
 
 def test_the_version_1_script_says_so_for_another_version(write, monkeypatch, capsys):
     run(
-        evaluate_squad_v1,
+        scores_lib.run_squad_v1,
         monkeypatch,
         write("data.json", document({"one": ["cat"]}, "7")),
         write("predictions.json", {"one": "cat"}),
@@ -311,11 +310,11 @@ def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, mo
         "NoAns_total",
     ]
     best_keys = ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
-    run(evaluate_squad_v2, monkeypatch, *files)
+    run(scores_lib.run_squad_v2, monkeypatch, *files)
     out = capsys.readouterr().out
     assert list(json.loads(out)) == main_keys and out == json.dumps(json.loads(out), indent=2) + "\n"
     run(
-        evaluate_squad_v2,
+        scores_lib.run_squad_v2,
         monkeypatch,
         *files,
         "--na-prob-file",
@@ -328,7 +327,9 @@ def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, mo
         with_best["exact"] == evaluation.evaluate_v2(GOLD, PREDICTIONS, probabilities, 0.25)["exact"] == 75.0
     )
     images, out_file = tmp_path / "new" / "images", tmp_path / "out.json"
-    run(evaluate_squad_v2, monkeypatch, *files, "-n", tmp_path / "na.json", "-p", images, "-o", out_file)
+    run(
+        scores_lib.run_squad_v2, monkeypatch, *files, "-n", tmp_path / "na.json", "-p", images, "-o", out_file
+    )
     assert capsys.readouterr().out == ""
     assert list(json.loads(out_file.read_text())) == main_keys + best_keys + [
         "pr_exact_ap",
@@ -347,7 +348,7 @@ def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, mo
 
 def test_the_version_2_script_names_what_is_missing_and_explains(write, monkeypatch, capsys):
     run(
-        evaluate_squad_v2,
+        scores_lib.run_squad_v2,
         monkeypatch,
         write("data.json", document(GOLD, "v2.0")),
         write("p.json", {"a": "big cat", "d": ""}),
@@ -381,7 +382,7 @@ def test_bad_files_are_an_error(write, monkeypatch, predictions, na_probs, messa
     if na_probs is not None:
         arguments.append("--na_prob_file=" + write("na.json", na_probs))
     with pytest.raises(ConfigError, match=message):
-        run(evaluate_squad_v2, monkeypatch, *arguments)
+        run(scores_lib.run_squad_v2, monkeypatch, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +403,7 @@ def test_bad_data_are_an_error(write, value, message):
 
 def test_the_scripts_load_no_tensorflow_and_end_with_2_on_bad_input(write):
     code = (
-        "import sys; from official.cli.evaluate import squad_v1, squad_v2; assert"
+        "import sys; from official.cli import scores; assert"
         " 'tensorflow' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

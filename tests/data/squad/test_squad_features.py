@@ -928,7 +928,7 @@ def test_the_benchmark_counts_and_times(squad_file, tmp_path):
     path = squad_file(document(("the cat sat. " * 20, ("the cat", "cat", 4), ("sat", "sat", 8))))
     command = [
         sys.executable,
-        "scripts/benchmark_features.py",
+        "benchmarks/squad_features.py",
         f"--predict_file={path}",
         f"--vocab_file={tmp_path}/vocab.txt",
         "--max_seq_length=24",

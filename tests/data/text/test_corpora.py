@@ -9,8 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from official.cli import vocab
-from official.cli.data import create, prepare
+from official.cli import text as text_lib
 from official.data.text import documents, preparation, text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
 from official.io.errors import ConfigError
@@ -81,10 +80,9 @@ def test_preparation_and_vocabularies_take_the_field(tmp_path):
     assert manifest["documents"] == 50 and manifest["flags"]["text_field"] == "a.b"
     with pytest.raises(ConfigError, match="has no field --text_field=text. Fields with text: a.b"):
         preparation.prepare(preparation.Job(path, str(tmp_path / "other")))
-    assert len(vocab.read_sentences(path, 1000, ReadCounts(), "a.b")) == 100
-    for command in (prepare, vocab, create):
-        parser = command.make_parser()
-        assert parser.get_default("text_field") == "text"
+    assert len(text_lib.read_sentences(path, 1000, ReadCounts(), "a.b")) == 100
+    for make_parser in (text_lib.create_parser, text_lib.prepare_parser, text_lib.vocab_parser):
+        assert make_parser().get_default("text_field") == "text"
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,227 @@
+"""Harness of the benchmarks: cases in turns, programs of other systems, watched processes, results.
+
+A benchmark answers one question, in one file: `python benchmarks/NAME.py --output=results/NAME`. It writes
+results/NAME.json, with command, commit, machine, versions, seed and rounds, and the chart results/NAME.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if ROOT not in sys.path:  # `python benchmarks/NAME.py` has its own folder there
+    sys.path.insert(0, ROOT)
+
+from official.cli import command_line, outputs  # noqa: E402
+from official.cli.benchmark.programs import Program  # noqa: E402
+from official.io import signals, streams  # noqa: E402
+from official.io.errors import ConfigError  # noqa: E402
+from official.io.writing import check_output_file  # noqa: E402
+
+PROGRAMS = os.path.join(ROOT, "benchmarks", "programs")
+MAX_SHOWN = 300  # characters of another program's last line
+
+
+def main(question: Callable[[], int | None]) -> NoReturn:
+    """Runs a benchmark and exits with its code: 2 and one line on stderr for bad input."""
+    streams.settle()
+    signals.watch()
+    command_line.run(question)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Results
+
+
+def write(flags: argparse.Namespace, *given: Any, **limit: Any) -> None:
+    """Writes --output.json and its chart, where --output is given: `outputs.write_bars`."""
+    outputs.write_bars(flags.output, *given, **limit)
+
+
+def add_json_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a benchmark without a chart, which `write_json` serves."""
+    parser.add_argument("--output", default=None, help="Also write the numbers to this JSON file.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace it where it is there.")
+
+
+def check_json(flags: argparse.Namespace) -> None:
+    """Checks before a benchmark that --output can be written. Raises ConfigError."""
+    if flags.output:
+        check_output_file(flags.output, "output", flags.overwrite)
+
+
+def write_json(flags: argparse.Namespace, record: dict) -> None:
+    """Writes --output, where it is given, with the command and the machine."""
+    if flags.output:
+        from official.reporting import environment
+
+        command = {"command": command_line.as_typed()}
+        outputs.write_json(flags.output, {**command, **record, "environment": environment.environment()})
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Environments of other systems
+
+
+class Environment(NamedTuple):
+    """A virtual environment: its name, also that of its folder, and the requirements that pip installs."""
+
+    name: str
+    requirements: tuple[str, ...]
+
+
+HUGGINGFACE = Environment(
+    "huggingface", ("torch==2.13.0", "transformers==5.0.0", "accelerate==1.12.0", "numpy")
+)
+
+
+def add_environment_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --environments and --make_environments."""
+    folder = "Folder of the peers' virtual environments, about 2 GB each."
+    parser.add_argument("--environments", default=".peers", help=folder)
+    make = "Make those that are missing, from the package index."
+    parser.add_argument("--make_environments", action="store_true", help=make)
+
+
+def python_of(environment: str | None, folder: str) -> str:
+    """Returns the interpreter of an environment; without one, that of this process."""
+    if environment is None:
+        return sys.executable
+    return os.path.join(os.path.abspath(folder), environment, "bin", "python")
+
+
+def prepare(wanted: Iterable[tuple[str, Environment | None]], flags: argparse.Namespace) -> None:
+    """Makes the environments that are missing, and completes those that lack a package. Raises ConfigError
+    where one is missing without --make_environments, or cannot be made.
+
+    Args:
+      wanted: (name of a peer, its environment; None: this one).
+      flags: with --environments and --make_environments.
+    """
+    for name, environment in wanted:
+        if environment is None:
+            continue
+        python = python_of(environment.name, flags.environments)
+        folder = os.path.dirname(os.path.dirname(python))
+        made = os.path.join(folder, "made")  # the requirements of a whole environment
+        installed = None
+        if os.path.exists(made):
+            with open(made, encoding="utf-8") as file:
+                installed = file.read().splitlines()
+        missing = [text for text in environment.requirements if text not in (installed or ())]
+        if not missing:
+            continue
+        if not flags.make_environments:
+            lacks = f"no {', '.join(missing)} in {folder}"
+            if installed is None:
+                lacks = f"no environment in {flags.environments}"
+            raise ConfigError(f"--peers: {name} has {lacks}. Make it with --make_environments.")
+        print(f"Making {folder} ({', '.join(environment.requirements)}) ...", file=sys.stderr)
+        new = [[sys.executable, "-m", "venv", "--clear", folder]] if installed is None else []
+        for command in (*new, [python, "-m", "pip", "install", "-q", *environment.requirements]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ConfigError(f"--make_environments: {name}: {' '.join(done.stderr.splitlines()[-3:])}")
+        with open(made, "w", encoding="utf-8") as file:
+            file.write("\n".join([*(installed or ()), *missing]) + "\n")
+
+
+def variables(environment: str | None) -> dict[str, str]:
+    """Returns the environment variables of a system: those of this process without this project's settings.
+
+    Ours finds this package; the others must not: "official" is the name of the Model Garden's package, too.
+    """
+    foreign = ("PYTHON", "TF_", "KERAS")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    ours = {} if environment else {"PYTHONPATH": ROOT}
+    return {**kept, **ours, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Processes
+
+
+def last_line(path: str) -> str:
+    """Returns the last line of a log that is not blank."""
+    with open(path, encoding="utf-8", errors="replace") as log:
+        lines = [line.strip() for line in log if line.strip()]
+    return lines[-1][:MAX_SHOWN] if lines else "it has printed nothing."
+
+
+def resident_bytes(root: int) -> int:
+    """Returns the resident memory of a process and its descendants, each one's added up."""
+    return sum(_of_tree(root, lambda process: process.memory_info().rss))
+
+
+def cpu_secs(root: int) -> float:
+    """Returns the CPU time of a process and its running descendants so far."""
+    return sum(_of_tree(root, lambda process: sum(process.cpu_times()[:2])))
+
+
+def _of_tree(root: int, value: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yields a value of a process and of all that it has started and that still run."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(root)
+        for each in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                yield value(each)
+
+
+def watch(command: list[str], folder: str, period_secs: float = 0.2) -> dict:
+    """Runs a command and returns {secs, core_secs, peak_memory_bytes, peak_disk_bytes, peak_open_files}: CPU
+    time of all its processes together, memory of the largest, bytes in a folder, open files of the one with
+    most. Raises RuntimeError where it fails."""
+    began = time.monotonic()
+    cores: dict[int, float] = {}
+    peaks = {"peak_memory_bytes": 0, "peak_disk_bytes": 0, "peak_open_files": 0}
+
+    def look(process) -> None:
+        cores[process.pid] = sum(process.cpu_times()[:2])
+        peaks["peak_memory_bytes"] = max(peaks["peak_memory_bytes"], process.memory_info().rss)
+        peaks["peak_open_files"] = max(peaks["peak_open_files"], process.num_fds())
+
+    with tempfile.TemporaryFile() as errors:
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            while running.poll() is None:
+                list(_of_tree(running.pid, look))
+                peaks["peak_disk_bytes"] = max(peaks["peak_disk_bytes"], _size_of(folder))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    running.wait(period_secs)
+        finally:
+            running.kill()
+            running.wait()
+        secs = time.monotonic() - began
+        if running.returncode:
+            errors.seek(0)
+            raise RuntimeError(f"{' '.join(command)}: {errors.read().decode()[-2000:]}")
+    peaks["peak_disk_bytes"] = max(peaks["peak_disk_bytes"], _size_of(folder))
+    return {"secs": secs, "core_secs": sum(cores.values()), **peaks}
+
+
+def _size_of(folder: str) -> int:
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it was renamed
+                total += os.path.getsize(os.path.join(root, name))
+    return total
+
+
+def program(
+    name: str, file: str, environment: Environment | None, flags: Any, folder: str, advice: str = ""
+) -> Program:
+    """Starts a program of PROGRAMS in an environment; None: in this one."""
+    place = environment.name if environment else None
+    command = [python_of(place, getattr(flags, "environments", "")), os.path.join(PROGRAMS, file)]
+    return Program(name, command, folder, variables(place), advice)

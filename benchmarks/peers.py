@@ -1,0 +1,207 @@
+"""Measures the training step of BERT side by side with Hugging Face + PyTorch, the TensorFlow Model Garden
+and keras-hub.
+
+  python benchmarks/peers.py --make_environments --dtypes=fp32,bf16 --shapes=128x8,512x2 \\
+    --output=results/peers_bert_base
+
+Every system runs in a process of its own, in a virtual environment of its own that --make_environments makes,
+and does the same work: masked-LM over the masked positions and next sentence, dropout 0.1, clipping at a
+global norm of 1, AdamW at one constant learning rate, the same batch of full-length sequences in every step.
+The losses of all steps stand side by side: they begin near the logarithm of the words, and fall alike.
+
+All take turns, several rounds; medians, with half the distance between the quartiles beside them. The peers'
+code is in programs/training_step.py.
+"""
+
+import argparse
+import contextlib
+import functools
+import os
+import tempfile
+from typing import NamedTuple
+
+import harness
+from harness import HUGGINGFACE, Environment
+
+from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
+
+
+class Peer(NamedTuple):
+    """A system: its name in charts, that of its step in programs/training_step.py, its variant, and its
+    environment (None: this one)."""
+
+    title: str
+    step: str
+    variant: str
+    environment: Environment | None = None
+
+
+PEERS = {
+    "ours": Peer("this project", "ours", "fused"),
+    "ours_plain": Peer("this project, plain", "ours", "plain"),
+    "huggingface": Peer("Hugging Face + PyTorch", "huggingface", "sdpa", HUGGINGFACE),
+    "huggingface_eager": Peer("the same, eager attention", "huggingface", "eager", HUGGINGFACE),
+    "tf_models": Peer(
+        "tf-models-official",
+        "tf_models",
+        "",
+        Environment("tf_models", ("tensorflow==2.15.1", "tf-models-official==2.15.0")),
+    ),
+    "keras_hub": Peer(
+        "keras-hub",
+        "keras_hub",
+        "",
+        Environment("keras_hub", ("tensorflow-cpu==2.21.0", "keras-hub==0.32.0")),
+    ),
+}
+DEFAULT = "ours,huggingface,huggingface_eager,tf_models,keras_hub"
+TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_norm": 1.0, "seed": 12345}
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    inputs.add_model_flag(parser)
+    inputs.add_shapes_flag(parser, "128x8,512x2")
+    parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
+    parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
+    harness.add_environment_flags(parser)
+    inputs.add_timing_flags(parser, rounds=5, steps=2)
+    outputs.add_flags(parser)
+    return parser
+
+
+def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int, batch: int) -> list[dict]:
+    """Returns one row a system."""
+    from official.training import step_benchmark
+
+    specification = {
+        "model": model,
+        "dtype": dtype,
+        "length": length,
+        "batch": batch,
+        "predictions": step_benchmark.predictions_of(length),
+        "threads": os.cpu_count(),
+        **TRAINING,
+    }
+    started: dict[str, float] = {}
+    losses: dict[str, list[float]] = {}
+    advice = ": ask for fewer --peers at a time, or smaller --shapes"
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        workers = {}
+        for name in flags.peers:  # one after the other: two that compile at once would share the cores
+            peer = PEERS[name]
+            worker = harness.program(
+                f"--peers: {name}",
+                "training_step.py",
+                peer.environment,
+                flags,
+                os.path.join(folder, name),
+                advice,
+            )
+            workers[name] = stack.enter_context(worker)
+            worker.ask({**specification, "step": peer.step, "variant": peer.variant})
+            first = worker.answer()
+            started[name], losses[name] = first["start_secs"], first["losses"]
+
+        def run(name: str) -> None:
+            workers[name].ask({"steps": flags.steps})
+            losses[name] += workers[name].answer()["losses"]
+
+        case = f"{dtype}, {length} x {batch}"
+        works = {name: functools.partial(run, name) for name in workers}
+        timings = inputs.in_turns(works, flags.rounds, warmup_rounds=1, title=case)
+    return [
+        {
+            "case": case,
+            "dtype": dtype,
+            "max_seq_length": length,
+            "train_batch_size": batch,
+            "peer": name,
+            "sequences_per_sec": timing.rate(batch * flags.steps),
+            "step_secs": timing.median / flags.steps,
+            "spread": timing.spread,
+            "start_secs": started[name],
+            "secs": timing.secs,
+            "losses": losses[name],
+        }
+        for name, timing in timings.items()
+    ]
+
+
+def compare(rows: list[dict]) -> list[str]:
+    """Returns a line a case: this project over the fastest of the others."""
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        speeds = {row["peer"]: row["sequences_per_sec"] for row in rows if row["case"] == case}
+        others = {name: speed for name, speed in speeds.items() if not name.startswith("ours")}
+        if "ours" in speeds and others:
+            fastest = max(others, key=lambda name: others[name])
+            lines.append(f"{case}: {speeds['ours'] / others[fastest]:.2f} x {PEERS[fastest].title}")
+    return lines
+
+
+def report(flags: argparse.Namespace, rows: list[dict]) -> None:
+    """Prints the cases that were measured, and writes them."""
+    shown = [
+        {
+            **row,
+            "name": f"{row['case']}  {PEERS[row['peer']].title}",
+            "ends": f"{row['losses'][0]:.2f} > {row['losses'][-1]:.2f}",
+        }
+        for row in rows
+    ]
+    columns = [
+        ("case, system", "name", ""),
+        ("s/step", "step_secs", ".3f"),
+        ("seq/s", "sequences_per_sec", ".3f"),
+        ("+-", "spread", ".1%"),
+        ("start s", "start_secs", ".1f"),
+        ("losses", "ends", ""),
+    ]
+    print("\n".join([outputs.table(columns, shown), *compare(rows)]))
+    name = outputs.stem(flags.bert_config_file)
+    record = {
+        "model": name,
+        "rounds": flags.rounds,
+        "steps": flags.steps,
+        **TRAINING,
+        "requirements": {peer: (PEERS[peer].environment or ("", ()))[1] for peer in flags.peers},
+        "comparison": compare(rows),
+        "cases": rows,
+    }
+    bars = [
+        (
+            f"{row['case']}: {PEERS[row['peer']].title}",
+            row["sequences_per_sec"],
+            row["spread"],
+            f"{row['sequences_per_sec']:.2f}",
+            "ours" if row["peer"].startswith("ours") else "peers",
+        )
+        for row in rows
+    ]
+    harness.write(flags, record, bars, f"Training step of {name}", "sequences per second")
+
+
+def main() -> None:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "rounds", "steps")
+    flags.shapes = inputs.read_shapes(flags.shapes)
+    flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
+    flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
+    model = inputs.read_model(flags.bert_config_file)
+    harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
+    rows: list[dict] = []
+    try:
+        for dtype in flags.dtypes:
+            for length, batch in flags.shapes:
+                rows += measure_case(flags, model, dtype, length, batch)
+    finally:  # a system that does not fit into memory takes no measured case along
+        if rows:
+            report(flags, rows)
+
+
+if __name__ == "__main__":
+    harness.main(main)

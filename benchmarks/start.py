@@ -1,0 +1,134 @@
+"""Measures how long a process takes from its start to its first answer: imports, loading, the first question.
+
+  python benchmarks/start.py --output=results/start_inference_bert_base.json
+  python benchmarks/start.py --checkpoint=runs/squad --backends=tensorflow,openvino --dtypes=fp32,bf16
+
+Every start is a process of its own; cases take turns. The first turn is not counted: it fills the caches of
+files and of exported models.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import harness
+
+from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
+from official.io.errors import ConfigError
+
+_QUESTION = "Who was first?"
+_CONTEXT = "The first one was Ada, who wrote a letter to the king of Spain."
+_MOMENTS = ("imported", "loaded", "built", "answered")  # of a process, in their order
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    inputs.add_model_flag(parser, text="Sizes of a model of random weights, without --checkpoint.")
+    parser.add_argument("--checkpoint", default=None, help="A model that was fine-tuned on SQuAD.")
+    parser.add_argument("--backends", default="tensorflow", help="Comma-separated back ends.")
+    parser.add_argument("--dtypes", default="fp32", help="Comma-separated types: fp32, bf16.")
+    inputs.add_timing_flags(parser, rounds=3)
+    harness.add_json_flags(parser)
+    return parser
+
+
+def ask(checkpoint: str, backend: str, dtype: str) -> None:
+    """Asks a model twice and prints as JSON when what was done, in seconds since 1970, and the seconds of the
+    second question: what a process does whose start is measured."""
+    from official import inference
+
+    moments = {"imported": time.time()}
+    try:
+        model = inference.load(checkpoint, backend=backend, dtype=dtype)
+        moments["loaded"] = time.time()
+        model.prepare("answer")
+        moments["built"] = time.time()
+        model.answer(_QUESTION, _CONTEXT)
+        moments["answered"] = time.time()
+        model.answer(_QUESTION, _CONTEXT)
+    except ConfigError as error:
+        sys.exit(f"{error}")
+    print(json.dumps({**moments, "second_secs": time.time() - moments["answered"]}))
+
+
+def time_start(checkpoint: str, caches: str, backend: str, dtype: str) -> dict[str, float]:
+    """Starts a process that asks a model, with its caches in the folder `caches`.
+
+    Returns:
+      The seconds between its moments: `imported`, `loaded`, `built` and `answered`, from the one before; from
+      its start to its first answer `first_answer`; and `second`, of the second question.
+
+    Raises:
+      ConfigError: where the model cannot be asked so.
+    """
+    began = time.time()
+    words = [sys.executable, os.path.abspath(__file__), "ask", checkpoint, backend, dtype]
+    around = {**os.environ, "BERT_CACHE_DIR": caches}
+    done = subprocess.run(words, capture_output=True, text=True, env=around)
+    if done.returncode:
+        raise ConfigError(f"{backend}, {dtype}: {done.stderr.strip().splitlines()[-1]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    ends = [began, *(found[name] for name in _MOMENTS)]
+    secs = {name: end - before for name, before, end in zip(_MOMENTS, ends, ends[1:])}
+    return {**secs, "first_answer": ends[-1] - began, "second": found["second_secs"]}
+
+
+def measure(flags: argparse.Namespace, checkpoint: str, caches: str) -> dict:
+    """Returns the medians of all cases, and the seconds of each round."""
+    cases = [(backend, dtype) for backend in flags.backends.split(",") for dtype in flags.dtypes.split(",")]
+    rounds = [[time_start(checkpoint, caches, *case) for case in cases] for _ in range(flags.rounds + 1)][1:]
+    rows = []
+    for number, (backend, dtype) in enumerate(cases):
+        secs = [done[number] for done in rounds]
+        medians = {name: round(statistics.median(each[name] for each in secs), 3) for name in secs[0]}
+        all_of_them = [round(each["first_answer"], 3) for each in secs]
+        rows.append({"backend": backend, "dtype": dtype, "secs": medians, "first_answers": all_of_them})
+    return {"rounds": flags.rounds, "cases": rows}
+
+
+def write_made_up(config_file: str, folder: str) -> None:
+    """Writes a checkpoint of random weights that answers questions, with its vocabulary."""
+    from official.checkpoint.containers import bundle
+    from official.config import bert_config_from_dict
+    from official.inference import source
+
+    settings = inputs.read_model(config_file)
+    found = source.made_up(bert_config_from_dict(settings, config_file), "answer")
+    bundle.write(found.tensors, os.path.join(folder, "ckpt-0"))
+    outputs.write_json(os.path.join(folder, "config.json"), settings)
+    outputs.write_file(os.path.join(folder, "vocab.txt"), "\n".join(found.vocabulary.words) + "\n")
+
+
+def main() -> None:
+    flags = make_parser().parse()
+    command_line.check_counts(flags, "rounds")
+    harness.check_json(flags)
+    with tempfile.TemporaryDirectory() as folder:
+        if not flags.checkpoint:
+            write_made_up(flags.bert_config_file, folder)
+        measured = measure(flags, flags.checkpoint or folder, os.path.join(folder, "caches"))
+    columns = [
+        ("seconds", "name", ""),
+        ("import", "imported", ".2f"),
+        ("load", "loaded", ".2f"),
+        ("build", "built", ".2f"),
+        ("first answer", "answered", ".2f"),
+        ("in all", "first_answer", ".2f"),
+        ("second question", "second", ".3f"),
+    ]
+    rows = [{"name": f"{row['backend']} {row['dtype']}", **row["secs"]} for row in measured["cases"]]
+    print(outputs.table(columns, rows))
+    harness.write_json(flags, measured)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["ask"]:  # a process whose start is measured
+        ask(*sys.argv[2:])
+    else:
+        harness.main(main)

@@ -1,0 +1,122 @@
+"""Says what the training step spends its time in on a CPU: matrix products, compiled blocks, the optimizer,
+and what the rest is.
+
+  python benchmarks/step_profile.py --bert_config_file=configs/models/bert_base.json --shapes=128x8 \\
+    --dtype=fp32 --output=results/profile_bert_base
+
+Times are those of TensorFlow's operations as its profiler sees them, summed over the threads that run
+operations, a step. An operation that waits for a core counts as running, so profile on a quiet machine.
+"""
+
+import glob
+import tempfile
+import time
+
+import harness
+
+import official
+from official.cli import command_line, outputs
+from official.cli.benchmark import inputs
+from official.io.errors import ConfigError
+from official.reporting.profiles import tables, trace
+
+_MOST_KINDS = 12
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser(__doc__)
+    inputs.add_model_flag(parser)
+    inputs.add_shapes_flag(parser, "128x8")
+    # One: which matrix products TensorFlow takes is set once a process.
+    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="Compute type.")
+    parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"), help="Optimizer.")
+    parser.add_argument(
+        "--steps", type=int, default=5, help="Steps that are profiled, after two that are not."
+    )
+    outputs.add_flags(parser)
+    return parser
+
+
+def summarize(space, steps: int) -> dict:
+    """Returns {groups: {kind of operation: ms}, kinds: {type of the rest: {ms, count}}}, a step, the largest
+    first; `space` is an XSpace, the profiler's file."""
+    found = trace.read_trace(space)
+    table = tables.add_up(found, trace.Places(found, (), {}), steps)
+    rest = {key: values for key, values in table.items() if key.kind == tables.REST}
+    types = list(tables.by(rest, lambda key: key.type).items())[:_MOST_KINDS]
+    return {
+        "groups": {kind: ms for kind, (ms, _) in tables.by(table, lambda key: key.kind).items()},
+        "kinds": {kind: {"ms": ms, "count": count} for kind, (ms, count) in types},
+    }
+
+
+def profile(flags, length: int, batch: int) -> dict:
+    """Returns the summary of a case, with the step's seconds by the clock."""
+    import tensorflow as tf
+
+    from official.tasks import TASKS
+    from official.training import step_benchmark
+
+    config = step_benchmark.step_config(
+        inputs.read_model(flags.bert_config_file),
+        length,
+        batch,
+        flags.dtype,
+        {"optimizer_type": flags.optimizer_type, "num_gpus": 0},
+    )
+    step = step_benchmark.make_step(config, TASKS["pretrain"], 1)
+    for _ in range(2):
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        started = time.perf_counter()
+        for _ in range(flags.steps):
+            step()
+        secs = (time.perf_counter() - started) / flags.steps
+        tf.profiler.experimental.stop()
+        (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+        with open(path, "rb") as file:
+            space = trace.read_space(file.read())
+    if space is None:
+        raise ConfigError("The profile cannot be read: this TensorFlow does not bring its format.")
+    return {"case": f"{flags.dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
+
+
+def text(row: dict) -> str:
+    total = sum(row["groups"].values())
+    lines = [f"{row['case']}: {row['step_secs']:.3f} s a step"]
+    lines += [f"  {name:<24}{ms:>10.1f} ms{ms / total:>8.1%}" for name, ms in row["groups"].items()]
+    lines += [
+        f"    {kind:<34}{value['ms']:>8.1f} ms  {value['count']:,.0f} times"
+        for kind, value in row["kinds"].items()
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    flags = make_parser().parse()
+    outputs.check_results(flags)
+    command_line.check_counts(flags, "steps")
+    flags.shapes = inputs.read_shapes(flags.shapes)
+    official.choose_kernels(flags.dtype)  # those of train.py
+    rows = [profile(flags, length, batch) for length, batch in flags.shapes]
+    print("\n".join(map(text, rows)))
+    bars = [
+        (
+            f"{row['case']}: {name}",
+            100 * ms / sum(row["groups"].values()),
+            0.0,
+            f"{ms:,.0f} ms",
+            "products" if name in (tables.PRODUCTS, tables.ATTENTION) else "rest",
+        )
+        for row in rows
+        for name, ms in row["groups"].items()
+    ]
+    model = outputs.stem(flags.bert_config_file)
+    record = {"model": model, "optimizer_type": flags.optimizer_type, "steps": flags.steps, "cases": rows}
+    title = f"Training step of {model}, {flags.optimizer_type}"
+    harness.write(flags, record, bars, title, "% of the time of all operations")
+
+
+if __name__ == "__main__":
+    harness.main(main)

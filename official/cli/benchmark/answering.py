@@ -1,0 +1,212 @@
+"""The side of a system that is measured: it loads a model, then answers batches when it is asked.
+
+One JSON object a line, over standard input and output. First the specification comes in and {"start_secs",
+"versions"} goes out once the model is ready. Then questions come in until the input ends:
+  {"batches": FILE.npz, "calls": N, "callers": K, "width": W}: K threads answer N batches each, those of the
+    file in turn; {"secs": of each call, "total_secs", "sequences", "tokens"} goes out
+  the same with "save": FILE.npy: also the logits of the batches, float32 [2, T], first and last tokens
+What goes out is kept in timings.jsonl, too. Programs of other systems import the upper part of this file
+in environments of their own, where this project is not.
+
+The specification: model (path of a checkpoint), config (keys of a bert_config.json) and seed of one that is
+made up, dtype, threads, cores (numbers of CPUs, to which the process is tied), calibration (a file of
+batches, or null), dynamic (whether batches have many shapes), and variant, which is the system's own.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Batch(NamedTuple):
+    """Sequences laid end to end: int32 [T] token ids and segments, int32 [N] tokens of each sequence."""
+
+    ids_T: np.ndarray
+    segments_T: np.ndarray
+    lengths_N: np.ndarray
+
+
+# (batch, tokens of a padded row, or None for those of the longest sequence) -> logits float32 [2, T]
+Answer = Callable[[Batch, "int | None"], np.ndarray]
+
+_WARM_UP_SECS = 0.3
+
+
+def serve(make: Callable[[dict], tuple[Answer, dict]]) -> None:
+    """Serves answers.
+
+    Args:
+      make: takes the specification; returns what answers, and versions of packages by their names.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    specification = json.loads(sys.stdin.readline())
+    os.sched_setaffinity(0, specification["cores"])  # before a library counts them
+    started = time.perf_counter()
+    answer, versions = make(specification)
+    _say(answers, {"start_secs": time.perf_counter() - started, "versions": versions})
+    for line in sys.stdin:
+        answered = _answered(answer, json.loads(line))
+        with open("timings.jsonl", "a", encoding="utf-8") as timings:
+            _say(timings, answered)
+        _say(answers, answered)
+
+
+def _say(answers, values: dict) -> None:
+    answers.write(json.dumps(values) + "\n")
+    answers.flush()
+
+
+def read_batches(path: str) -> list[Batch]:
+    """Returns the batches of a file that `write_batches` wrote."""
+    with np.load(path) as file:
+        ids_T, segments_T, lengths_N, sizes = (file[name] for name in ("ids", "segments", "lengths", "sizes"))
+    batches, row, token = [], 0, 0
+    for size in sizes.tolist():
+        tokens = int(lengths_N[row : row + size].sum())
+        places = slice(token, token + tokens)
+        batches.append(Batch(ids_T[places], segments_T[places], lengths_N[row : row + size]))
+        row, token = row + size, token + tokens
+    return batches
+
+
+def write_batches(path: str, batches: list[Batch]) -> None:
+    """Writes batches into a file."""
+    joined = [np.concatenate(parts).astype(np.int32) for parts in zip(*batches)]
+    sizes = np.array([len(batch.lengths_N) for batch in batches])
+    np.savez(path, ids=joined[0], segments=joined[1], lengths=joined[2], sizes=sizes)
+
+
+def padded(batch: Batch, width: "int | None") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns ids, mask and segments, int64 [N, L], of a sequence a row: L is `width`, or that of the longest
+    one."""
+    is_token_NL = np.arange(width or batch.lengths_N.max()) < batch.lengths_N[:, None]
+    ids_NL, segments_NL = (np.zeros(is_token_NL.shape, np.int64) for _ in range(2))
+    ids_NL[is_token_NL], segments_NL[is_token_NL] = batch.ids_T, batch.segments_T
+    return ids_NL, is_token_NL.astype(np.int64), segments_NL
+
+
+def end_to_end(start_NL: np.ndarray, end_NL: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
+    """Returns the logits of padded rows without padding, end to end: float32 [2, T]."""
+    is_token_NL = np.arange(start_NL.shape[1]) < lengths_N[:, None]
+    return np.stack([start_NL[is_token_NL], end_NL[is_token_NL]]).astype(np.float32)
+
+
+def _answered(answer: Answer, question: dict) -> dict:
+    batches, width = read_batches(question["batches"]), question.get("width")
+    if question.get("save"):
+        np.save(question["save"], np.concatenate([answer(batch, width) for batch in batches], axis=1))
+    if question["calls"]:
+        _warm_up(lambda: answer(batches[0], width))
+    return measure(lambda batch: answer(batch, width), batches, question["calls"], question["callers"])
+
+
+def _warm_up(call: Callable[[], object]) -> None:
+    """Calls for a while. After another system's turn the caches are that one's, and its threads may still
+    spin: those of OpenMP do for 0.2 s."""
+    until = time.perf_counter() + _WARM_UP_SECS
+    call()
+    while time.perf_counter() < until:
+        call()
+
+
+def measure(answer: Callable[[Batch], object], batches: list[Batch], calls: int, callers: int) -> dict:
+    """Times answers.
+
+    Args:
+      answer: what is timed.
+      batches: are answered in turn.
+      calls: of each thread.
+      callers: threads that ask at the same time.
+
+    Returns:
+      secs: of each call, those of the first thread first; total_secs: from the first question to the last
+      answer; sequences, tokens: that were answered.
+    """
+    times: list[list[tuple[float, float]]] = [[] for _ in range(callers)]
+    failed: list[BaseException] = []
+
+    def ask(mine: list) -> None:
+        try:
+            for call in range(calls):
+                started = time.perf_counter()
+                answer(batches[call % len(batches)])
+                mine.append((started, time.perf_counter()))
+        except BaseException as error:  # is raised again where it is seen
+            failed.append(error)
+
+    threads = [threading.Thread(target=ask, args=(mine,)) for mine in times[1:]]
+    for thread in threads:
+        thread.start()
+    ask(times[0])
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    spans = [span for mine in times for span in mine]
+    answered = [batches[call % len(batches)] for call in range(calls)]
+    return {
+        "secs": [end - start for start, end in spans],
+        "total_secs": max((end for _, end in spans), default=0.0)
+        - min((begin for begin, _ in spans), default=0.0),
+        "sequences": callers * sum(len(batch.lengths_N) for batch in answered),
+        "tokens": callers * sum(int(batch.lengths_N.sum()) for batch in answered),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------
+# This project
+
+
+def make_ours(specification: dict):
+    """Returns the answers of this project's inference, by the back end `variant`, and its version."""
+    import importlib.metadata
+
+    import official
+
+    official.choose_kernels(specification["dtype"])
+    from official.config import bert_config_from_dict
+    from official.inference import backends, rows, source
+
+    given = specification["calibration"]
+    calibration = [rows.Rows(*batch) for batch in read_batches(given)] if given else []
+    settings = backends.Settings(
+        specification["variant"], specification["dtype"], specification["threads"], calibration
+    )
+    backends.begin(settings)  # before anything is computed, weights included
+    if specification["model"]:
+        found = source.find(specification["model"], specification["vocab_file"])
+    else:
+        config = bert_config_from_dict(specification["config"], "config")
+        found = source.made_up(config, "answer", seed=specification["seed"])
+    network = backends.build(found, "answer", settings)
+
+    def answer(batch, width):
+        outputs = network(rows.Rows(*batch))
+        return outputs["start_logits"], outputs["end_logits"]
+
+    return answer, {settings.backend: importlib.metadata.version(settings.backend)}
+
+
+def make_products(specification: dict):
+    """Returns a chain of bare matrix products of TensorFlow for a batch: what the cores reach at most."""
+    import official
+
+    official.choose_kernels(specification["dtype"])
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(specification["threads"])
+    from official.training import step_benchmark
+
+    multiply, flops = step_benchmark.make_products(specification["dtype"])
+    return lambda batch, width: multiply(), {"flops": flops}
+
+
+if __name__ == "__main__":
+    serve(lambda asked: (make_products if asked["variant"] == "products" else make_ours)(asked))

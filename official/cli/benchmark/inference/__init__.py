@@ -1,1 +1,0 @@
-"""The benchmark of inference: see `command`."""

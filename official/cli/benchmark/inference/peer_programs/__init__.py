@@ -1,1 +1,0 @@
-"""Programs that answer in processes and environments of their own: see `asking`."""

@@ -1,0 +1,710 @@
+"""Runs of a benchmark: command lines of its variants, processes with a time limit, numbers in the output."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import glob
+import math
+import os
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from official.cli import flags, outputs
+from official.cli.benchmark import spec
+from official.cli.benchmark.spec import Benchmark, Derived, Metric
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Command lines and environments
+
+
+_INTERPRETERS = ("python3", "python")
+# Environment variable of a command for several machines -> other variables that may hold its value.
+_OF_MACHINES = {
+    "HOSTS": (),
+    "IPUOF_VIPU_API_PARTITION_ID": ("PARTITION",),
+    "VIPU_ALLOCATION_ID": (),
+    "TCP_IF_INCLUDE": (),
+    "VIPU_CLI_API_HOST": ("IPUOF_VIPU_API_HOST",),
+}
+_VIPU = ("--vipu-partition=", "--vipu-server-host=", "--vipu-server-port")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_MPI_PROCESSES = re.compile(r"mpirun.+--np.(\d*) ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A run of a benchmark.
+
+    Attributes:
+      benchmark: the benchmark that it belongs to.
+      name: <benchmark>_<parameter>_<value>...
+      values: {parameter: value}.
+      command: the command with its parameters filled in, environment variables not expanded.
+      words: words of the command that is run.
+      env: the whole environment.
+      added_env: variables that the runner and the entry add to it.
+      processes: N of `mpirun --np N`, else 1.
+    """
+
+    benchmark: Benchmark
+    name: str
+    values: dict[str, str]
+    command: str
+    words: tuple[str, ...]
+    env: dict[str, str]
+    added_env: dict[str, str]
+    processes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of the runner's command line that apply to all commands.
+
+    Attributes:
+      logging: level of Poplar's messages.
+      compile_only: whether the programs only compile.
+      allow_wandb: True: arguments for W&B stay; False: they are dropped; None: as set in the entry.
+      profile: whether Poplar writes its reports.
+    """
+
+    logging: str = "INFO"
+    compile_only: bool = False
+    allow_wandb: bool | None = None
+    profile: bool = False
+
+
+def make_variants(
+    benchmark: Benchmark, options: Options, environment: Mapping[str, str] = os.environ
+) -> list[Variant]:
+    """Returns the runs of a benchmark. Raises ConfigError for a command that cannot be split into words, for
+    unset variables, and for a missing folder."""
+    if benchmark.needs_data and "DATASETS_DIR" not in environment:
+        raise ConfigError(
+            f"{benchmark.name} needs data: set DATASETS_DIR. Names of those on generated data have gen or"
+            " synth in them."
+        )
+    if not os.path.isdir(benchmark.folder):
+        raise ConfigError(f"{benchmark.name}: its location {benchmark.folder} is no folder.")
+    return [_make_variant(benchmark, values, options, environment) for values in benchmark.variants]
+
+
+def _make_variant(
+    benchmark: Benchmark, values: dict[str, str], options: Options, environment: Mapping[str, str]
+) -> Variant:
+    name = spec.name_of(benchmark.name, values)
+    added = _added(benchmark, name, options)
+    env = {**environment, **added, **benchmark.env, **_of_machines(benchmark, environment)}
+    # The interpreter of this process is the one that `python3` is, also where its environment is not active.
+    env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)])
+    command = _edited(_filled(benchmark, values), benchmark, options)
+    try:
+        words = shlex.split(_expanded(command, env))
+    except ValueError as error:
+        raise ConfigError(f"{benchmark.name}: cmd {command[:60]!r}: {error}.") from None
+    found = _MPI_PROCESSES.search(command)
+    processes = int(found[1] or 1) if found else 1
+    added |= benchmark.env
+    return Variant(benchmark, name, values, command, tuple(words), env, added, processes)
+
+
+def _filled(benchmark: Benchmark, values: dict[str, str]) -> str:
+    """Returns the command in one line, with the parameters filled in, and the file that Python runs as a full
+    path."""
+    words = spec.fill(benchmark.command, values).split()
+    for interpreter in _INTERPRETERS:
+        if interpreter in words[:-1]:
+            place = words.index(interpreter) + 1
+            if not words[place].startswith("-"):
+                words[place] = os.path.join(benchmark.folder, words[place])
+            break
+    return " ".join(words)
+
+
+def _edited(command: str, benchmark: Benchmark, options: Options) -> str:
+    """Returns a command without disallowed W&B arguments; for compiling only, also without V-IPU's and with
+    --compile-only."""
+    words = command.split()
+    allows = benchmark.allows_wandb if options.allow_wandb is None else options.allow_wandb
+    if not allows or options.compile_only:
+        words = _without_wandb(words)
+    if options.compile_only:
+        words = [word for word in words if not word.startswith(_VIPU)] + ["--compile-only"]
+    return " ".join(words)
+
+
+def _without_wandb(words: list[str]) -> list[str]:
+    """Returns the words without the arguments whose name contains wandb, and without their values."""
+    kept: list[str] = []
+    is_value = False
+    for word in words:
+        is_name = word.startswith("-")
+        if is_name and "wandb" in word.partition("=")[0]:
+            is_value = "=" not in word
+            continue
+        if is_name or not is_value:
+            kept.append(word)
+        is_value = False
+    return kept
+
+
+def _added(benchmark: Benchmark, name: str, options: Options) -> dict[str, str]:
+    """Returns the environment variables that the runner adds, for programs on IPUs."""
+    added = {
+        "POPLAR_LOG_LEVEL": options.logging,
+        "POPART_LOG_LEVEL": options.logging,
+        "TF_CPP_VMODULE": "poplar_compiler=1",
+    }
+    if options.profile:
+        folder = os.path.join(benchmark.folder, f"{name}_profile")
+        added["POPLAR_ENGINE_OPTIONS"] = (
+            f'{{"autoReport.all": "true", "autoReport.directory": "{folder}",'
+            ' "autoReport.outputSerializedGraph": "false"}'
+        )
+    return added
+
+
+def _of_machines(benchmark: Benchmark, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables for several machines that a command names. Raises ConfigError where one is not
+    set."""
+    found = {}
+    named = {one or other for one, other in _VARIABLE.findall(benchmark.command)}
+    for name in [name for name in _OF_MACHINES if name in named]:
+        values = [environment[each] for each in (name, *_OF_MACHINES[name]) if each in environment]
+        if not values:
+            raise ConfigError(
+                f"{benchmark.name}: its command needs {name} in the environment"
+                f"{''.join(f', or {each}' for each in _OF_MACHINES[name])}."
+            )
+        found[name] = values[0]
+    return found
+
+
+def _expanded(command: str, env: Mapping[str, str]) -> str:
+    """Returns a command with $NAME and ${NAME} replaced by their values; unset ones stay."""
+    return _VARIABLE.sub(lambda found: env.get(found[1] or found[2], found[0]), command)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A process with a limit of time, which ends with all that it has started
+
+
+_GRACE_SECS = 2.0  # between SIGTERM and SIGKILL; a signal to this process leaves it five in all
+_POLL_SECS = 0.2
+NOT_FOUND = 127  # exit code, as of a shell
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """Exit code of a process, and the seconds of the timeout that ended it, else None."""
+
+    code: int
+    timeout: float | None = None
+
+
+def run_process(
+    words: Sequence[str],
+    folder: str,
+    env: Mapping[str, str],
+    logs: tuple[str, str],
+    timeout: float | None = None,
+    waiting: Callable[[float], None] = lambda secs: None,
+) -> Ended:
+    """Runs a command without a shell, and returns how it ended: code 127 where there is no such program.
+
+    Args:
+      words: of the command.
+      folder: to run in.
+      env: its environment.
+      logs: files for stdout and stderr.
+      timeout: seconds after which all its processes are ended, or None.
+      waiting: called with the seconds since the start, now and then.
+
+    Where an exception passes through, as a signal becomes one, all its processes are ended, too.
+    """
+    with open(logs[0], "wb") as out, open(logs[1], "wb") as err:
+        try:
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        except OSError as error:
+            err.write(f"{words[0]}: {error.strerror or error}\n".encode())
+            return Ended(NOT_FOUND)
+        try:
+            code = _wait(process, timeout, waiting)
+        except BaseException:
+            end_tree(process)
+            raise
+        if code is not None:
+            return Ended(code)
+        end_tree(process)
+        err.seek(0, os.SEEK_END)
+        err.write(f"\nTimeout ({timeout:g})\n".encode())
+        return Ended(process.returncode or 1, timeout)
+
+
+def _wait(process: subprocess.Popen, timeout: float | None, waiting: Callable[[float], None]) -> int | None:
+    """Returns the exit code, or None after the timeout."""
+    started = time.monotonic()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_POLL_SECS)
+        secs = time.monotonic() - started
+        if timeout is not None and secs >= timeout:
+            return None
+        waiting(secs)
+
+
+def end_tree(process: subprocess.Popen) -> None:
+    """Ends a session leader and all processes that it has started: by SIGTERM, then by SIGKILL."""
+    everyone = {process.pid, *_descendants(process.pid)}
+    _send(signal.SIGTERM, process.pid, everyone)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECS)
+    _send(signal.SIGKILL, process.pid, everyone | set(_descendants(process.pid)))
+    process.wait()
+
+
+def _send(number: int, leader: int, everyone: set[int]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+    for pid in everyone - {leader}:  # those that lead a session of their own
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Returns the processes below one."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Metrics that people compute in Python files of their own
+
+
+Function = Callable[[str, str, int], float | None]
+_PUBLISHED = (
+    "examples_utils.benchmarks.custom_metrics"  # where the files of the published runner import it from
+)
+
+
+def load_functions(paths: Iterable[str]) -> dict[str, Function]:
+    """Returns {metric: function of stdout, stderr and the exit code} that files register, with
+    `register_custom_metric(name, function)`. They need not import it. Raises ConfigError."""
+    found: dict[str, Function] = {}
+
+    def register_custom_metric(name: str, function: Function) -> None:
+        found[name] = function
+
+    for path in paths:
+        with _importable(register_custom_metric):
+            try:
+                runpy.run_path(path, {"register_custom_metric": register_custom_metric})
+            except Exception as error:
+                reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+                raise ConfigError(f"--custom_metrics_files={path}: {reason}.") from None
+    return found
+
+
+def compute_metrics(
+    functions: dict[str, Function], stdout: str, stderr: str, exitcode: int
+) -> dict[str, float | None]:
+    """Returns {metric: value}; None where a function fails."""
+    values: dict[str, float | None] = {}
+    for name, function in functions.items():
+        values[name] = None
+        with contextlib.suppress(Exception):
+            value = function(stdout, stderr, exitcode)
+            values[name] = None if value is None else float(value)
+    return values
+
+
+@contextlib.contextmanager
+def _importable(function: Callable[[str, Function], None]) -> Iterator[None]:
+    """In its block the function can be imported under the name that it has in the published package, where
+    that is not installed."""
+    parts = _PUBLISHED.split(".")
+    names = [".".join(parts[: end + 1]) for end in range(len(parts))]
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = []
+    vars(sys.modules[_PUBLISHED]).setdefault("register_custom_metric", function)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Metrics: extracted, reduced to one number each, derived from one another
+
+
+# {metric: {how it was reduced: its value; None where there is none}}
+Results = dict[str, dict[str, float | None]]
+COMPILING = "total_compiling_time"
+_COMPILED = re.compile(r"Compiled/Loaded model in (\d+(?:\.\d+)?) secs")
+
+
+def extract(
+    metrics: Iterable[Metric], stdout: str, stderr: str, exitcode: int, processes: int = 1
+) -> tuple[Results, list[str]]:
+    """Returns (metrics of a run, reasons of the missing ones).
+
+    Args:
+      metrics: to look for, in all lines of stdout, then in those of stderr.
+      stdout, stderr: what the run printed.
+      exitcode: of the run; one that failed has no numbers.
+      processes: independent ones that `throughput` is the sum of.
+    """
+    lines = [*stdout.splitlines(), *stderr.splitlines()]
+    results: Results = {}
+    problems = []
+    for metric in metrics:
+        value, problem = _value(metric, lines, exitcode)
+        if value is not None and metric.name == "throughput":
+            value *= processes
+        results[metric.name] = {metric.reduction: value}
+        problems += [f"{metric.name}: {problem}"] if problem else []
+    return results, problems
+
+
+def _value(metric: Metric, lines: list[str], exitcode: int) -> tuple[float | None, str]:
+    """Returns (value of a metric, reason where it is None)."""
+    if exitcode:
+        return None, f"exit code {exitcode}"
+    found = [text for line in lines for text in metric.regexp.findall(line)]
+    try:
+        numbers = [float(text) for text in found]
+    except ValueError:
+        return None, f"{metric.regexp.pattern!r} matches what is no number"
+    if any(map(math.isnan, numbers)):
+        return None, "NaN"
+    if len(numbers) <= metric.skip:
+        return None, f"{len(numbers)} matches of {metric.regexp.pattern!r}, expected more than {metric.skip}"
+    return _reduced(metric, numbers), ""
+
+
+def _reduced(metric: Metric, numbers: list[float]) -> float:
+    """Returns one number for all. As published, a mean leaves out the first ones after sorting: the smallest,
+    of `latency` the largest."""
+    if metric.reduction == "final":
+        return numbers[-1]
+    if metric.reduction in ("min", "max"):
+        return min(numbers) if metric.reduction == "min" else max(numbers)
+    if metric.reduction == "value":
+        return numbers[0]
+    kept = sorted(numbers, reverse=metric.name == "latency")[metric.skip :]
+    return sum(kept) / len(kept)
+
+
+def derive(
+    derived: Iterable[Derived], results: Results, values: dict[str, str], exitcode: int
+) -> tuple[Results, list[str]]:
+    """Returns (metrics with the derived ones, reasons of the missing ones).
+
+    Args:
+      derived: expressions of metrics, of derived ones before them, and of parameters.
+      results: of `extract`.
+      values: {parameter: value}; a parameter counts before a metric of the same name.
+      exitcode: of the run.
+    """
+    results, problems = dict(results), []
+    for each in derived:
+        value, problem = None, f"exit code {exitcode}"
+        if not exitcode:
+            known = {name: number_of(results, name) for name in results}
+            value, problem = _computed(each.expression, {**known, **values})
+        results[each.name] = {each.reduction: value}
+        problems += [f"{each.name}: {problem}"] if problem else []
+    return results, problems
+
+
+def _computed(expression: str, values: dict[str, float | str | None]) -> tuple[float | None, str]:
+    try:
+        filled = spec.fill(expression, values)
+        value = spec.evaluate(filled)
+    except (ValueError, ConfigError, ArithmeticError) as error:
+        return None, f"{expression!r}: {error}"
+    return (value, "") if math.isfinite(value) else (None, f"{expression!r} is {value}")
+
+
+def number_of(results: Results, name: str) -> float | None:
+    """Returns the value of a metric, whatever it was reduced by; None where there is none."""
+    return next(iter(results.get(name, {}).values()), None)
+
+
+def compiling_secs(stdout: str, stderr: str) -> float | None:
+    """Returns the seconds that a run of ours says it compiled, of several processes the most; else None."""
+    found = _COMPILED.findall(stdout) + _COMPILED.findall(stderr)
+    return max(map(float, found), default=None)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Result rows, in the keys of all speed benchmarks
+
+
+# Key of a latency -> names of metrics that hold it, in milliseconds.
+_LATENCIES = {
+    "mean": ("latency", "latency_avg", "latency_mean"),
+    "p50": ("latency_50p", "latency_p50"),
+    "p99": ("latency_99p", "latency_p99"),
+    "p999": ("latency_99p9", "latency_p999"),
+    "min": ("latency_min",),
+    "max": ("latency_max",),
+}
+_BATCHES = ("micro_batch_size", "batch_size", "train_batch_size", "batch")
+_DTYPES = ("dtype", "dtypes", "precision")
+_BACKENDS = ("backend", "backends")
+
+
+def make_row(variant: Variant, results: Results) -> dict[str, Any]:
+    """Returns {name, dtype, max_seq_length, batch, backend, sequences_per_sec, latency_ms}, with None for
+    values that the command does not set or that were not measured.
+
+    Where the seconds of a step are known (`step_secs`), the speed is computed from them, with all its digits:
+    the log lines of a training round it to tenths.
+    """
+    latencies = {key: _first(results, names) for key, names in _LATENCIES.items()}
+    said, speed = _said(variant.words), number_of(results, "throughput")
+    sequences, secs = said.pop("sequences", None), number_of(results, "step_secs")
+    if sequences and secs and speed is not None:
+        speed = sequences / secs * variant.processes
+    return {
+        "name": variant.name,
+        **said,
+        "sequences_per_sec": speed,
+        "latency_ms": latencies if any(value is not None for value in latencies.values()) else None,
+    }
+
+
+def _first(results: Results, names: tuple[str, ...]) -> float | None:
+    return next((number for name in names if (number := number_of(results, name)) is not None), None)
+
+
+def _said(words: tuple[str, ...]) -> dict[str, Any]:
+    """Returns dtype, length, batch and back end of a command: for our training from its configuration, with
+    the sequences of a step (0 for packed rows); else from its flags."""
+    trains = [place for place, word in enumerate(words) if os.path.basename(word) == "train.py"]
+    if trains:
+        try:
+            config = flags.parse([*words[trains[0] + 1 :], "--plan"])
+        except ConfigError:
+            pass  # another train.py
+        else:
+            return {
+                "dtype": config.dtype,
+                "max_seq_length": config.max_seq_length,
+                "batch": config.train_batch_size,
+                "backend": "tensorflow",
+                "sequences": 0 if config.pack_on_the_fly or config.pack else config.train_batch_size,
+            }
+    given = _given(words)
+    batch, length = _one_of(given, _BATCHES) or "", given.get("max_seq_length", "")
+    return {
+        "dtype": _one_of(given, _DTYPES),
+        "max_seq_length": int(length) if length.isdigit() else None,
+        "batch": int(batch) if batch.isdigit() else None,
+        "backend": _one_of(given, _BACKENDS),
+    }
+
+
+def _one_of(given: dict[str, str], names: tuple[str, ...]) -> str | None:
+    """Returns the value of the first flag of `names` that is given; None for a comma-separated list."""
+    value = next((given[name] for name in names if name in given), None)
+    return None if value is None or "," in value else value
+
+
+def _given(words: tuple[str, ...]) -> dict[str, str]:
+    """Returns {name of a flag: its value} of --name=value and --name value."""
+    given = {}
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            given[name.removeprefix("--").replace("-", "_")] = value if equals else following
+    return given
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A run of a variant
+
+
+RESULT_FILE = "variant_result.json"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_CHECKPOINT_FLAGS = re.compile(
+    r"--(?:checkpoint[-_]output[-_]dir|save[-_]ckpt[-_]path|model[-_]dir)[= ](\S+)"
+)
+_SDK_VERSION = re.compile(r"\d+\.\d+\.\d+\+\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """Settings shared by all runs of one command.
+
+    Attributes:
+      log_dir: folder of all files.
+      level: lowest level of the messages shown, one of `LEVELS`.
+      timeout: time limit of a run in seconds, or None.
+      trace_secs: seconds between two updates of the time shown for a run.
+      keeps_metrics: whether metrics are extracted from the output.
+      functions: {metric: function} from the user's own files.
+    """
+
+    log_dir: str
+    level: str = "INFO"
+    timeout: float | None = None
+    trace_secs: float = 1.0
+    keeps_metrics: bool = True
+    functions: dict[str, Function] = dataclasses.field(default_factory=dict)
+
+    def tell(self, text: str, level: str = "INFO") -> None:
+        """Prints a text, and appends it to console.log, where its level is shown."""
+        if LEVELS.index(level) >= LEVELS.index(self.level):
+            print(text, flush=True)
+            with open(os.path.join(self.log_dir, "console.log"), "a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+
+def run_variant(variant: Variant, session: Session) -> dict[str, Any]:
+    """Runs a variant, writes its files below the folder of the logs, and returns its result."""
+    folder = os.path.join(session.log_dir, variant.name.replace(os.sep, "_"))
+    os.makedirs(folder, exist_ok=True)
+    logs = (os.path.join(folder, "stdout.log"), os.path.join(folder, "stderr.log"))
+    session.tell(f"Running {variant.name}")
+    session.tell(f"   {variant.command}\n   in {variant.benchmark.folder}, env {variant.added_env}", "DEBUG")
+    limits = [each for each in (session.timeout, variant.benchmark.timeout) if each is not None]
+    started, beginning = datetime.datetime.now(), time.monotonic()
+    try:
+        words, where = variant.words, variant.benchmark.folder
+        ended = run_process(words, where, variant.env, logs, min(limits, default=None), _clock(session))
+    finally:
+        _append_to(os.path.join(session.log_dir, "output.log"), logs)
+    times = (started, datetime.datetime.now(), time.monotonic() - beginning)
+    result = _result(variant, session, ended, times, logs)
+    _tell_result(session, result)
+    outputs.write_json(os.path.join(folder, RESULT_FILE), result)
+    return result
+
+
+def _result(
+    variant: Variant, session: Session, ended: Ended, times: tuple, logs: tuple[str, str]
+) -> dict[str, Any]:
+    """Returns the result in the published keys and ours, with the reasons of missing metrics in
+    `problems`."""
+    found, problems = _measured(variant, session, ended.code, *map(_text, logs))
+    if ended.code:
+        problems = [f"timeout of {ended.timeout:g} s" if ended.timeout else f"exit code {ended.code}"]
+    sdk = os.environ.get("POPLAR_SDK_ENABLED")
+    version = _SDK_VERSION.search(sdk or "")
+    return {
+        "benchmark_path": variant.benchmark.path,
+        "benchmark_name": variant.benchmark.name,
+        "variant_name": variant.name,
+        "params": variant.values,
+        "command": variant.command,
+        "results": found,
+        "start_time": str(times[0]),
+        "end_time": str(times[1]),
+        "compilation_end_time": str(number_of(found, COMPILING)),
+        "test_duration": str(times[2]),
+        "exitcode": ended.code or int(bool(problems)),
+        "log_paths": {"out": logs[0], "err": logs[1]},
+        "latest_checkpoint_path": _latest_checkpoint(variant),
+        "sdk_path": sdk,
+        "sdk_version": version[0] if version else None,
+        "problems": problems,
+        **make_row(variant, found),
+    }
+
+
+def _measured(
+    variant: Variant, session: Session, code: int, stdout: str, stderr: str
+) -> tuple[Results, list[str]]:
+    """Returns (metrics of a run, reasons of missing ones)."""
+    found: Results = {}
+    problems: list[str] = []
+    if session.keeps_metrics:
+        found, problems = extract(variant.benchmark.metrics, stdout, stderr, code, variant.processes)
+        found, more = derive(variant.benchmark.derived, found, variant.values, code)
+        problems += more
+    compiling = None if code else compiling_secs(stdout, stderr)
+    found[COMPILING] = {"mean": compiling}
+    own = compute_metrics(session.functions, stdout, stderr, code)
+    found |= {name: {"value": value} for name, value in own.items()}
+    return found, problems
+
+
+def _tell_result(session: Session, result: dict[str, Any]) -> None:
+    for name, reduced in result["results"].items():
+        value = next(iter(reduced.values()))
+        if value is not None:
+            session.tell(f"   {name} = {value:,.6g}")
+    for problem in result["problems"]:
+        session.tell(f"   {problem}", "ERROR")
+    if result["exitcode"]:
+        last = _text(result["log_paths"]["err"]).splitlines()[-10:]
+        session.tell("\n".join(["   Last lines of its stderr:", *(f"   | {line}" for line in last)]), "ERROR")
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def _append_to(path: str, logs: tuple[str, str]) -> None:
+    """Appends the output of a run to the log of all runs."""
+    with open(path, "ab") as whole:
+        for each in logs:
+            if os.path.exists(each):
+                with open(each, "rb") as file:
+                    shutil.copyfileobj(file, whole)
+
+
+def _clock(session: Session) -> Callable[[float], None]:
+    """Returns (seconds) -> None, a function that shows the elapsed time of a run on a terminal."""
+    shown = 0.0
+
+    def show(secs: float) -> None:
+        nonlocal shown
+        if sys.stderr.isatty() and secs - shown >= session.trace_secs:
+            shown = secs
+            sys.stderr.write(f"\r   {datetime.timedelta(seconds=int(secs))}\r")
+            sys.stderr.flush()
+
+    return show
+
+
+def _latest_checkpoint(variant: Variant) -> str | None:
+    """Returns the newest checkpoint, else the newest folder, in the command's checkpoint folder; None without
+    one."""
+    named = _CHECKPOINT_FLAGS.search(variant.command)
+    if not named or "://" in named[1]:
+        return None
+    folder = os.path.join(variant.benchmark.folder, named[1].strip("\"'"))
+    found = glob.glob(os.path.join(glob.escape(folder), "ckpt-*.index"))
+    found = found or [
+        path for path in glob.glob(os.path.join(glob.escape(folder), "**", "")) if path != folder
+    ]
+    return max(found, key=os.path.getmtime).removesuffix(".index") if found else None

@@ -1,0 +1,437 @@
+"""Files of benchmarks, in the format of Graphcore's `examples_utils benchmark`, and their checks."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import math
+import operator
+import os
+import re
+import string
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from official.io.errors import ConfigError, suggest
+from official.io.json_files import is_of_kind, kind_of, read_yaml
+
+# -----------------------------------------------------------------------------------------------------------
+# Expressions of numbers, as `derived` metrics have them
+#
+# The published runner gives the text to Python's `eval`. Here it is parsed with `ast`, and only numbers, +
+# - * / // % **, brackets and the functions of `_FUNCTIONS` are computed: a file of benchmarks runs the
+# commands that it shows, and no other code.
+
+
+_LONGEST = 1000  # characters
+_OPERATIONS: dict[type, Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "abs": abs,
+    "float": float,
+    "int": lambda value: float(int(value)),
+    "max": max,
+    "min": min,
+    "round": lambda value, digits=0.0: round(value, int(digits)),
+}
+
+
+def evaluate(expression: str) -> float:
+    """Returns the value of an expression; all numbers are floats, so that none grows without bound.
+
+    Raises:
+      ValueError: where it is no arithmetic, or its value is no real number.
+      ArithmeticError: for a division by zero and the like.
+    """
+    if len(expression) > _LONGEST:
+        raise ValueError(f"it has {len(expression)} characters, expected {_LONGEST} at most")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+        value = _value(tree.body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError("it is no arithmetic") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(value, float):
+        raise ValueError(f"its value {value} is no real number")
+    return value
+
+
+def _value(node: ast.expr) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return float(node.value)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.Call) and not node.keywords and _function_name(node.func) in _FUNCTIONS:
+        return _FUNCTIONS[_function_name(node.func)](*map(_value, node.args))
+    raise ValueError(
+        f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
+    )
+
+
+def _function_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Parameters: a run for each combination or row, and their {places} in a text
+
+
+def expand(values: Any, source: str) -> list[dict[str, str]]:
+    """Returns {parameter: value} of every variant; [{}] without parameters.
+
+    Args:
+      values: {name: "1,2"}: every combination, the first parameter changing fastest;
+        [[names], [values], ...]: a variant a row; None.
+      source: begins the messages.
+
+    Raises:
+      ConfigError: for rows of other lengths than their head.
+    """
+    if values is None:
+        return [{}]
+    return _rows(values, source) if isinstance(values, list) else _combinations(values, source)
+
+
+def _combinations(values: dict[Any, Any], source: str) -> list[dict[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, (dict, list)) or value is None:
+            raise ConfigError(
+                f"{source}: parameters: {name} is {value!s:.40}, expected values with commas between them,"
+                ' such as "1,2".'
+            )
+    names = [str(name) for name in values]
+    choices = [str(value).split(",") for value in values.values()]
+    # As published: the parameter that is named first changes fastest.
+    return [dict(zip(names, row[::-1])) for row in itertools.product(*choices[::-1])]
+
+
+def _rows(rows: list[Any], source: str) -> list[dict[str, str]]:
+    if len(rows) < 2 or not all(isinstance(row, list) for row in rows):
+        raise ConfigError(f"{source}: parameters: expected a list of names, then lists of values.")
+    names = [str(name) for name in rows[0]]
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != len(names):
+            raise ConfigError(
+                f"{source}: parameters: row {number} has {len(row)} values, expected {len(names)}:"
+                f" {', '.join(names)}."
+            )
+    return [dict(zip(names, map(str, row))) for row in rows[1:]]
+
+
+def name_of(benchmark: str, values: dict[str, str]) -> str:
+    """Returns the name of a variant: <benchmark>_<parameter>_<value>..., parameters sorted."""
+    return benchmark + "".join(f"_{name}_{values[name]}" for name in sorted(values))
+
+
+def check_placeholders(text: str, known: Collection[str], source: str) -> list[str]:
+    """Returns the names in {braces} of a text. Raises ConfigError where one is not known."""
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}. Braces that are no {{parameter}} are written twice.") from None
+    for field in fields:
+        if field not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise ConfigError(
+                f"{source}: there is no parameter {{{field}}}{suggest(field, known)}. Known: {names}. Braces"
+                " that are no parameter are written twice."
+            )
+    return fields
+
+
+def fill(text: str, values: dict[str, Any]) -> str:
+    """Returns a text with values for its {names}. Raises ConfigError for a format that one does not take."""
+    try:
+        return text.format(**values)
+    except ValueError as error:
+        raise ConfigError(f"{text[:60]!r}: {error}.") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Entries of a file
+
+
+LONGEST_SECS = 10**8  # of a timeout: three years
+REDUCTIONS = ("mean", "final", "min", "max", "value")
+# Key of an entry -> the kinds of its value. Those of `_NOT_READ` are accepted, as published files have them.
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    "description": str,
+    "cmd": str,
+    "parameters": (dict, list),
+    "env": dict,
+    "location": str,
+    "reference_directory": str,
+    "data": dict,
+    "derived": dict,
+    "output": list,
+    "timeout": float,
+    "allow_wandb": bool,
+    "requirements_file": str,
+    "generated": bool,
+    "synthetic": bool,
+}
+# Read by the published runner on Slurm, by another of its commands, or by nothing.
+_NOT_READ = (
+    "pre_run_commands",
+    "requirements_path",
+    "required_apt_packages_path",
+    "required_apt_packages",
+    "repository",
+)
+_WORDS = {
+    str: "a text",
+    dict: "names with values",
+    list: "a list",
+    float: "a number",
+    bool: "true or false",
+    (dict, list): "names with values, or a list of rows",
+}
+_DATA_KEYS = ("regexp", "skip", "reduction_type")
+_DERIVED_KEYS = ("expr", "reduction_type")
+_NEEDS_NO_DATA = ("gen", "synth")  # in the name
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A number to extract from the output of a benchmark.
+
+    Attributes:
+      name: of the metric.
+      regexp: its group, or all of what it matches, is the number.
+      skip: with "mean": so many of the sorted numbers are left out.
+      reduction: what becomes of several numbers, one of `REDUCTIONS`.
+    """
+
+    name: str
+    regexp: re.Pattern[str]
+    skip: int
+    reduction: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    """A number computed from others: an expression with {names} of metrics and parameters."""
+
+    name: str
+    expression: str
+    reduction: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """An entry of a file.
+
+    Attributes:
+      name: of the entry.
+      path: of its file.
+      command: what is run, with {parameters}.
+      variants: {parameter: value} of each run; [{}] without parameters.
+      folder: where it runs.
+      env: variables of its environment.
+      metrics: numbers that it prints.
+      derived: numbers to compute of those.
+      columns: (label, name of a metric or a parameter) of its row in the tables.
+      timeout: seconds, or None.
+      allows_wandb: whether its arguments for W&B stay.
+      requirements: file for pip, or None.
+      needs_data: whether it reads DATASETS_DIR.
+    """
+
+    name: str
+    path: str
+    command: str
+    variants: list[dict[str, str]]
+    folder: str
+    env: dict[str, str]
+    metrics: tuple[Metric, ...]
+    derived: tuple[Derived, ...]
+    columns: tuple[tuple[str, str], ...]
+    timeout: float | None
+    allows_wandb: bool
+    requirements: str | None
+    needs_data: bool
+
+
+def read(
+    paths: Iterable[str], choose: Callable[[Collection[str]], Iterable[str]] = iter
+) -> dict[str, Benchmark]:
+    """Returns {name: benchmark} of the chosen entries; others are not checked.
+
+    Entries that hold what others share are none: those with `options` in their name, and those without a
+    command whose keys another one has, too.
+
+    Args:
+      paths: of files; of two entries with one name the later one counts.
+      choose: names of all entries -> those to read, in this order.
+
+    Raises:
+      ConfigError: for a file or an entry that is not as the format has it.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    for path in paths:
+        entries = read_yaml(path, "spec")
+        found |= {
+            str(name): (entry, path) for name, entry in entries.items() if not _is_shared(name, entries)
+        }
+    benchmarks = {}
+    for name in choose(found):
+        entry, path = found[name]
+        source = f"--spec={path}: {name}"
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{source} is {_kind(entry)}, expected keys such as cmd.")
+        benchmarks[name] = _read_entry(name, entry, path, source)
+    return benchmarks
+
+
+def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
+    """Tells whether an entry holds settings shared by others."""
+    entry = entries[name]
+    if "options" in str(name) or not isinstance(entry, dict) or "cmd" in entry or "notebook" in entry:
+        return "options" in str(name)
+    others = (other for key, other in entries.items() if key != name and isinstance(other, dict))
+    return any(entry.keys() <= other.keys() and "cmd" in other for other in others)
+
+
+def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Benchmark:
+    _check_keys(entry, source)
+    variants = expand(entry.get("parameters"), source)
+    metrics = tuple(_read_metric(key, value, source) for key, value in entry.get("data", {}).items())
+    named = {*variants[0], *(metric.name for metric in metrics)}
+    derived = []
+    for key, value in entry.get("derived", {}).items():
+        derived.append(_read_derived(str(key), value, named, source))
+        named.add(str(key))
+    check_placeholders(entry["cmd"], variants[0], f"{source}: cmd")
+    timeout = entry.get("timeout")
+    if timeout is not None and not 0 < timeout < LONGEST_SECS:
+        raise ConfigError(f"{source}: timeout={timeout}, expected seconds above 0, below {LONGEST_SECS:,}.")
+    return Benchmark(
+        name=name,
+        path=os.path.abspath(path),
+        command=entry["cmd"],
+        variants=variants,
+        folder=_folder(entry, path),
+        env={str(key): str(value) for key, value in entry.get("env", {}).items()},
+        metrics=metrics,
+        derived=tuple(derived),
+        columns=tuple(_columns(entry.get("output", []), source)),
+        timeout=timeout,
+        allows_wandb=entry.get("allow_wandb", False),
+        requirements=entry.get("requirements_file"),
+        needs_data=not (
+            any(word in name for word in _NEEDS_NO_DATA) or entry.get("generated") or entry.get("synthetic")
+        ),
+    )
+
+
+def _check_keys(entry: dict[str, Any], source: str) -> None:
+    """Checks the names of an entry's keys and the kinds of their values. Raises ConfigError."""
+    if "notebook" in entry:
+        raise ConfigError(f"{source}: notebooks are not run here. Give a cmd.")
+    _check_names(entry, (*_KEYS, *_NOT_READ), source)
+    for key, kind in _KEYS.items():
+        if entry.get(key, ...) is None:
+            raise ConfigError(f"{source}: {key} is empty. Give a value, or leave the key out.")
+        if key in entry and not is_of_kind(entry[key], kind):
+            raise ConfigError(f"{source}: {key} is {_kind(entry[key])}, expected {_WORDS[kind]}.")
+    if "cmd" not in entry or not entry["cmd"].strip():
+        raise ConfigError(f"{source} has no cmd: the command to run.")
+
+
+def _check_names(values: dict[Any, Any], known: Iterable[str], source: str) -> None:
+    for key in values:
+        if key not in known:
+            raise ConfigError(
+                f"{source}: unknown key {str(key)[:60]!r}{suggest(str(key), known)}. Allowed:"
+                f" {', '.join(known)}."
+            )
+
+
+def _read_metric(name: Any, value: Any, source: str) -> Metric:
+    source = f"{source}: data: {name}"
+    _check_object(value, "regexp", _DATA_KEYS, source)
+    skip = value.get("skip", 0)
+    if type(skip) is not int or skip < 0:
+        raise ConfigError(f"{source}: skip={skip!r}, expected a whole number of 0 or more.")
+    try:
+        pattern = re.compile(value["regexp"])
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(f"{source}: regexp {value['regexp']!r} is none: {error}.") from None
+    if pattern.groups > 1:
+        raise ConfigError(
+            f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups, expected one at most: (?:...)"
+            " is none."
+        )
+    return Metric(str(name), pattern, skip, _reduction(value, source))
+
+
+def _read_derived(name: str, value: Any, named: set[str], source: str) -> Derived:
+    source = f"{source}: derived: {name}"
+    _check_object(value, "expr", _DERIVED_KEYS, source)
+    expression = str(value["expr"])
+    fields = check_placeholders(expression, named, f"{source}: expr")
+    try:
+        evaluate(fill(expression, dict.fromkeys(fields, "1")))
+    except ValueError as error:
+        raise ConfigError(f"{source}: expr {expression!r}: {error}.") from None
+    except ArithmeticError:
+        pass  # of ones alone
+    reduction = value.get("reduction_type", REDUCTIONS[0])  # a label: there is one number
+    if not isinstance(reduction, str):
+        raise ConfigError(f"{source}: reduction_type={reduction!r}, expected a text.")
+    return Derived(name, expression, reduction)
+
+
+def _check_object(value: Any, required: str, known: tuple[str, ...], source: str) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{source} is {_kind(value)}, expected the keys {', '.join(known)}.")
+    _check_names(value, known, source)
+    if not isinstance(value.get(required), (str, int, float) if required == "expr" else str):
+        raise ConfigError(f"{source} has no {required}, a text.")
+
+
+def _reduction(value: dict[str, Any], source: str) -> str:
+    reduction = value.get("reduction_type", REDUCTIONS[0])
+    if reduction not in REDUCTIONS:
+        raise ConfigError(
+            f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}, expected one of"
+            f" {', '.join(REDUCTIONS)}."
+        )
+    return reduction
+
+
+def _folder(entry: dict[str, Any], path: str) -> str:
+    """Returns the folder to run in: `location` below that of the file, or below `reference_directory`."""
+    base = os.path.expanduser(os.path.expandvars(entry.get("reference_directory", os.path.dirname(path))))
+    return os.path.abspath(os.path.join(base, entry.get("location", "")))
+
+
+def _columns(rows: list[Any], source: str) -> Iterable[tuple[str, str]]:
+    """Yields (label, name) of `output`; a name may stand in braces."""
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 2:
+            raise ConfigError(f"{source}: output: expected [label, metric], got {str(row)[:60]}.")
+        yield str(row[0]), str(row[1]).strip("{}")
+
+
+def _is_json(value: Any) -> bool:
+    return (
+        isinstance(value, (dict, list, str, int, bool)) or isinstance(value, float) and math.isfinite(value)
+    )
+
+
+def _kind(value: Any) -> str:
+    return kind_of(value) if _is_json(value) or value is None else f"{value!s:.40}"

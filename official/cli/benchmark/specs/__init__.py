@@ -1,1 +1,0 @@
-"""Benchmarks that a YAML file describes: read, run, and their numbers taken from what they print."""

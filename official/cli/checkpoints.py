@@ -1,0 +1,306 @@
+"""`bert convert`, `inspect` and `export`: checkpoints of all formats."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from official.checkpoint import registry
+from official.checkpoint.format import Options
+from official.cli import command_line, outputs
+from official.config.model import LARGEST
+from official.io.errors import ConfigError, report_error
+from official.io.writing import check_output_file
+
+if TYPE_CHECKING:
+    from official.serving import export
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert convert
+
+
+_EVERYWHERE = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")
+
+
+def convert_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_convert.__doc__)
+    add = parser.add_argument
+    add("action", metavar="ACTION", help=f"{registry.describe_actions()}.")
+    add("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
+    add("--output_dir", default="converted_ckpt", help="Folder of the result.")
+    vocab_size = (
+        "Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an earlier"
+        " conversion cut off comes back; 30400 for graphcore."
+    )
+    add("--vocab_size", type=int, help=vocab_size)
+    precision = "Float type. Unset: as the source has; 16 for graphcore and research, 32 from graphcore."
+    add("--precision", type=int, choices=(16, 32), help=precision)
+    add(
+        "--num_attention_heads",
+        type=int,
+        help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.",
+    )
+    add("--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.")
+    parser.add_bool("with_optimizer", False, "Carry optimizer slots where both formats have them.")
+    add("--report", help="Write the report of the conversion to this JSON file.")
+    verify = "Build the model from both checkpoints and compare its outputs, of all heads, on a random batch."
+    parser.add_bool("verify", False, verify)
+    parser.add_bool("overwrite", False, "Replace an older result.")
+    _add_options_of_formats(parser)
+    return parser
+
+
+def _add_options_of_formats(parser: command_line.Parser) -> None:
+    """Adds the flags that formats bring with them."""
+    for option, having in registry.options_of_formats().items():
+        text = f"{', '.join(one.name for one in having)}: {option.help}"
+        if option.most is None:
+            parser.add_bool(option.name, None, text)
+        else:
+            parser.add_argument(f"--{option.name}", type=int, help=text)
+
+
+def convert_flags() -> argparse.Namespace:
+    return check_conversion(convert_parser().parse())
+
+
+def check_conversion(flags: argparse.Namespace) -> argparse.Namespace:
+    """Returns the flags with the action's own name. Raises ConfigError for what the conversion cannot do."""
+    flags.action, _, _ = registry.get_action(flags.action)
+    limits = {name: LARGEST[name] for name in ("vocab_size", "num_attention_heads")}
+    limits |= {option.name: option.most for option in registry.options_of_formats() if option.most}
+    for name, most in limits.items():
+        if getattr(flags, name) is not None and not 1 <= getattr(flags, name) <= most:
+            raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number from 1 to {most:,}.")
+    registry.check_concerned(flags.action, vars(flags))
+    return flags
+
+
+def options_of(flags: argparse.Namespace) -> Options:
+    """Returns the options of the conversion: what was given, over the defaults of the action."""
+    _, source, target = registry.get_action(flags.action)
+    names = (*_EVERYWHERE, *(option.name for option in registry.options_of_formats()))
+    return registry.make_options(source, target, {name: getattr(flags, name) for name in names})
+
+
+def run_convert() -> int:
+    """Converts BERT checkpoints between Google, Graphcore, PopART, Hugging Face, Model Garden and this
+    project, both ways.
+
+      bert convert ACTION PATH --output_dir=DIR [flags]
+
+    ACTION is SOURCE2TARGET with any two of google, graphcore, popart, native (this project; also keras),
+    garden (TF2 object checkpoints of the MLPerf submission), huggingface (or hf); or research2apps,
+    apps2research (GroupBERT). PATH is a prefix, a file, or a folder, of which the newest checkpoint is taken.
+    The result is DIR/<basename of PATH>, or DIR itself for huggingface.
+
+    Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
+    """
+    flags = convert_flags()
+    if flags.report:
+        check_output_file(flags.report, "report", flags.overwrite)
+    from official.checkpoint import convert
+    from official.inference import verification
+
+    try:
+        report = _convert(flags)
+    except convert.MismatchError as error:
+        return _not_written(str(error), flags)
+    except ConfigError as error:
+        if error.details and flags.report:
+            outputs.write_json(flags.report, {"error": str(error), **error.details})
+        elif error.is_shortened:
+            raise ConfigError(f"{error} --report=FILE lists all names.") from None
+        raise
+    if flags.report:
+        outputs.write_file(flags.report, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    if not report["published"]:
+        return _not_written(f"{verification.describe(report['verification'])}.", flags)
+    print(convert.describe(report))
+    print_published_line(flags.action, report)
+    if flags.verify:
+        print(verification.describe(report["verification"]))
+    return 0
+
+
+def _convert(flags: argparse.Namespace) -> dict:
+    """Returns the report of the conversion."""
+    from official.checkpoint import convert
+    from official.inference import verification
+
+    _, source, target = registry.get_action(flags.action)
+    options = options_of(flags)
+    checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
+    if flags.verify:
+        verification.check(checkpoint, options)
+    verify = verification.verify if flags.verify else None
+    bar = Bar(flags.action)
+    return convert.convert(checkpoint, target.name, flags.output_dir, options, flags.overwrite, bar, verify)
+
+
+def _not_written(message: str, flags: argparse.Namespace) -> int:
+    report_error(command_line.program(), f"{message} Nothing was written to {flags.output_dir}.")
+    return 1
+
+
+class Bar:
+    """A progress bar that appears with the first bytes: bad input ends before, in one line."""
+
+    def __init__(self, title: str):
+        self._title = title
+        self._bar: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        import tqdm
+
+        self._bar = self._bar or tqdm.tqdm(
+            total=total, unit="B", unit_scale=True, desc=self._title, file=sys.stderr, disable=None
+        )  # not into a log
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self._bar.close()
+
+
+def print_published_line(action: str, report: dict) -> None:
+    """Prints what the published tool prints and scripts may look for."""
+    if action == "graphcore2google":
+        print(f"Saved to :{report['target']['path']}")
+    else:
+        print(f"Number of parameters saved: {report['target']['parameters']}")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert inspect
+
+
+def inspect_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_inspect.__doc__)
+    parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
+    parser.add_argument(
+        "--digest", action="store_true", help="Also read every tensor and show the sha256 of its values."
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    return parser
+
+
+def inspect_checkpoint(path: str, digest: bool) -> dict:
+    """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
+    checkpoint."""
+    from official.checkpoint.errors import DamagedError
+
+    checkpoint = registry.open_checkpoint(path, "PATH")
+    try:
+        rows = [
+            {
+                "name": name,
+                "shape": list(tensor.shape),
+                "dtype": tensor.dtype.name,
+                **({"sha256": sha256(tensor)} if digest else {}),
+            }
+            for name, tensor in sorted(checkpoint.tensors.items())
+        ]
+    except DamagedError as error:
+        raise ConfigError(f"{path}: unreadable checkpoint ({error}).") from None
+    return {
+        "format": checkpoint.format.reported_name,
+        "path": checkpoint.location,
+        **registry.size_of(checkpoint.tensors),
+        "table": rows,
+    }
+
+
+def sha256(tensor) -> str:
+    """Returns the digest of a tensor's values, little-endian in C order."""
+    return hashlib.sha256(tensor.read().tobytes()).hexdigest()
+
+
+def describe_checkpoint(found: dict) -> str:
+    width = max((len(row["name"]) for row in found["table"]), default=0)
+    shapes = max((len(str(row["shape"])) for row in found["table"]), default=0)
+    lines = [
+        (
+            f"{row['name']:<{width}}  {str(row['shape']):<{shapes}}  {row['dtype']:<8}"
+            f" {row.get('sha256', '')}"
+        ).rstrip()
+        for row in found["table"]
+    ]
+    total = (
+        f"{found['format']}: {found['tensors']} tensors, {found['parameters']:,} numbers,"
+        f" {found['bytes'] / 1e6:,.1f} MB, {found['path']}"
+    )
+    return "\n".join([*lines, total])
+
+
+def run_inspect() -> None:
+    """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
+
+    bert inspect PATH [--digest] [--json]
+    """
+    flags = inspect_parser().parse()
+    found = inspect_checkpoint(flags.path, flags.digest)
+    print(json.dumps(found, indent=1) if flags.json else describe_checkpoint(found))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert export
+
+
+_MEGABYTE = 1e6
+
+
+def export_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_export.__doc__)
+    add = parser.add_argument
+    add(
+        "--checkpoint",
+        required=True,
+        help="A run's folder (--model_dir), or a checkpoint of any known format.",
+    )
+    add("--export_dir", required=True, help="Folder to write, which must not be there.")
+    add("--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run.")
+    command_line.add_lower_case_flag(parser)
+    command_line.add_length_flag(parser)
+    add("--format", default="saved_model", help="saved_model or onnx.")
+    dtype = "Type of the weights: fp32, bf16 (not for onnx) or int8."
+    add("--dtype", default="fp32", help=dtype)
+    add(
+        "--calibration_file",
+        help="For onnx: what the ranges of int8's activations are taken from, see bert ask. Unset: the"
+        " training data of the run.",
+    )
+    return parser
+
+
+def run_export() -> None:
+    """Writes a model for other programs: a SavedModel that takes text, or an ONNX file.
+
+      bert export --checkpoint=runs/squad --export_dir=models/bert/1
+      bert export --checkpoint=runs/sst2 --export_dir=sst2_int8 --dtype=int8
+      bert export --checkpoint=runs/squad --export_dir=squad_onnx --format=onnx
+
+    The SavedModel has its tokenizer within: it is loaded by TensorFlow with tensorflow-text, by TensorFlow
+    Serving, and by every command here that takes a --checkpoint. Nothing that is there is replaced.
+    """
+    flags = export_parser().parse()
+    from official.serving import export
+
+    request = export.Request(flags.format, flags.dtype, flags.calibration_file)
+    export.check(flags.export_dir, request)
+    from official.inference import source
+
+    found = source.find(
+        flags.checkpoint, flags.vocab_file, flags.do_lower_case, "checkpoint", flags.max_seq_length
+    )
+    print(describe_export(export.export(found, flags.export_dir, request), flags.dtype))
+
+
+def describe_export(written: export.Written, dtype: str) -> str:
+    """Returns a line about the exported model, from an `export.Written`."""
+    return (
+        f"Exported to {written.folder}: {', '.join(written.signatures)}; {dtype},"
+        f" {written.bytes / _MEGABYTE:.1f} MB; outputs at most {written.difference:.1g} from the model's."
+    )

@@ -1,1 +1,0 @@
-"""`bert data`: making, checking and downloading of data."""

@@ -1,1 +1,0 @@
-"""`bert evaluate`: scores of predictions."""

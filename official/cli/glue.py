@@ -1,0 +1,284 @@
+"""`bert data glue`: GLUE's data, every file checked by its sha256, nothing fetched twice."""
+
+import dataclasses
+import hashlib
+import http.client
+import os
+import shutil
+import urllib.error
+import urllib.request
+import zipfile
+
+import tqdm
+
+from official.cli import command_line, outputs
+from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
+from official.io.errors import ConfigError
+from official.io.writing import publish, replacing
+
+_BASE_URL = "https://dl.fbaipublicfiles.com"
+_CHUNK_BYTES = 1 << 20
+_TIMEOUT_SECS = 60
+_PART = ".part"
+_SPLITS = [split for task in TASKS.values() for split in task.splits.values()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file on the server."""
+
+    path: str  # below the base URL
+    size: int  # bytes
+    sha256: str
+
+
+# Sizes and sums are those that TensorFlow Datasets and Hugging Face Datasets record for the same files.
+ARCHIVES = {
+    "CoLA": Source(
+        "glue/data/CoLA.zip", 376971, "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"
+    ),
+    "MNLI": Source(
+        "glue/data/MNLI.zip", 312783507, "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"
+    ),
+    "SST-2": Source(
+        "glue/data/SST-2.zip", 7439277, "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"
+    ),
+    "STS-B": Source(
+        "glue/data/STS-B.zip", 802872, "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"
+    ),
+    "QQP": Source(
+        "glue/data/QQP-clean.zip",
+        41696084,
+        "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
+    ),
+    "QNLI": Source(
+        "glue/data/QNLIv2.zip", 10627589, "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"
+    ),
+    "RTE": Source(
+        "glue/data/RTE.zip", 697150, "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"
+    ),
+    "WNLI": Source(
+        "glue/data/WNLI.zip", 28999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46"
+    ),
+}
+AX = Source("glue/data/AX.tsv", 222257, "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd")
+MRPC_TRAIN = Source(
+    f"senteval/senteval_data/{MRPC_TRAIN_AND_DEV}",
+    1047044,
+    "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
+)
+MRPC_TEST = Source(
+    "senteval/senteval_data/msr_paraphrase_test.txt",
+    441275,
+    "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
+)
+MRPC_DEV_IDS = Source(
+    "glue/data/mrpc_dev_ids.tsv", 6222, "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7"
+)
+
+
+def glue_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_glue.__doc__)
+    add = parser.add_argument
+    add("--data_dir", required=True, help="Folder for the data; each task gets its own in it.")
+    add("--tasks", default="all", help=f"all, or some of {', '.join(TASKS)}, separated by commas.")
+    add("--base_url", default=_BASE_URL, help="A mirror with the same paths: https://, http:// or file://.")
+    return parser
+
+
+def folders_of(tasks: str) -> list[str]:
+    """Returns the folders that hold the tasks' data: mnli and mnli-mm share one, ax needs that one, too."""
+    names = list(TASKS) if tasks == "all" else [name.strip() for name in tasks.split(",")]
+    splits = [split for name in names for split in find_task(name, "tasks").splits.values()]
+    return list(dict.fromkeys(split.files[0].split("/")[0] for split in splits))
+
+
+def files_of(folder: str) -> dict[str, int]:
+    """Returns the files that a folder holds, below the data's folder, and how many rows of each are
+    published."""
+    return {split.files[0]: split.rows for split in _SPLITS if split.files[0].startswith(folder + "/")}
+
+
+def download(base_url: str, source: Source, path: str) -> None:
+    """Fetches a file to `path`, where it is not there yet; goes on with what an earlier try has left beside
+    it.
+
+    Raises:
+      ConfigError: where the server cannot be reached, breaks off, or has another file.
+    """
+    if os.path.exists(path) and sha256_of(path) == source.sha256:
+        return
+    url = f"{base_url.rstrip('/')}/{source.path}"
+    part = path + _PART
+    try:
+        if not os.path.exists(part) or os.path.getsize(part) != source.size:
+            _transfer(url, source, part)
+    except urllib.error.HTTPError as error:
+        raise ConfigError(
+            f"{url}: the server answers {error.code} {error.reason}. Try again later, or name a mirror with"
+            " --base_url."
+        ) from None
+    except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
+        raise ConfigError(
+            f"{url} cannot be reached: {getattr(error, 'reason', None) or error}. Check the network and run"
+            " this again; it goes on where it stopped."
+        ) from None
+    _check(url, source, part)
+    publish(part, path)
+
+
+def _transfer(url: str, source: Source, part: str) -> None:
+    """Appends to `part` what is missing; starts anew where the server does not send parts of files."""
+    done = os.path.getsize(part) if os.path.exists(part) else 0
+    if done > source.size:
+        done = 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECS) as response:
+        resumed = done > 0 and response.status == http.client.PARTIAL_CONTENT
+        with (
+            open(part, "ab" if resumed else "wb") as file,
+            tqdm.tqdm(
+                desc=os.path.basename(source.path),
+                total=source.size,
+                initial=done if resumed else 0,
+                unit="B",
+                unit_scale=True,
+                disable=None,
+                leave=False,
+            ) as bar,
+        ):
+            while chunk := response.read(_CHUNK_BYTES):
+                file.write(chunk)
+                bar.update(len(chunk))
+
+
+def _check(url: str, source: Source, part: str) -> None:
+    size = os.path.getsize(part)
+    if size < source.size:
+        raise ConfigError(
+            f"{url}: the transfer ended after {size:,} of {source.size:,} bytes. Run this again; it goes on"
+            " where it stopped."
+        )
+    received = sha256_of(part)
+    if received != source.sha256:
+        os.remove(part)
+        raise ConfigError(
+            f"{url} is not the published file: {size:,} bytes with sha256 {received}, expected"
+            f" {source.size:,} with {source.sha256}."
+        )
+
+
+def sha256_of(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def fetch_archive(base_url: str, data_dir: str, folder: str) -> None:
+    """Downloads a zip file, takes the folder's missing files out of it, and removes it."""
+    archive_path = os.path.join(data_dir, os.path.basename(ARCHIVES[folder].path))
+    download(base_url, ARCHIVES[folder], archive_path)
+    with zipfile.ZipFile(archive_path) as archive:
+        for name in filter(lambda name: not os.path.exists(os.path.join(data_dir, name)), files_of(folder)):
+            _extract(archive, name, os.path.join(data_dir, name))
+    os.remove(archive_path)
+
+
+def _extract(archive: zipfile.ZipFile, name: str, path: str) -> None:
+    with replacing(path) as temporary, archive.open(name) as source, open(temporary, "wb") as target:
+        shutil.copyfileobj(source, target, _CHUNK_BYTES)
+
+
+def fetch_mrpc(base_url: str, data_dir: str) -> None:
+    """Downloads the corpus as published and the ids of GLUE's dev set, and makes GLUE's three files of
+    them."""
+    content = {}
+    for source, name in (
+        (MRPC_TRAIN, MRPC_TRAIN_AND_DEV),
+        (MRPC_TEST, "msr_paraphrase_test.txt"),
+        (MRPC_DEV_IDS, "dev_ids.tsv"),
+    ):
+        path = os.path.join(data_dir, "MRPC", name)
+        download(base_url, source, path)
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            content[name] = file.read()
+    for name, text in format_mrpc(*content.values()).items():
+        path = os.path.join(data_dir, "MRPC", name)
+        if not os.path.exists(path):
+            outputs.write_file(path, text)
+
+
+def format_mrpc(train: str, test: str, dev_ids: str) -> dict[str, str]:
+    """Returns {train.tsv, dev.tsv, test.tsv: text}.
+
+    Args:
+      train, test: columns Quality, #1 ID, #2 ID, #1 String, #2 String.
+      dev_ids: the two ids of the training rows that are GLUE's dev set, a pair per line.
+    """
+    header, *rows = _rows(train)
+    dev = {tuple(ids) for ids in _rows(dev_ids)}
+    is_dev = [tuple(row[1:3]) in dev for row in rows]
+    numbered = [[str(index), *row[1:]] for index, row in enumerate(_rows(test)[1:])]
+    return {
+        "train.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if not held_out)]),
+        "dev.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if held_out)]),
+        "test.tsv": _join([["index", *header[1:]], *numbered]),
+    }
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [line.removesuffix("\r").split("\t") for line in text.rstrip("\r\n").split("\n")]
+
+
+def _join(rows: list[list[str]]) -> str:
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def fetch(base_url: str, data_dir: str, folder: str) -> str:
+    """Makes a folder complete; returns what was done, in a word or two."""
+    if all(os.path.exists(os.path.join(data_dir, name)) for name in files_of(folder)):
+        return "already there"
+    os.makedirs(os.path.join(data_dir, folder), exist_ok=True)
+    if folder == "MRPC":
+        fetch_mrpc(base_url, data_dir)
+    elif folder == "AX":
+        download(base_url, AX, os.path.join(data_dir, *files_of(folder)))
+    else:
+        fetch_archive(base_url, data_dir, folder)
+    return "downloaded"
+
+
+def describe_rows(data_dir: str, folder: str) -> str:
+    """Returns the rows of each file, and of those that differ the published number."""
+    texts, headerless = [], {split.files[0] for split in _SPLITS if split.columns}
+    for name, published in files_of(folder).items():
+        with open(os.path.join(data_dir, name), "rb") as file:
+            lines = file.read().rstrip().count(b"\n") + 1
+        rows = lines - (name not in headerless)
+        texts.append(
+            f"{os.path.basename(name)} {rows:,} rows"
+            + ("" if rows == published else f" (published: {published:,})")
+        )
+    return ", ".join(texts)
+
+
+def run_glue() -> None:
+    """Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing
+    fetched twice.
+
+      bert data glue --data_dir=data/glue --tasks=all
+      bert data glue --data_dir=data/glue --tasks=cola,mrpc
+    """
+    flags = glue_parser().parse()
+    if flags.base_url.split("://")[0] not in ("https", "http", "file"):
+        raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
+    for folder in folders_of(flags.tasks):
+        try:
+            done = fetch(flags.base_url, flags.data_dir, folder)
+            print(f"{folder}: {done}: {describe_rows(flags.data_dir, folder)}.")
+        except (OSError, zipfile.BadZipFile, KeyError) as error:
+            raise ConfigError(
+                f"--data_dir={flags.data_dir}, {folder}: {getattr(error, 'strerror', None) or error}."
+            ) from None

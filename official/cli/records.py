@@ -1,0 +1,645 @@
+"""`bert data inspect`, `data eval-set` and `bert pack`: records, and the data card beside them."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import glob
+import itertools
+import math
+import os
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from official.cli import command_line, outputs
+from official.io import engines, files, jobs, json_files, record_paths
+from official.io.errors import ConfigError, counted
+from official.io.files import is_remote
+from official.io.record_paths import find_files
+from official.io.writing import check_output_file
+from official.reporting import data_card
+
+# -----------------------------------------------------------------------------------------------------------
+# Vocabularies
+
+
+def find_vocabulary(path: str | None, first_file: str):
+    """Returns the vocabulary of a file, or of records; None where it is unknown.
+
+    Args:
+      path: path of the vocabulary; None: the one beside the records, else the one named in their
+        manifest.json, where that file exists.
+      first_file: path of the first file of records.
+    """
+    from official.data.word_pieces import vocabulary
+
+    manifest, do_lower_case = os.path.join(os.path.dirname(first_file), "manifest.json"), None
+    beside = record_paths.find_vocabulary([first_file])
+    if path is None and files.is_file(manifest):
+        given = json_files.expect(json_files.read_json(manifest), "flags", dict, manifest, default={})
+        path = json_files.expect(given, "vocab_file", (str, type(None)), f"{manifest}: flags", default=None)
+        path = beside or (path if path and files.is_file(path) else None)
+        do_lower_case = given.get("do_lower_case")
+    path = path or beside
+    if not path:
+        return None
+    if isinstance(do_lower_case, bool):
+        return vocabulary.load_for_text(path, do_lower_case)
+    return vocabulary.load_vocabulary(path)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Data cards
+
+
+def write_card_beside(folder: str, paths: list[str]) -> None:
+    """Writes FOLDER/speed.json and FOLDER/report.html about a job that is done, and says so; nothing where
+    the job was done before and its page is there, newer than its manifest.
+
+    Args:
+      folder: of the job.
+      paths: its files of records; none for text.
+    """
+    rounds, path = jobs.take_rounds(), data_card.path_in(folder)
+    if files.is_remote(folder):
+        print(f"data card: bert data inspect {folder} --report_page=card.html makes one.")
+        return
+    manifest = os.path.join(folder, jobs.MANIFEST)
+    if not rounds and os.path.exists(path) and os.path.getmtime(path) >= os.path.getmtime(manifest):
+        return
+    if rounds:
+        speed = {"rounds": [dataclasses.asdict(found) for found in rounds]}
+        outputs.write_json(os.path.join(folder, jobs.FILE_NAME), speed)
+    write_card(path, folder, paths)
+    print(f"data card: {path}")
+
+
+def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_file: str | None = None) -> None:
+    """Writes the page about a folder, or about files in it.
+
+    Args:
+      path: of the page.
+      folder: where the manifest is, if there is one.
+      paths: files of records.
+      summary: of all of them, where they have been counted.
+      vocab_file: of the records; None: that of the manifest.
+    """
+    from official.data.pretraining import card  # late: it loads NumPy
+
+    vocabulary = find_vocabulary(vocab_file, os.path.join(folder, "any"))
+    manifest = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST))
+    if (
+        vocabulary
+        and not vocab_file
+        and manifest.get("vocabulary_sha256", vocabulary.sha256) != vocabulary.sha256
+    ):
+        vocabulary = None  # the file was changed since
+    page = data_card.render(card.gather(folder, paths, vocabulary, summary))
+    outputs.write_file(path, page.encode("utf-8", "replace"))  # names of files may be no UTF-8
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert data inspect
+
+
+_LABELS = {"records": "these records", "compare_to": "compared with"}
+
+
+def inspect_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_inspect.__doc__)
+    add = parser.add_argument
+    add("files", nargs="+", help="TFRecord files, globs or folders.")
+    add(
+        "--vocab_file",
+        help=(
+            "Vocabulary of the records. Unset: the one that manifest.json beside the first file names, where"
+            " it is there."
+        ),
+    )
+    add("--examples", type=int, default=2, help="Examples to show.")
+    add(
+        "--compare_to",
+        help="Files, globs or folders of other records, whose shares and lengths are shown beside.",
+    )
+    add("--picture", help="File for a histogram of the lengths (.png, .svg, .pdf).")
+    add("--report", help="File for the numbers (JSON).")
+    add("--report_page", help="File for the data card: a page about these records (HTML).")
+    several = (
+        "Every folder, and every file that is named or matched by a glob, is a data set of its own, as of a"
+        " seed each: show mean and spread of their shares."
+    )
+    add("--spread", action="store_true", help=several)
+    command_line.add_engine_flags(parser, "numbers")
+    add("--work_dir", help="With --engine=ray: a folder that all nodes see, for temporary files.")
+    add("--overwrite", action="store_true", help="Replace --picture, --report and --report_page.")
+    return parser
+
+
+def describe_records(summary, shares: dict, vocabulary) -> str:
+    masks = (
+        "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}"
+        if vocabulary
+        else "kept {kept:.2%} (the rest needs --vocab_file)"
+    )
+    return "\n".join(
+        [
+            (
+                f"{counted(summary.files, 'file')}, {counted(summary.records, 'example')},"
+                f" {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, {summary.max_seq_length} tokens,"
+                f" {summary.max_predictions_per_seq} predictions at most"
+            ),
+            "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding".format(
+                **shares
+            ),
+            f"predicted   {summary.predictions / summary.records:.2f} an example, "
+            + ("{predictions_of_tokens:.2%} of the tokens: " + masks).format(**shares),
+            *_describe_packing(summary),
+            "random next {random_next:.2%}".format(**shares),
+            "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with"
+            " other masks)".format(**shares)
+            + _reliability(summary.repeats()),
+        ]
+    )
+
+
+def _reliability(repeats: dict) -> str:
+    """Returns how far off the shares of repetitions may be, where they are not exact."""
+    if repeats["exact"]:
+        return ""
+    return f": estimates, to within {max(repeats['standard_errors'].values()):.3%} two times in three"
+
+
+def _describe_packing(summary) -> list[str]:
+    """Returns a line about packed rows, for records that are some."""
+    if summary.record_format != "packed":
+        return []
+    used = summary.tokens / (summary.rows * summary.max_seq_length)
+    return [
+        f"packed      {summary.rows:,} rows of {summary.records / summary.rows:.3f} examples, {used:.2%} of"
+        " their places used"
+    ]
+
+
+def draw_lengths(lengths: dict, path: str, longest: int) -> None:
+    """Draws histograms of the lengths, each as a share of its examples."""
+    import numpy as np
+
+    from official.reporting import palette, plots
+
+    with plots.style():
+        figure = plots.new_figure(8, 3.6)
+        axes = figure.subplots()
+        edges = np.linspace(0, longest + 1, min(longest, 64) + 1)
+        for (name, counts), color in zip(lengths.items(), palette.COLORS):
+            axes.hist(
+                np.arange(len(counts)),
+                edges.tolist(),
+                weights=counts / counts.sum(),
+                histtype="stepfilled" if name == "records" else "step",
+                color=color,
+                label=_LABELS[name],
+            )
+        plots.write_head(axes, "Tokens of an example", "share of the examples")
+        axes.set_xlabel("tokens")
+        if len(lengths) > 1:
+            axes.legend(frameon=False, loc="upper left")
+        figure.tight_layout()
+        outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
+
+
+def report_of_records(summary: Any, shares: dict) -> dict:
+    """Returns the numbers of some records, for --report."""
+    names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions", "tokens")
+    numbers = {name: getattr(summary, name) for name in names}
+    counts = {"shares": shares, "repeats": summary.repeats(), "lengths": summary.lengths.tolist()}
+    return {**numbers, **counts}
+
+
+def run_inspect() -> None:
+    """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
+
+      bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
+
+    Exit code 2, with file and number, at the first record that departs from the schema.
+    """
+    flags = inspect_parser().parse()
+    if flags.examples < 0:
+        raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
+    if flags.picture:
+        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
+    for name in ("report", "report_page"):
+        if getattr(flags, name):
+            check_output_file(getattr(flags, name), name, flags.overwrite)
+    engines.check(flags)
+    if flags.work_dir and flags.engine != "ray":
+        raise ConfigError(f"--work_dir={flags.work_dir} needs --engine=ray.")
+    if flags.work_dir and not os.path.isdir(flags.work_dir):
+        raise ConfigError(f"--work_dir={flags.work_dir} is not a folder of this machine.")
+    if flags.spread and (flags.picture or flags.report_page):
+        raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
+    command_line.configure_logging()
+    if flags.spread:
+        show_spread(flags)
+        return
+    # After the flags are checked: TensorFlow takes seconds to load.
+    from official.data.pretraining import inspection
+    from official.data.pretraining.summary import largest_gap
+
+    paths = {"records": find_files(",".join(flags.files))}
+    if flags.compare_to:
+        paths["compare_to"] = find_files(flags.compare_to, "compare_to")
+    vocabulary = find_vocabulary(flags.vocab_file, paths["records"][0])
+    with engines.opened(flags) as engine:
+        summaries = {
+            name: inspection.summarize(found, vocabulary, engine, flags.work_dir)
+            for name, found in paths.items()
+        }
+    report: dict[str, Any] = {}
+    for name, summary in summaries.items():
+        report[name] = report_of_records(summary, summary.shares())
+        print(describe_records(summary, report[name]["shares"], vocabulary), end="\n\n")
+    lengths = {name: summary.lengths for name, summary in summaries.items()}
+    if flags.compare_to:
+        report["largest_gap_of_lengths"] = largest_gap(*lengths.values())
+        print(f"largest gap between the distributions of lengths: {report['largest_gap_of_lengths']:.4f}\n")
+    if vocabulary and flags.examples:
+        for example in inspection.first_examples(paths["records"][0], flags.examples, vocabulary):
+            print(example.text())
+    if flags.picture:
+        draw_lengths(lengths, flags.picture, summaries["records"].max_seq_length)
+    if flags.report:
+        outputs.write_json(flags.report, report)
+    if flags.report_page:
+        folder = os.path.dirname(paths["records"][0])
+        write_card(flags.report_page, folder, paths["records"], summaries["records"], flags.vocab_file)
+
+
+def show_spread(flags: argparse.Namespace) -> None:
+    """Prints, and writes to --report, the mean and the spread of the shares of several data sets."""
+    from official.data.pretraining import inspection
+
+    groups = {"records": data_sets(flags.files)}
+    if flags.compare_to:
+        groups["compare_to"] = data_sets([flags.compare_to], "compare_to")
+    vocabulary = find_vocabulary(flags.vocab_file, next(iter(groups["records"].values()))[0])
+    with engines.opened(flags) as engine:
+        shares = {
+            name: {
+                each: inspection.summarize(paths, vocabulary, engine, flags.work_dir).shares()
+                for each, paths in group.items()
+            }
+            for name, group in groups.items()
+        }
+    report = spread_report(shares)
+    print(spread_table(report))
+    if flags.report:
+        outputs.write_json(flags.report, report)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Shares of several data sets of a kind, as of several seeds
+
+
+def data_sets(patterns: list[str], flag: str = "") -> dict[str, list[str]]:
+    """Returns {name: files} of the data sets that patterns stand for: every folder, and every file that is
+    named or matched by a glob, is one."""
+    parts = [part.strip() for pattern in patterns for part in pattern.split(",") if part.strip()]
+    names = [name for part in parts for name in (not is_remote(part) and sorted(glob.glob(part))) or [part]]
+    return {name: find_files(name, flag) for name in names}
+
+
+def spread_of(shares: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Returns {share: {mean, deviation, lowest, highest}}; the standard deviation of one data set is 0."""
+    return {name: _spread([each[name] for each in shares]) for name in shares[0]}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "lowest": min(values),
+        "highest": max(values),
+    }
+
+
+def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Returns the numbers for --report.
+
+    Args:
+      groups: {group: {data set: {share: value}}}, of these records and, where there are any, of those that
+        they are compared with.
+    """
+    report: dict[str, Any] = {
+        name: {"data_sets": sets, "spread": spread_of(list(sets.values()))} for name, sets in groups.items()
+    }
+    if len(groups) == 2:
+        report["differences"] = _differences(*(list(sets.values()) for sets in groups.values()))
+    return report
+
+
+def _differences(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> dict[str, dict]:
+    """Returns {share: {difference, standard_errors}} of the means. The second is the difference divided by
+    its standard error (Welch's t): chance alone seldom makes it larger than 2; None where nothing spreads."""
+    found = {}
+    for name in ours[0]:
+        means, squares = zip(*(_mean_and_square([each[name] for each in group]) for group in (ours, theirs)))
+        difference, error = means[0] - means[1], math.sqrt(sum(squares))
+        found[name] = {"difference": difference, "standard_errors": difference / error if error else None}
+    return found
+
+
+def _mean_and_square(values: list[float]) -> tuple[float, float]:
+    """Returns a mean and the square of its standard error."""
+    spread = _spread(values)
+    return spread["mean"], spread["deviation"] ** 2 / len(values)
+
+
+def spread_table(report: dict[str, Any]) -> str:
+    """Returns the spread as text, a line for each share: the mean, the standard deviation, the lowest and the
+    highest of each group; then the differences of the means."""
+    lines = []
+    for name, group in report.items():
+        if "spread" in group:
+            lines.append(f"{name}: {len(group['data_sets'])} data sets, each by itself")
+            lines.append(_row("", ("mean", "deviation", "lowest", "highest")))
+            lines += [
+                _row(share, [_shown(share, value) for value in values.values()])
+                for share, values in group["spread"].items()
+            ]
+    differences = report.get("differences", {})
+    if differences:
+        lines.append("difference of the means, and how many of its standard errors it is")
+    for share, values in differences.items():
+        errors = values["standard_errors"]
+        shown = "-" if errors is None else f"{errors:.1f}"
+        lines.append(_row(share, (_shown(share, values["difference"]), shown)))
+    return "\n".join(lines)
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    return f"  {name:22}" + "".join(f"{cell:>12}" for cell in cells)
+
+
+def _shown(share: str, value: float) -> str:
+    return f"{value:.1f}" if share == "median_length" else f"{value:.3%}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert data eval-set
+
+
+def eval_set_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_eval_set.__doc__)
+    add = parser.add_argument
+    add(
+        "--input_files",
+        required=True,
+        help=(
+            "TFRecords: comma-separated files, folders or globs, taken in the order of their names; a"
+            " manifest.json among them is left out."
+        ),
+    )
+    add("--output_file", required=True, help="TFRecord file to write.")
+    add("--num_samples", type=int, default=10000, help="Examples to pick.")
+    add("--overwrite", action="store_true", help="Replace --output_file where it is there.")
+    return parser
+
+
+def read_examples(path: str, record_format: str):
+    """Yields a record for each example of a file. Raises ConfigError where it is damaged."""
+    from official.data.records import record_files
+
+    try:
+        yield from record_files.read_rows(path, record_format)
+    except ConfigError as error:
+        raise ConfigError(f"--input_files: {error}") from None
+
+
+def count_examples(files: list[str], record_format: str) -> list[int]:
+    """Returns the number of examples of each file."""
+    titles = [f"counting, file {number} of {len(files)}" for number in range(1, len(files) + 1)]
+    return [
+        sum(1 for _ in _progress(read_examples(path, record_format), title))
+        for path, title in zip(files, titles)
+    ]
+
+
+def picked_positions(examples: int, num_samples: int) -> list[int]:
+    """Returns the positions of `num_samples` of `examples` examples: int(i * examples / num_samples), in
+    integers, so without rounding."""
+    return [index * examples // num_samples for index in range(num_samples)]
+
+
+def picked_examples(files: list[str], record_format: str, counts: list[int], positions: list[int]):
+    """Yields the examples at sorted positions, counted over all files; a file is read up to the last one that
+    it holds."""
+    left = collections.deque(positions)
+    first = 0
+    for path, count in zip(files, counts):
+        examples = enumerate(read_examples(path, record_format), first)
+        while left and left[0] < first + count:
+            position, example = next(examples)
+            if position == left[0]:
+                left.popleft()
+                yield example
+        first += count
+
+
+def joined(examples, record_format: str):
+    """Yields records that hold the examples."""
+    from official.data.records import record_formats
+
+    examples = iter(examples)
+    while some := list(itertools.islice(examples, record_formats.rows_per_record(record_format))):
+        yield from record_formats.join(some, record_format)
+
+
+def unchanged(records, states: dict[str, str]):
+    """Yields the records. Raises ConfigError at the end where a file was changed while it was read."""
+    yield from records
+    files.check_unchanged(states)
+
+
+def write_records(path: str, records) -> None:
+    """Writes a TFRecord file, which is there whole or not at all."""
+    import tensorflow as tf
+
+    from official.io import writing
+
+    try:
+        with writing.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
+            for record in records:
+                writer.write(record)
+    except (OSError, tf.errors.OpError) as error:
+        raise ConfigError(
+            f"--output_file={path} cannot be written: {getattr(error, 'strerror', None) or error}."
+        ) from None
+
+
+def _progress(examples, what: str):
+    """Yields the examples, under a bar where stderr is a terminal and it takes more than two seconds."""
+    import tqdm
+
+    return tqdm.tqdm(examples, what, unit=" examples", unit_scale=True, delay=2, disable=None, leave=False)
+
+
+def run_eval_set() -> None:
+    """Makes the held-out evaluation set of MLPerf v1.0: evenly spaced examples of TFRecord files, copied as
+    they are.
+
+      bert data eval-set --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord \\
+        --num_samples=10000
+    """
+    flags = eval_set_parser().parse()
+    if flags.num_samples < 1:
+        raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
+    check_output_file(flags.output_file, "output_file", flags.overwrite)
+    from official.data.records import record_files  # after the flags are checked: it loads TensorFlow
+
+    paths = record_files.find_files(flags.input_files, "input_files")
+    if os.path.realpath(flags.output_file) in map(os.path.realpath, paths):
+        raise ConfigError(
+            f"--output_file={flags.output_file} is one of --input_files={flags.input_files}. Give another"
+            " name."
+        )
+    folder = os.path.dirname(flags.output_file)
+    vocabulary = record_paths.find_vocabulary(paths)
+    record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
+    states = files.states(paths)
+    record_format = record_files.detect_format(paths)
+    counts = count_examples(paths, record_format)
+    examples = sum(counts)
+    if examples < flags.num_samples:
+        raise ConfigError(
+            f"--input_files={flags.input_files} holds {examples:,} examples, fewer than"
+            f" --num_samples={flags.num_samples:,}."
+        )
+    picked = picked_examples(paths, record_format, counts, picked_positions(examples, flags.num_samples))
+    records = joined(_progress(picked, "copying"), record_format)
+    write_records(flags.output_file, unchanged(records, states))
+    record_paths.put_vocabulary(folder, vocabulary)
+    print(
+        f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(paths):,}"
+        f" file{'s' * (len(paths) > 1)}."
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert pack
+
+
+ALGORITHMS = ("spfhp", "lpfhp", "nnlshp", "ennlshp")
+
+
+def pack_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_pack.__doc__)
+    add = parser.add_argument
+    add("--input_files", help="TFRecords of one format: comma-separated files, folders or globs.")
+    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
+    histogram = "JSON with max_sequence_length and counts_by_length_from_1: only plan, without records."
+    add("--histogram", help=histogram)
+    algorithm = (
+        "spfhp: into the row with the most room. lpfhp: into the fullest that fits. nnlshp, ennlshp: least"
+        " squares over all ways to fill a row with up to 3 lengths. Unset: all are tried, and the one"
+        " with the fewest rows is taken."
+    )
+    add("--algorithm", choices=ALGORITHMS, help=algorithm)
+    add("--max_sequences_per_pack", type=int, default=3, help="Sequences of a row, at most.")
+    add("--random_seed", type=int, default=12345, help="Seed of the order of the rows and who shares one.")
+    command_line.add_engine_flags(parser, "records")
+    add("--num_shards", type=int, help="Output files. Unset: 8, more where there are many sequences.")
+    add("--report", help="File for the numbers (JSON).")
+    picture = "File for a picture of the lengths before and the rows after (.png, .svg, .pdf)."
+    add("--picture", help=picture)
+    add("--overwrite", action="store_true", help="Replace what is there already.")
+    return parser
+
+
+def plan_only(flags: argparse.Namespace) -> dict:
+    """Returns the numbers of a plan."""
+    from official.data.packing import algorithms
+
+    histogram = algorithms.read_histogram(flags.histogram)
+    planned = algorithms.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
+    return algorithms.describe(histogram, planned)
+
+
+def pack_files(flags: argparse.Namespace) -> dict:
+    """Writes the packed records; returns the numbers of the plan with those of the files."""
+    from official.data.packing import creation  # after the flags are checked: it loads TensorFlow
+
+    given = {name: getattr(flags, name) for name in creation.Job.__dataclass_fields__}
+    manifest = creation.pack_records(creation.Job(**given))
+    write_card_beside(flags.output_dir, [os.path.join(flags.output_dir, name) for name in manifest["files"]])
+    names = ("packs", "sequences", "split_packs", "efficiency", "speedup", "sequences_per_pack")
+    numbers = {**manifest["plan"], **{name: manifest[name] for name in names}}
+    numbers["padding_after"] = 1 - manifest["efficiency"]
+    return numbers
+
+
+def describe_plan(numbers: dict) -> str:
+    """Returns two lines about a plan, or the files made by it."""
+    text = (
+        "{packs:,} rows of {max_seq_length} tokens hold {sequences:,} sequences, {speedup:.4f} a row,"
+        " {sequences_per_pack} at most (bound by the lengths: {bound:.4f}).\n"
+        "Efficiency {efficiency:.5f}: padding {padding_before:.2%} before, {padding_after:.2%} after. Planned"
+        " in {secs:.3f} s{by}."
+    )
+    by = f" by {numbers['algorithm']}" if numbers.get("algorithm") else ""
+    return text.format(**numbers, by=by)
+
+
+def draw_plan(numbers: dict, path: str) -> None:
+    """Draws the tokens of the sequences and of the planned rows, and the padding before and after."""
+    import numpy as np
+
+    from official.reporting import palette, plots
+
+    with plots.style():
+        figure = plots.new_figure(8, 3.6)
+        lengths, shares = figure.subplots(1, 2, width_ratios=[3, 2])
+        drawn = {"lengths": "a sequence", "tokens_of_rows": "a packed row"}
+        for (name, label), color in zip(drawn.items(), palette.COLORS):
+            counts = np.array(numbers[name])
+            bins = min(len(counts) - 1, 64)
+            found, edges = np.histogram(np.arange(len(counts)), bins, weights=counts / counts.sum())
+            lengths.stairs(found, edges, fill=name == "lengths", color=color, label=f"tokens of {label}")
+        plots.write_head(lengths, "Before and after", "share of the sequences, share of the rows")
+        lengths.set_xlabel("tokens")
+        lengths.legend(frameon=False, loc="upper center")
+        padding = [numbers["padding_before"], numbers["padding_after"]]
+        bars = shares.bar(["one a row", "packed"], padding, color=palette.COLORS[:2])
+        shares.bar_label(bars, [f"{share:.1%}" for share in padding])
+        plots.write_head(shares, "Padding", "share of the places of a row")
+        shares.set_ylim(0, 1.1 * max(*padding, 0.01))
+        figure.tight_layout()
+        outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
+
+
+def run_pack() -> None:
+    """Packs several sequences into a row: records of any of our formats to packed records.
+
+      bert pack --input_files='records/*.tfrecord' --output_dir=packed
+      bert pack --histogram=lengths.json --algorithm=lpfhp --max_sequences_per_pack=12
+
+    Each sequence is in exactly one row. The same input and flags make the same files; the same command goes
+    on with what an interrupted one has left.
+    """
+    flags = pack_parser().parse()
+    if flags.histogram and (flags.input_files or flags.output_dir):
+        raise ConfigError("--histogram only plans. Drop it, or --input_files and --output_dir.")
+    if not flags.histogram and not (flags.input_files and flags.output_dir):
+        raise ConfigError("Give --input_files and --output_dir, or --histogram to plan only.")
+    if flags.report:
+        check_output_file(flags.report, "report", flags.overwrite)
+    if flags.picture:
+        outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
+    command_line.configure_logging()
+    numbers = {"algorithm": flags.algorithm, **(plan_only if flags.histogram else pack_files)(flags)}
+    print(describe_plan(numbers))
+    if flags.report:
+        outputs.write_json(flags.report, numbers)
+    if flags.picture:
+        draw_plan(numbers, flags.picture)

@@ -1,0 +1,246 @@
+"""`bert evaluate`: scores of answers to SQuAD, and a submission to GLUE's server."""
+
+import io
+import json
+import os
+import sys
+import zipfile
+
+from official.cli import command_line, outputs
+from official.data.glue import files
+from official.data.glue.tasks import TASKS, GlueTask
+from official.data.squad import evaluation, squad_files
+from official.io.errors import ConfigError
+from official.io.writing import check_output_file
+
+# -----------------------------------------------------------------------------------------------------------
+# bert evaluate squad-v1
+
+
+_VERSION = "1.1"
+
+
+def squad_v1_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_squad_v1.__doc__)
+    parser.add_argument("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
+    parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts.")
+    return parser
+
+
+def run_squad_v1() -> None:
+    """Evaluates predictions for SQuAD v1.1 with the official measures.
+
+    bert evaluate squad-v1 dev-v1.1.json predictions.json
+    """
+    flags = squad_v1_parser().parse()
+    gold = squad_files.read_gold_answers(flags.data)
+    predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
+    if gold.version != _VERSION:
+        print(f"Evaluation expects v-{_VERSION}, but got dataset with v-{gold.version}", file=sys.stderr)
+    result = evaluation.evaluate_v1(gold.answers, predictions)
+    for identity in evaluation.missing_predictions(gold.answers, predictions):
+        print(f"Unanswered question {identity} will receive score 0.", file=sys.stderr)
+    print(json.dumps(result))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert evaluate squad-v2
+
+
+def squad_v2_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_squad_v2.__doc__)
+    add = parser.add_argument
+    add("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
+    add(
+        "predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts, '' for no answer."
+    )
+    add(
+        "-n",
+        "--na_prob_file",
+        help="JSON object from question ids to numbers: how likely there is no answer.",
+    )
+    add(
+        "-t",
+        "--na_prob_thresh",
+        type=float,
+        default=1.0,
+        help="A question above it is taken to have the prediction ''.",
+    )
+    add("-o", "--out_file", help="File for the measures, on one line. Unset: they are printed.")
+    add(
+        "-p",
+        "--out_image_dir",
+        help="Folder for the precision-recall curves and histograms; with --na_prob_file.",
+    )
+    add(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="Say on stderr how many questions were evaluated, and by which kind.",
+    )
+    return parser
+
+
+def run_squad_v2() -> None:
+    """Evaluates predictions for SQuAD v2.0 with the official measures.
+
+      bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
+
+    The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir
+    besides, as published.
+    """
+    flags = squad_v2_parser().parse()
+    gold = squad_files.read_gold_answers(flags.data)
+    predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
+    na_probs = (
+        squad_files.read_by_question(flags.na_prob_file, (int, float), "numbers")
+        if flags.na_prob_file
+        else None
+    )
+    result = evaluation.evaluate_v2(gold.answers, predictions, na_probs, flags.na_prob_thresh)
+    for identity in evaluation.missing_predictions(gold.answers, predictions):
+        print(f"Missing prediction for {identity}", file=sys.stderr)
+    if na_probs is not None and flags.out_image_dir:
+        result |= _draw(gold, predictions, na_probs, flags.out_image_dir)
+    if flags.verbose:
+        _explain(gold, predictions)
+    if flags.out_file:
+        outputs.write_file(flags.out_file, json.dumps(result))
+    else:
+        print(json.dumps(result, indent=2))
+
+
+def _draw(
+    gold: squad_files.GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float], folder: str
+) -> dict[str, float]:
+    """Writes the pictures; returns the average precisions."""
+    from official.data.squad import plots  # loads matplotlib
+
+    curves = evaluation.precision_recall(gold.answers, predictions, na_probs)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out_image_dir={folder}: {error.strerror or error}.") from None
+    for name, picture in (plots.plot_curves(curves) | plots.plot_histograms(gold.answers, na_probs)).items():
+        outputs.write_file(os.path.join(folder, name), picture)
+    return {f"{name}_ap": curve.average for name, curve in curves.items()}
+
+
+def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None:
+    scores = evaluation.score_v2(gold.answers, predictions)
+    print(f"{len(gold.answers):,} questions, {len(scores.exact):,} with a prediction", file=sys.stderr)
+    for kinds in (
+        evaluation.by_question_word(gold.questions, scores),
+        evaluation.by_answer_length(gold.answers, scores),
+    ):
+        for name, values in kinds.items():
+            print(
+                f"  {name:10} {values['count']:6,}  exact {values['exact']:6.2f}  f1 {values['f1']:6.2f}",
+                file=sys.stderr,
+            )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert evaluate glue-submission
+
+
+_FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes
+
+
+def glue_submission_parser() -> command_line.Parser:
+    parser = command_line.Parser(run_glue_submission.__doc__)
+    add = parser.add_argument
+    add(
+        "--predictions",
+        nargs="+",
+        required=True,
+        metavar="DIR",
+        help="Folders with files of predictions, as runs leave them in --model_dir.",
+    )
+    add(
+        "--data_dir",
+        help=(
+            "GLUE's data: predictions are counted against its test files. Unset: against the published"
+            " numbers of rows."
+        ),
+    )
+    add("--output", required=True, help="Zip file to write.")
+    add(
+        "--allow_missing",
+        action="store_true",
+        help="Zip what is there; the server takes no submission without all tasks.",
+    )
+    add("--overwrite", action="store_true", help="Replace --output where it is there.")
+    return parser
+
+
+def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
+    """Returns the file of a task, None where no folder has it. Raises ConfigError where two have it."""
+    paths = sorted(
+        {
+            os.path.realpath(path): path
+            for path in (os.path.join(folder, task.submission_file) for folder in folders)
+            if os.path.isfile(path)
+        }.values()
+    )
+    if len(paths) > 1:
+        raise ConfigError(
+            f"--predictions: {' and '.join(paths)} are both there. Name the folder of one of them only."
+        )
+    return paths[0] if paths else None
+
+
+def check_predictions(task: GlueTask, path: str, data_dir: str | None) -> int:
+    """Returns the number of predictions in a task's file. Raises ConfigError where they are not as they
+    should be."""
+    rows = len(files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
+    files.check_predictions(task, path, rows)
+    return rows
+
+
+def zip_files(paths: list[str]) -> bytes:
+    """Returns a zip file that holds the files without their folders."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in paths:
+            with open(path, "rb") as file:
+                entry = zipfile.ZipInfo(os.path.basename(path), _FILE_TIME)
+                archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
+    """Prints a task's line; returns its file where it is right, and what is wrong where something is."""
+    path, wrong = None, None
+    try:
+        path = find_predictions(task, flags.predictions)
+        text = f"{path}, {check_predictions(task, path, flags.data_dir):,} predictions" if path else "missing"
+        if path is None and not flags.allow_missing:
+            wrong = f"{task.submission_file} is missing"
+    except ConfigError as error:
+        path, text, wrong = None, str(error), str(error).rstrip(".")
+    print(f"{task.submission_file:<12} {text}")
+    return path, wrong
+
+
+def run_glue_submission() -> None:
+    """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
+
+    bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
+    """
+    flags = glue_submission_parser().parse()
+    for folder in flags.predictions:
+        if not os.path.isdir(folder):
+            raise ConfigError(f"--predictions={folder} is not a folder.")
+    check_output_file(flags.output, "output", flags.overwrite)
+    reports = [_report(task, flags) for task in TASKS.values()]
+    paths = [path for path, _ in reports if path]
+    wrong = [wrong for _, wrong in reports if wrong]
+    if wrong:
+        raise ConfigError(
+            f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right: {'; '.join(wrong)}."
+        )
+    if not paths:
+        raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
+    outputs.write_file(flags.output, zip_files(paths))
+    print(f"{flags.output}: {len(paths)} of {len(TASKS)} files.")

@@ -1,0 +1,8 @@
+"""Makes benchmarks/ importable, as it is for `python benchmarks/NAME.py`."""
+
+import sys
+
+from tests.conftest import ROOT
+from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
+
+sys.path.append(str(ROOT / "benchmarks"))

@@ -1,0 +1,104 @@
+"""The harness: programs of other systems, their environments, watched processes, results."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+import harness
+import pytest
+
+from official.cli.benchmark.programs import Program
+from official.io.errors import ConfigError
+
+ECHO = """
+import json, sys
+print("what a library prints", file=sys.stderr)
+for line in sys.stdin:
+    print(json.dumps({"asked": json.loads(line)}), flush=True)
+"""
+
+
+@pytest.fixture(name="start")
+def fixture_start(tmp_path):
+    """Returns (source) -> a program that is it."""
+
+    def make(source):
+        return Program(
+            "--peers: fake",
+            [sys.executable, "-c", source],
+            str(tmp_path / "work"),
+            harness.variables(None),
+            ": ask for fewer --peers",
+        )
+
+    return make
+
+
+def test_a_program_answers_in_turns_and_its_end_is_named(start):
+    with start(ECHO) as program:
+        for number in range(3):
+            program.ask({"n": number})
+            assert program.answer() == {"asked": {"n": number}}
+        program.process.kill()
+        program.process.wait()
+        message = "fake ended with code -9.*for want of memory: ask for fewer --peers"
+        with pytest.raises(ConfigError, match=message):
+            program.ask({})
+            program.answer()
+    with start("raise ModuleNotFoundError('no torch here')") as program:
+        with pytest.raises(ConfigError, match="fake ended with code 1: ModuleNotFoundError: no torch here"):
+            program.answer()
+
+
+def test_an_environment_that_lacks_a_package(tmp_path):
+    flags = argparse.Namespace(environments=str(tmp_path), make_environments=False)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "made").write_text("numpy\n")
+    harness.prepare([("peer", harness.Environment("x", ("numpy",))), ("ours", None)], flags)
+    wanted = harness.Environment("x", ("accelerate==1.12.0", "numpy"))
+    with pytest.raises(ConfigError, match=r"peer has no accelerate==1.12.0 in .*--make_environments"):
+        harness.prepare([("peer", wanted)], flags)
+    with pytest.raises(ConfigError, match="peer has no environment in .*Make it with --make_environments"):
+        harness.prepare([("peer", harness.Environment("y", ("numpy",)))], flags)
+
+
+def test_a_tree_of_processes_is_watched(tmp_path):
+    child = "import time; x = bytearray(60_000_000); time.sleep(1)"
+    code = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        f"open({str(tmp_path / 'made')!r}, 'wb').write(bytes(5000)); sum(range(10**7)); child.wait()\n"
+    )
+    found = harness.watch([sys.executable, "-c", code], str(tmp_path), period_secs=0.05)
+    assert found["peak_memory_bytes"] > 60e6 and found["peak_disk_bytes"] == 5000
+    assert 0 < found["core_secs"] < found["secs"] * os.cpu_count() + 1 and found["peak_open_files"] > 0
+    with pytest.raises(RuntimeError, match="it broke"):
+        harness.watch([sys.executable, "-c", "raise SystemExit('it broke')"], str(tmp_path))
+
+
+def test_memory_of_a_process_that_has_ended_is_none():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    until = time.monotonic() + 20
+    while not harness.resident_bytes(process.pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert harness.resident_bytes(process.pid) > 1e6
+    process.kill()
+    process.wait()
+    assert harness.resident_bytes(process.pid) == harness.cpu_secs(process.pid) == 0
+
+
+def test_results_are_written_with_command_and_machine(tmp_path):
+    flags = argparse.Namespace(output=str(tmp_path / "out"), overwrite=False)
+    bars = [("a", 2.0, 0.1, "2 seq/s", "fp32"), ("b", 3.0, 0.0, "3 seq/s", "bf16")]
+    harness.write(flags, {"cases": [1]}, bars, "Title", "seq/s", limit=4.0, limit_text="bound")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert record["cases"] == [1] and record["command"] and record["environment"]["machine"]
+    assert (tmp_path / "out.png").stat().st_size > 1000
+    flags.output = str(tmp_path / "out.json")
+    with pytest.raises(ConfigError, match="out.json exists"):
+        harness.check_json(flags)
+    harness.write_json(flags, {"cases": [2]})
+    assert json.loads((tmp_path / "out.json").read_text())["cases"] == [2]

@@ -1,0 +1,315 @@
+"""The questions: each has a command line, and its own arithmetic; a journey of all with tiny settings."""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import re
+import sys
+
+import data_scale
+import inference
+import memory
+import numerics
+import optimizer
+import peers
+import pytest
+
+from official.checkpoint import registry
+from official.cli import table
+from official.cli.benchmark import inference as inference_lib
+from official.config import BertConfig
+from official.data.word_pieces import vocabulary
+from official.inference import source
+from official.io.errors import ConfigError
+from official.reporting.measurement import Timing
+from tests import programs
+from tests.conftest import ROOT, TINY
+
+NAMES = sorted(
+    path.name
+    for path in (ROOT / "benchmarks").glob("*.py")
+    if "harness.main(" in path.read_text(encoding="utf-8") and path.stem != "harness"
+)
+
+
+def test_every_command_line():
+    """Help, and one line for a flag that is wrong."""
+    assert {pathlib.Path(path).name for path in table.PROGRAMS.values()} <= set(NAMES)
+    for name in NAMES:
+        done = programs.run(f"benchmarks/{name}", "--rouns=1")
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, (name, done.stderr)
+        assert "unknown flag --rouns" in done.stderr, name
+        text = (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
+        assert f"python benchmarks/{name} --" in text.split('"""')[1], name
+    with pytest.raises(ConfigError, match="a program of a checkout: python benchmarks/fine_tuning.py"):
+        table.find(["benchmark", "fine_tuning"])
+
+
+def test_every_benchmark_feeds_a_page():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
+    assert not [name for name in NAMES if f"benchmarks/{name}" not in pages]
+
+
+def test_requirements_are_pinned():
+    environments = [peer.environment for peer in peers.PEERS.values() if peer.environment]
+    environments += [row[3] for row in inference.PEERS.values()]
+    for environment in environments:
+        assert all("==" in each or each == "numpy" for each in environment.requirements), environment
+
+
+def test_peers_are_compared_with_the_fastest():
+    speeds = {
+        "a": {"ours": 9.0, "ours_plain": 20.0, "tf_models": 6.0, "keras_hub": 4.0},
+        "b": {"ours": 1.0},
+        "c": {"tf_models": 1.0},
+    }
+    rows = [
+        {"case": case, "peer": name, "sequences_per_sec": value}
+        for case, values in speeds.items()
+        for name, value in values.items()
+    ]
+    assert peers.compare(rows) == ["a: 1.50 x tf-models-official"]
+
+
+def test_a_case_that_fails_takes_no_measured_one_along(tmp_path, monkeypatch, capsys):
+    def measure(flags, model, dtype, length, batch):
+        if batch == 8:
+            raise ConfigError("fake was killed")
+        case = {"case": f"{length} x {batch}", "dtype": dtype, "max_seq_length": length}
+        case |= {"train_batch_size": batch, "peer": "ours", "sequences_per_sec": 2.0, "step_secs": 1.0}
+        return [{**case, "spread": 0.1, "start_secs": 3.0, "secs": [1.0], "losses": [2.0]}]
+
+    monkeypatch.setattr(peers, "measure_case", measure)
+    flags = ["--peers=ours", "--dtypes=fp32", "--shapes=16x4,16x8", f"--output={tmp_path}/out"]
+    monkeypatch.setattr("sys.argv", ["benchmarks/peers.py", *flags])
+    with pytest.raises(ConfigError, match="fake was killed"):
+        peers.main()
+    assert [row["case"] for row in json.loads((tmp_path / "out.json").read_text())["cases"]] == ["16 x 4"]
+    assert "16 x 4" in capsys.readouterr().out
+
+
+def test_examples_are_the_same_for_every_system(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "programs"))
+    from training_step import STEPS, examples
+
+    assert {peer.step for peer in peers.PEERS.values()} == set(STEPS)
+    specification = {"batch": 3, "length": 16, "predictions": 4, "seed": 1, "model": TINY}
+    batch, again = examples(specification), examples(specification)
+    assert all((batch[name] == again[name]).all() for name in batch)
+    assert batch["input_ids"].shape == (3, 16) and batch["input_ids"].max() < TINY["vocab_size"]
+    for row in range(3):
+        assert len(set(batch["positions"][row])) == 4 and set(batch["segment_ids"][row]) == {0, 1}
+        assert (batch["labels"][row] == batch["input_ids"][row][batch["positions"][row]]).all()
+
+
+def test_an_update_is_laid_beside_the_memory():
+    secs = {"memory": 0.012, "lamb": 0.08, "adamw, tensorflow-addons": 0.028}
+    timings = {name: Timing((value,)) for name, value in secs.items()}
+    bare, lamb, adamw = optimizer.rows(timings, parameters=1_000_000)
+    assert bare["over_bound"] == 1.0 and bare["gb_per_sec"] == pytest.approx(1.0)
+    assert lamb["bytes"] == 40_000_000 and lamb["over_bound"] == pytest.approx(2.0)
+    assert adamw["bytes"] == 28_000_000 and adamw["over_bound"] == pytest.approx(1.0)
+
+
+def test_types_agree_within_the_spread_of_the_seeds():
+    def curves(*losses):
+        return [numerics.Curve((5, 10), (loss + 1, loss)) for loss in losses]
+
+    first, near, far = numerics.summarize(
+        {"fp32": curves(2.0, 2.1, 2.2), "bf16": curves(2.15, 2.2, 2.1), "fp32_plain": curves(2.4, 2.3, 2.35)}
+    )
+    assert first["agrees"] and first["distance"] == 0 and first["spread"] == pytest.approx(0.2)
+    assert near["agrees"] and near["distance"] == pytest.approx(0.05)
+    assert near["largest_of_one_seed"] == pytest.approx(0.15)
+    assert not far["agrees"] and far["mean"] == pytest.approx(2.35)  # 0.25 away, seeds are 0.2 and 0.1 apart
+
+
+def test_of_a_short_job_the_median_run_counts(tmp_path, monkeypatch):
+    (tmp_path / "vocab.txt").write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *"abcdefgh"]) + "\n")
+    taken = iter([(3.0, 10), (1.0, 30), (2.0, 20), (99.0, 1)])
+
+    def run_once(_, path, records):
+        secs, memory_bytes = next(taken)
+        assert os.path.getsize(path) >= 100_000 and not os.path.exists(records)
+        return {"secs": secs, "rounds_secs": secs - 0.5, "core_secs": 1.0, "peak_memory_bytes": memory_bytes}
+
+    monkeypatch.setattr(data_scale, "_run", run_once)
+    monkeypatch.setattr(data_scale, "_LEAST_SECS", 6.0)
+    flags = argparse.Namespace(vocab_file=str(tmp_path / "vocab.txt"), num_workers=1)
+    row = data_scale.measure(flags, str(tmp_path), [b"a b c. d e f.\n\n" * 100], 100_000)
+    assert (row["runs"], row["secs"], row["peak_memory_bytes"]) == (3, 2.0, 30)
+    assert row["ms_per_mb"] == pytest.approx(1.5 / row["text_bytes"] * 1e9)
+    (tmp_path / "empty").write_text("\n \n")  # more and more of it would never be enough
+    monkeypatch.setattr(
+        sys, "argv", ["x", f"--input_files={tmp_path}/empty", f"--vocab_file={tmp_path}/empty"]
+    )
+    with pytest.raises(ConfigError, match="empty has no text"):
+        data_scale.main()
+
+
+def test_the_model_for_hugging_face_has_the_same_weights(tmp_path):
+    bert = BertConfig(**TINY)
+    made_up = source.made_up(bert, "answer", seed=3)
+    folder = inference.write_huggingface(made_up, None, str(tmp_path / "a"))
+    read = registry.open_checkpoint(folder, "path").to_canonical().tensors
+    assert set(read) == set(made_up.tensors)
+    assert all((read[name].read() == made_up.tensors[name].read()).all() for name in read)
+    other = dataclasses.replace(made_up, bert=dataclasses.replace(bert, block_type="groupbert"))
+    with pytest.raises(ConfigError, match="--peers: Hugging Face has no model of block_type=groupbert"):
+        inference.write_huggingface(other, None, str(tmp_path / "b"))
+
+
+def test_the_verdict_of_inference_is_on_the_fastest_of_each_side():
+    rates = {"tensorflow": 8.0, "openvino": 12.0, "huggingface_sdpa": 10.0, "huggingface_eager": 4.0}
+    rates["huggingface_onnxruntime"] = 15.0
+    systems = {name: inference.system_of(name, ".peers") for name in rates if name in inference.PEERS}
+    case = "fp32, 128 tokens x 1"
+    rows = [
+        {
+            "case": case,
+            "backend": name,
+            "label": systems[name].title if name in systems else f"ours, {name}",
+            "sequences_per_sec": rate,
+            "share_of_products": 0.5,
+        }
+        for name, rate in rates.items()
+    ]
+    groups = {name: system.group for name, system in systems.items()}
+    expected = (
+        f"{case}: ours, openvino, 12.00 seq/s; 1.20 x Hugging Face, sdpa; 0.80 x Hugging Face in ONNX"
+        " Runtime; 50% of bare products"
+    )
+    assert inference_lib.verdicts(rows, groups) == [expected]
+    assert inference_lib.verdicts(rows[2:], groups) == []
+
+
+# ------------------------------------------------------------------------------------------------------------
+# A journey
+
+
+def run(name, tmp_path, *arguments):
+    """Runs a benchmark; returns (its record, what it printed)."""
+    done = programs.run(f"benchmarks/{name}.py", *arguments, f"--output={tmp_path}/{name}")
+    assert done.returncode == 0, done.stderr
+    (path,) = [path for path in (tmp_path / f"{name}.json", tmp_path / name) if path.is_file()]
+    if path.suffix:
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000, name
+    record = json.loads(path.read_text())
+    assert record["environment"]["machine"] and record["command"].startswith(f"python benchmarks/{name}.py")
+    return record, done.stdout
+
+
+@pytest.mark.slow
+def test_all_questions_with_tiny_settings(tmp_path):
+    model = tmp_path / "bert.json"
+    model.write_text(json.dumps(TINY))
+    of_model = f"--bert_config_file={model}"
+    record, _ = run(
+        "peers",
+        tmp_path,
+        of_model,
+        "--shapes=16x4",
+        "--dtypes=fp32",
+        "--peers=ours,ours_plain",
+        "--rounds=2",
+        "--steps=300",
+    )
+    ours, plain = record["cases"]
+    assert len(ours["secs"]) == 2 and ours["losses"] == pytest.approx(plain["losses"], rel=1e-3)
+    # One batch again and again is learnt by heart; fresh random rows would not be.
+    assert ours["losses"][0] == pytest.approx(math.log(TINY["vocab_size"]) + math.log(2), rel=0.05)
+    assert ours["losses"][-1] < ours["losses"][0] - 0.5
+
+    record, text = run("optimizer", tmp_path, of_model, "--rounds=2")
+    names = {row["name"] for row in record["cases"]}
+    assert {"memory", "norm", "lamb", "adamw", "adamw, tensorflow-addons, XLA"} <= names
+    assert all(len(row["secs"]) == 2 and row["name"] in text for row in record["cases"])
+
+    (tmp_path / "large.json").write_text(json.dumps({**TINY, "vocab_size": 30522}))
+    record, _ = run("conversion", tmp_path, f"--bert_config_file={tmp_path}/large.json")
+    assert record["round_trip_is_bit_equal"] and len(record["conversions"]) == 3
+
+    record, text = run("start", tmp_path, of_model, "--rounds=1")
+    (row,) = record["cases"]
+    assert row["secs"]["first_answer"] > row["secs"]["second"] > 0 and "tensorflow fp32" in text
+
+    record, _ = run("step_profile", tmp_path, of_model, "--shapes=16x4", "--steps=2")
+    assert len(record["cases"][0]["groups"]) >= 5 and min(record["cases"][0]["groups"].values()) > 0
+
+    record, text = run("memory", tmp_path, f"--model={model}", "--cases=0", "--steps=1")
+    assert record["results"][0]["planned_bytes"] > 0 and "planned MB" in text
+
+    record, _ = run(
+        "numerics",
+        tmp_path,
+        f"--model_dir={tmp_path}/runs",
+        "--variants=fp32,fp32_plain",
+        "--num_runs=2",
+        "--",
+        of_model,
+        "--use_synthetic_data",
+        "--max_seq_length=16",
+        "--max_predictions_per_seq=3",
+        "--num_steps_per_epoch=4",
+        "--num_train_epochs=1",
+        "--steps_per_loop=2",
+        "--steps_between_eval=2",
+        "--num_eval_samples=8",
+        "--train_batch_size=4",
+        "--warmup_steps=0",
+        "--num_gpus=0",
+    )
+    fused, plain = record["variants"]
+    assert fused["curves"][0]["steps"] == [2, 4] and fused["final_losses"][0] != fused["final_losses"][1]
+    assert plain["largest_of_one_seed"] < 1e-3 and plain["agrees"]  # dropout's masks are the same
+
+
+@pytest.mark.slow
+def test_questions_about_data_with_tiny_settings(tmp_path):
+    words = "the cat sat on a mat and ate fish".split()
+    (tmp_path / "vocab.txt").write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *words]) + "\n")
+    text = "\n\n".join("\n".join(" ".join(words) + "." for _ in range(12)) for _ in range(60))
+    (tmp_path / "text").write_text(text + "\n")
+    given = [f"--input_files={tmp_path}/text", f"--vocab_file={tmp_path}/vocab.txt"]
+    record, shown = run("data", tmp_path, *given, "--rounds=1")
+    assert record["share_of_tokenizer"] > 0 and "create 512 x10 compact" in shown
+    record, _ = run("data_scale", tmp_path, *given, "--gigabytes=0.0001", "--num_workers=1")
+    assert record["measured"][0]["tokens"] > 1000 and record["measured"][0]["peak_memory_bytes"] > 1e6
+    records = tmp_path / "records"
+    done = programs.run(
+        "scripts/create_pretraining_data.py",
+        *given,
+        f"--output_dir={records}",
+        "--max_seq_length=64",
+        "--max_predictions_per_seq=5",
+        "--dupe_factor=1",
+        "--num_workers=1",
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "bert.json").write_text(json.dumps({**TINY, "max_position_embeddings": 64}))
+    record, shown = run(
+        "packing",
+        tmp_path,
+        f"--bert_config_file={tmp_path}/bert.json",
+        f"--input_files={records}/*.tfrecord",
+        "--max_seq_length=64",
+        "--max_predictions_per_seq=5",
+        "--rounds=1",
+        "--train_batch_size=2",
+        "--num_gpus=0",
+    )
+    assert record["sequences_per_row"] >= 1 and record["bound"] >= 1
+    assert re.search(r"fp32, packed: \d\.\d+ times", shown)
+
+
+def test_memory_cases_are_flags_of_train():
+    for case in memory.CASES[:1] + memory.RECOMPUTE_CASES[:1]:
+        config = memory.read_config(dict(zip(memory.NAMES, case)), "configs/models/bert_tiny.json")
+        assert (config.max_seq_length, config.train_batch_size, config.recompute) == (
+            case[0],
+            case[2],
+            case[7],
+        )
