@@ -86,6 +86,7 @@ setup(
         "ml-collections>=1,<2",
         "pyyaml>=6,<7",
         "blingfire>=0.1.8,<0.2",
+        "ijson>=3.3,<4",
         "tokenizers>=0.13.3,<1",
         "tqdm>=4.66,<5",
         "psutil>=5.9,<8",

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
-from official.data.word_pieces.wordpiece import LONGEST
+from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, Kind
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -21,8 +21,6 @@ from official.io.errors import ConfigError
 # A table is in pages of 256 code points, and equal pages are kept once: most of Unicode is alike.
 
 
-# Kinds of characters. A blank is dropped, but counts as white space where a text is asked to be empty.
-DROPPED, BLANK, SPACE, LETTER, SINGLE, ACCENT = range(6)
 FINAL_SIGMA = 0x3C2  # how the small letter is written at the end of a word
 CAPITAL_SIGMA = "\u03a3"
 _CODE_POINTS = 0x110000
@@ -78,8 +76,8 @@ def numbers(table: Paged, codes: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=2)
 def tables(do_lower_case: bool) -> Characters:
     """Returns the tables for text that loses its capitals and accents, or keeps them."""
-    made = {code: _made_of(chr(code), do_lower_case) for code in _not_alike()}
-    kinds, starts = np.full(_CODE_POINTS, LETTER), np.ones(_CODE_POINTS)
+    made = {code: wordpiece.normalize(chr(code), do_lower_case) for code in _not_alike()}
+    kinds, starts = np.full(_CODE_POINTS, Kind.LETTER), np.ones(_CODE_POINTS)
     most = max(len(text) for _, text in made.values())
     shifts, classes = np.zeros((_CODE_POINTS, most)), np.zeros((_CODE_POINTS, most))
     counts = np.ones(_CODE_POINTS)
@@ -89,8 +87,8 @@ def tables(do_lower_case: bool) -> Characters:
             shifts[code, place] = ord(character) - code
             classes[code, place] = unicodedata.combining(character) if do_lower_case else 0
         if do_lower_case:
-            starts[code] = kind not in (DROPPED, BLANK) and not unicodedata.combining(
-                _decomposed(chr(code))[0]
+            starts[code] = kind not in (Kind.DROPPED, Kind.BLANK) and not unicodedata.combining(
+                wordpiece.decomposed(chr(code))[0]
             )
     case: Iterable[Paged | None] = map(_paged, _case_flags()) if do_lower_case else (None, None)
     return Characters(*map(_paged, (kinds, counts, shifts, classes, starts)), *case)
@@ -110,29 +108,6 @@ def _paged(values: np.ndarray) -> Paged:
     by_page = values.astype(np.int32).reshape(_CODE_POINTS // _PAGE, -1)
     kept, pages = np.unique(by_page, axis=0, return_inverse=True)
     return Paged(pages.reshape(-1).astype(np.int32), kept.reshape(-1, *values.shape[1:]))
-
-
-def _made_of(character: str, do_lower_case: bool) -> tuple[int, str]:
-    """Returns the kind of a character, and the characters that it becomes.
-
-    Source: as of `official.data.word_pieces.wordpiece`, whose rules these are.
-    """
-    if character not in "\t\n\r" and unicodedata.category(character) in ("Cc", "Cf") or character == "\ufffd":
-        return (BLANK if character.isspace() else DROPPED), ""
-    if character.isspace():
-        return SPACE, ""
-    text = character
-    if do_lower_case:
-        text = "".join(part for part in _decomposed(character) if unicodedata.category(part) != "Mn")
-    if not text:
-        return ACCENT, ""
-    return (
-        SINGLE if wordpiece.IDEOGRAPH.match(character) or any(map(wordpiece.is_punctuation, text)) else LETTER
-    ), text
-
-
-def _decomposed(character: str) -> str:
-    return unicodedata.normalize("NFD", character.lower())
 
 
 def _case_flags() -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +132,6 @@ def _case_flags() -> tuple[np.ndarray, np.ndarray]:
 # to end.
 
 
-_UNKNOWN = "[UNK]"
 _BYTES = 4  # of a character, at most
 _MAX_BYTES = 256  # of a word of the vocabulary, which the compiled tokenizer takes
 _NEVER = "a b"  # no word: the compiled tokenizer does not accept a vocabulary of [UNK] alone
@@ -225,16 +199,16 @@ class Splitter:
         import tensorflow_text as tf_text  # late: it takes a while, and only who splits text needs it
 
         self._tables = tables(vocabulary.do_lower_case)
-        known = [_UNKNOWN, *_reachable(vocabulary, self._tables)]
+        known = [wordpiece.UNKNOWN, *_reachable(vocabulary, self._tables)]
         _check_lengths(known)
-        unknown = vocabulary.id_of(_UNKNOWN)
+        unknown = vocabulary.id_of(wordpiece.UNKNOWN)
         ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
         self._ids = np.where(ids < rows, ids, unknown)
         self._sizes = np.array([len(word.removeprefix(CONTINUATION)) for word in known], np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(
                 [*known, _NEVER],
-                max_bytes_per_word=LONGEST * _BYTES,
+                max_bytes_per_word=MAX_WORD_CHARACTERS * _BYTES,
                 token_out_type=tf.int32,
                 no_pretokenization=True,
             )
@@ -253,7 +227,9 @@ class Splitter:
         count = tf.reduce_max(tf.concat([normal.words_P + 1, [0]], 0))
         sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(normal.words_P), normal.words_P, count)
         codes = tf.RaggedTensor.from_row_lengths(normal.codes_P, sizes_V, validate=False)
-        words_V = tf.where(sizes_V > LONGEST, _UNKNOWN, tf.strings.unicode_encode(codes, "UTF-8"))
+        words_V = tf.where(
+            sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, tf.strings.unicode_encode(codes, "UTF-8")
+        )
         pieces: Any = self._compiled.tokenize(words_V)
         return self._placed(pieces, sizes_V, normal, text)
 
@@ -284,10 +260,10 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
     return [
         word
         for word, text in zip(words, plain)
-        if word != _UNKNOWN
-        and len(text) <= LONGEST
+        if word != wordpiece.UNKNOWN
+        and len(text) <= MAX_WORD_CHARACTERS
         and all(is_same[letter] for letter in text)
-        and (len(text) == 1 or all(kinds[letter] == LETTER for letter in text))
+        and (len(text) == 1 or all(kinds[letter] == Kind.LETTER for letter in text))
     ]
 
 
@@ -305,7 +281,7 @@ def decode(texts_N: tf.Tensor, tables: Characters) -> tuple[Decoded, tf.Tensor]:
     decoded = tf.strings.unicode_decode(texts_N, "UTF-8")
     codes_C = decoded.flat_values
     kinds_C = look_up(tables.kinds, codes_C)
-    is_white_C = (kinds_C == SPACE) | (kinds_C == BLANK)
+    is_white_C = (kinds_C == Kind.SPACE) | (kinds_C == Kind.BLANK)
     texts_C = tf.cast(decoded.value_rowids(), tf.int32)
     filled_N = tf.math.unsorted_segment_sum(tf.cast(~is_white_C, tf.int32), texts_C, tf.size(texts_N))
     return Decoded(codes_C, tf.cast(decoded.row_splits, tf.int32), filled_N == 0), kinds_C
@@ -333,7 +309,7 @@ def _normalize(text: Decoded, kinds_C: tf.Tensor, tables: Characters) -> _Normal
 
 def _ends(kinds_C: tf.Tensor, text_ends_C: tf.Tensor) -> tf.Tensor:
     """Returns the place behind each character and the accents that follow it, counted over all texts."""
-    is_solid_C = kinds_C != ACCENT
+    is_solid_C = kinds_C != Kind.ACCENT
     solid = tf.cast(tf.where(is_solid_C)[:, 0], tf.int32)
     following_C = tf.gather(
         tf.concat([solid, [tf.size(kinds_C)]], 0), tf.cumsum(tf.cast(is_solid_C, tf.int32))
@@ -343,13 +319,13 @@ def _ends(kinds_C: tf.Tensor, text_ends_C: tf.Tensor) -> tf.Tensor:
 
 def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:
     """Returns the number of the word that each character is in; of one that is in none, any number."""
-    is_there_C = (kinds_C == LETTER) | (kinds_C == SINGLE)
-    counts = tf.where(is_there_C | (kinds_C == SPACE))[:, 0]
+    is_there_C = (kinds_C == Kind.LETTER) | (kinds_C == Kind.SINGLE)
+    counts = tf.where(is_there_C | (kinds_C == Kind.SPACE))[:, 0]
     kinds, texts = tf.gather(kinds_C, counts), tf.gather(texts_C, counts)
-    before = tf.concat([[SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
+    before = tf.concat([[Kind.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
     texts_before = tf.concat([[-1], texts[:-1]], 0)[: tf.size(kinds)]
-    goes_on = (kinds == LETTER) & (before == LETTER) & (texts == texts_before)
-    begins = ~goes_on & (kinds != SPACE)
+    goes_on = (kinds == Kind.LETTER) & (before == Kind.LETTER) & (texts == texts_before)
+    begins = ~goes_on & (kinds != Kind.SPACE)
     return tf.scatter_nd(
         counts[:, None], tf.cumsum(tf.cast(begins, tf.int32)) - 1, tf.shape(kinds_C, tf.int64)
     )
@@ -383,7 +359,7 @@ def _final_sigmas(codes_C: tf.Tensor, texts_C: tf.Tensor, tables: Characters) ->
     assert tables.is_cased is not None and tables.is_ignored is not None
     # Dropped characters are gone before.
     kinds_C = look_up(tables.kinds, codes_C)
-    is_gone_C = (kinds_C == DROPPED) | (kinds_C == BLANK)
+    is_gone_C = (kinds_C == Kind.DROPPED) | (kinds_C == Kind.BLANK)
     counts_C = (look_up(tables.is_ignored, codes_C) == 0) & ~is_gone_C
     # The texts of cased characters; others are of none.
     cased_C = tf.where(look_up(tables.is_cased, codes_C) > 0, texts_C, -1)

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from official.data import regrouping
+from official.data import compaction
+from official.data.compaction import Grouping
 from official.data.packing import algorithms, rounds
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.packing.rounds import Part
 from official.data.records import files as record_files
 from official.data.records import shard_files
-from official.data.regrouping import Grouping
 from official.io import engines, files, jobs, json_files, record_paths
 from official.io.engines import Round
 from official.io.errors import ConfigError
@@ -165,7 +165,7 @@ def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, r
 
     grouping = dataclasses.replace(grouping, files=spilled["blocks"])
     size = spilled["block_bytes"]
-    return regrouping.regroup(
+    return compaction.compact(
         grouping, size, shards, task, lambda tasks, number: run(tasks, number, "Regrouping")
     )[0]
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official.cli import records as command
-from official.data import regrouping
+from official.data import compaction
 from official.data.packing import creation, rounds
 from official.data.packing.plan import Histogram, PackingPlan, longest_pack_first
 from official.data.packing.rounds import Dealer
@@ -94,8 +94,8 @@ def test_regrouping_changes_no_byte_and_opens_few_files(
     monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 32)
     monkeypatch.setattr(inspection.record_files, "_CHECKED_ROWS", 32)
     monkeypatch.setattr(rounds, "_MIN_PART_BYTES", 1)
-    monkeypatch.setattr(regrouping, "BITS", bits)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
+    monkeypatch.setattr(compaction, "BITS", bits)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
     merges, opened = [], collections.Counter()
     merge, reading = rounds.merge, files.reading_parts
 
@@ -159,8 +159,8 @@ def test_an_interrupted_job_is_gone_on_with(tmp_path, plain, monkeypatch, name):
     whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
     creation.pack_records(creation.Job(plain, whole))
     monkeypatch.setattr(rounds, "_MIN_PART_BYTES", 1)
-    monkeypatch.setattr(regrouping, "BITS", 2)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6)
+    monkeypatch.setattr(compaction, "BITS", 2)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6)
     task, calls = getattr(rounds, name), []
 
     def interrupted(*arguments):

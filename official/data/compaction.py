@@ -1,10 +1,11 @@
-"""Files in which things lie in the order of a 64-bit key -> fewer files for whoever reads a range of keys.
+"""Compaction: files in which things lie in the order of a 64-bit key become fewer files for whoever reads a
+range of keys.
 
 A job writes such files as it reads its input, each with things of all keys; then many readers each read a
 range of keys from every file. Of very much input there are so many files and readers that these reads become
-too small. Then the files are regrouped first: 256 files at a time become 256 others, each of which covers a
-256th of the keys. That is done again while reads are still too small, so that all of it stays proportional to
-the input. What a reader finds, and its order, are the same.
+too small. Then 256 files at a time become 256 others, each of which covers a 256th of the keys. That is done
+again while reads are still too small, so that all of it stays proportional to the input. What a reader finds,
+and its order, are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from official.io.files import store_of
 
 KEY_BITS = 64
 BITS = 8  # of the keys, by which a level tells more apart than the one below; 2**BITS files become one
-_FEWEST_READ_BYTES = 1 << 16  # that a reader reads from a file, on average
+_MIN_READ_BYTES = 1 << 16  # that a reader reads from a file, on average
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ def damaged(path: str, why: object) -> ConfigError:
 
 def is_needed(grouping: Grouping, total_bytes: int, readers: int) -> bool:
     """Tells whether readers would read too little at once from the files, `total_bytes` in all."""
-    return grouping.files > 1 and total_bytes < _FEWEST_READ_BYTES * grouping.files * readers
+    return grouping.files > 1 and total_bytes < _MIN_READ_BYTES * grouping.files * readers
 
 
 def levels(grouping: Grouping, total_bytes: int, readers: int) -> Iterable[tuple[Grouping, Grouping]]:
@@ -120,7 +121,7 @@ def levels(grouping: Grouping, total_bytes: int, readers: int) -> Iterable[tuple
         grouping = grouping.above()
 
 
-def regroup(
+def compact(
     grouping: Grouping,
     total_bytes: int,
     readers: int,
