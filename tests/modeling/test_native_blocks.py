@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, ConfigError, encoder_options
-from official.io import native_library
+from official.io import native_operations
 from official.modeling.layers import Norm, dropout
 from official.modeling.models import BertPretrainer
 from official.modeling.operations import choose, fused, plain
@@ -250,7 +250,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 @pytest.fixture
 def nothing_loaded(monkeypatch):
     """Lets the operations be looked for again, before the test and after it."""
-    caches = (native_library.build_operations, native_library.load_operations, native_library.tell)
+    caches = (native_operations.build, native_operations.load, native_operations.tell)
     monkeypatch.setattr(library, "_failed", [])
     for cached in caches:
         cached.cache_clear()
@@ -265,7 +265,7 @@ def test_without_a_compiler_the_compiled_ones_are_taken_and_a_line_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     told: list = []
-    monkeypatch.setattr(native_library.logging, "info", lambda message, *values: told.append(message))
+    monkeypatch.setattr(native_operations.logging, "info", lambda message, *values: told.append(message))
     for _ in range(2):
         assert choose("auto") is fused
     assert len(told) == 1 and "there is no C++ compiler" in told[0]
@@ -274,7 +274,7 @@ def test_without_a_compiler_the_compiled_ones_are_taken_and_a_line_says_so(
 
 
 def test_accelerators_are_left_alone(monkeypatch):
-    monkeypatch.setattr(native_library, "on_cpus", lambda: False)
+    monkeypatch.setattr(native_operations, "on_cpus", lambda: False)
     assert choose("auto") is fused
     with pytest.raises(ConfigError, match="it computes on CPUs only"):
         choose("native")

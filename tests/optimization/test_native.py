@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.io import native_library
+from official.io import native_operations
 from official.io.errors import ConfigError
 from official.optimization import compiled_optimizers, optimizers, schedules
 from official.optimization.native import library
@@ -176,7 +176,7 @@ def test_any_number_of_threads_gives_the_same_bits(kind):
 @pytest.fixture
 def nothing_loaded():
     """Lets the kernel be looked for again, before the test and after it."""
-    cached = (native_library.build_operations, native_library.load_operations, native_library.tell)
+    cached = (native_operations.build, native_operations.load, native_operations.tell)
     for function in cached:
         function.cache_clear()
     yield
@@ -190,7 +190,7 @@ def test_without_a_compiler_tensorflow_updates_and_a_line_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     told: list = []
-    monkeypatch.setattr(native_library.logging, "info", lambda message, *values: told.append(message))
+    monkeypatch.setattr(native_operations.logging, "info", lambda message, *values: told.append(message))
     for _ in range(2):
         config = make_config(update_kernel="auto")
         optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
@@ -204,7 +204,7 @@ def test_without_a_compiler_tensorflow_updates_and_a_line_says_so(
 def test_a_library_that_cannot_be_loaded_is_not_taken(make_config, monkeypatch, tmp_path, nothing_loaded):
     broken = tmp_path / "update.so"
     broken.write_bytes(b"\x7fELF")
-    monkeypatch.setattr(native_library.native_library, "built", lambda *_, **__: str(broken))
+    monkeypatch.setattr(native_operations.native_library, "built", lambda *_, **__: str(broken))
     with pytest.raises(ConfigError, match="cannot be loaded"):
         library.operations(make_config(update_kernel="native"))
 
@@ -223,7 +223,7 @@ def test_processes_of_one_run_take_it_where_all_have_the_same(make_config, monke
 
 
 def test_accelerators_are_left_alone(make_config, monkeypatch):
-    monkeypatch.setattr(native_library, "on_cpus", lambda: False)
+    monkeypatch.setattr(native_operations, "on_cpus", lambda: False)
     assert library.operations(make_config()) is None
     with pytest.raises(ConfigError, match="it computes on CPUs only"):
         library.operations(make_config(update_kernel="native"))

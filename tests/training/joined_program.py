@@ -15,7 +15,7 @@ from official.config import build_config, replaced
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
-from official.io import native_library
+from official.io import native_operations
 from official.optimization import optimizers, replica_step, schedules
 from official.optimization.loss_scale import LossScale
 from official.tasks.pretraining import PretrainingTask
@@ -72,8 +72,8 @@ def train(config, strategy) -> dict:
 
 def optimizer_without_compiler(config, strategy, rank: int) -> str:
     """Returns the optimizer's module where one of the processes has no compiler."""
-    native_library.build_operations.cache_clear()
-    native_library.load_operations.cache_clear()
+    native_operations.build.cache_clear()
+    native_operations.load.cache_clear()
     if rank:
         os.environ["CXX"] = "/none"
     with strategy.scope():

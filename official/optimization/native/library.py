@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from official.config import Config, ConfigError
 from official.config.backends import BACKENDS
-from official.io import native_library
+from official.io import native_operations
 from official.io.native_library import NotBuilt
 from official.optimization import gradients
 
@@ -27,7 +27,7 @@ def operations(config: Config) -> Any:
     """
     if config.update_kernel == "tensorflow":
         return None
-    module, reason = None, what_is_against(config, native_library.on_cpus())
+    module, reason = None, what_is_against(config, native_operations.on_cpus())
     if reason is None:
         try:
             module = loaded()
@@ -37,7 +37,7 @@ def operations(config: Config) -> Any:
             module, reason = None, reason or "the processes of the run do not all have the same one"
         if module is not None:
             return module
-        native_library.tell(
+        native_operations.tell(
             f"Weights are updated by TensorFlow's operations, not by the native kernel: {reason}."
         )
     if config.update_kernel == "native":
@@ -72,9 +72,9 @@ def _all_have(module: Any) -> bool:
 
 def _path() -> str:
     """Returns the path of the library. Raises NotBuilt."""
-    return native_library.build_operations("update", _FOLDER, "the kernel that updates weights")
+    return native_operations.build("update", _FOLDER, "the kernel that updates weights")
 
 
 def loaded() -> Any:
     """Returns the module of the operations. Raises NotBuilt."""
-    return native_library.load_operations(_path())
+    return native_operations.load(_path())

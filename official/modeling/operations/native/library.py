@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from official.io import native_library
+from official.io import native_operations
 from official.io.errors import ConfigError
 from official.io.native_library import NotBuilt
 
@@ -31,18 +31,18 @@ def are_taken(kernels: str) -> bool:
 
 
 def _what_is_against() -> str | None:
-    if not native_library.on_cpus():
+    if not native_operations.on_cpus():
         return "it computes on CPUs only"
     try:
         if not _failed:
             loaded()
     except NotBuilt as error:
         _failed.append(str(error))
-        native_library.tell(f"Blocks take functions that XLA compiles, not the native kernels: {error}.")
+        native_operations.tell(f"Blocks take functions that XLA compiles, not the native kernels: {error}.")
     return _failed[0] if _failed else None
 
 
 def loaded() -> Any:
     """Returns the module of the operations. Raises NotBuilt."""
-    path = native_library.build_operations("blocks", _FOLDER, "the kernels of the blocks", _FLAGS)
-    return native_library.load_operations(path)
+    path = native_operations.build("blocks", _FOLDER, "the kernels of the blocks", _FLAGS)
+    return native_operations.load(path)
