@@ -54,10 +54,10 @@ setup(
         "official": ["py.typed"],
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
         "official.data": ["native/*.cc"],
-        "official.io": ["native/*.h", "*.yml"],
+        "official.native": ["*.cc", "*.h"],
+        "official.io": ["*.yml"],
         "official.launching.manifests": ["*.yml"],
-        "official.modeling.operations.native": ["*.cc", "*.h"],
-        "official.optimization.native": ["*.cc", "*.h"],
+        "official.reporting": ["templates/*"],
         "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
     },
     entry_points={"console_scripts": ["bert = official.cli.main:main"]},
@@ -66,7 +66,6 @@ setup(
         *per_stack(
             tf215=[
                 "tensorflow==2.15.1",
-                "tensorflow-addons==0.23.0",
                 "tensorflow-text==2.15.0",
                 "numpy>=1.23.5,<2",
                 "ml-dtypes>=0.3.1,<0.4",
@@ -87,11 +86,13 @@ setup(
         "ml-collections>=1,<2",
         "pyyaml>=6,<7",
         "blingfire>=0.1.8,<0.2",
+        "ijson>=3.3,<4",
         "tokenizers>=0.13.3,<1",
         "tqdm>=4.66,<5",
         "psutil>=5.9,<8",
         "shtab>=1.7,<2",
         "matplotlib>=3.8,<4",
+        "jinja2>=3.1,<4",
         "safetensors>=0.4.3,<1",
         "scikit-learn>=1.3,<2",
         "scipy>=1.10,<2",
@@ -115,6 +116,8 @@ setup(
         "wikipedia": ["wikiextractor>=3.1,<4"],
         "parquet": PYARROW,
         "zstd": ["backports-zstd>=1.2,<2"],
+        # Shows the trace of a profile. With Python 3.10 it needs versions that TensorFlow does not take.
+        "profile": ['xprof>=2.20,<3; python_version >= "3.11"'],
         "languages": ["py3langid>=0.2,<1"],  # for data cards; 0.4 needs NumPy 2, pip takes an earlier one
         # What PerfZero's driver imports; of grpcio-status later versions need a protobuf that TensorFlow 2.15
         # does not take.
@@ -135,7 +138,8 @@ setup(
             "kubeflow-trainer-api>=2.1,<3",
             # The server is tested with a client of the v2 protocol, and the messages of TensorFlow Serving.
             'tritonclient[http]>=2.41,<3; python_version >= "3.11"',
-            *per_stack(tf215=["tensorflow-serving-api==2.15.1"]),
+            # The last one is the oracle of the plain optimizers.
+            *per_stack(tf215=["tensorflow-serving-api==2.15.1", "tensorflow-addons==0.23.0"]),
             "moto[server]>=5,<6",  # a server of the S3 protocol
         ],
     },

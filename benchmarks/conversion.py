@@ -35,9 +35,9 @@ def write_random(config_file: str, prefix: str) -> int:
     """Writes a Google checkpoint of random numbers, a tensor at a time. Returns its bytes."""
     import numpy as np
 
+    from official.checkpoint import canonical
     from official.checkpoint.containers import bundle
-    from official.checkpoint.mapping import canonical
-    from official.checkpoint.mapping.tensors import Tensor
+    from official.checkpoint.tensors import Tensor
     from official.config import bert_config_from_dict
 
     model = bert_config_from_dict(inputs.read_model(config_file), config_file)

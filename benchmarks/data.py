@@ -89,7 +89,9 @@ def tokenizer_case(flags, sentences: list[str]):
 def reading_cases(folder: str) -> tuple[dict, dict]:
     """Returns ({name: function that reads the records of 512 tokens a few times}, {name: sequences read});
     packs rows of them first."""
-    from official.data.records import record_batches, record_files, schema
+    from official.data.records import batches as record_batches
+    from official.data.records import files as record_files
+    from official.data.records import schema
     from official.data.records.on_the_fly import Packer
 
     length, predictions = SHAPES[-1]
@@ -133,7 +135,7 @@ def reading_case(paths: list[str], schema: dict, packer, batches: int):
     import tensorflow as tf
 
     from official.data.pipeline import TrainingOrder
-    from official.data.records import record_batches
+    from official.data.records import batches as record_batches
     from official.data.records.streams import num_streams
 
     order, streams = TrainingOrder(seed=1), num_streams(len(paths), _READ_BATCH)

@@ -51,8 +51,7 @@ def write_huggingface(found: Source, checkpoint: str | None, folder: str) -> str
     """Writes a model in Hugging Face's format, once, and returns its folder. Raises ConfigError where the
     format cannot hold it."""
     from official.checkpoint import convert
-    from official.checkpoint.format import Options
-    from official.checkpoint.formats import huggingface
+    from official.checkpoint.formats import Options, huggingface
 
     folder, bert = os.path.join(folder, "huggingface"), found.bert
     if os.path.isdir(folder):

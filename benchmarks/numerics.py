@@ -21,10 +21,10 @@ from official.cli import command_line, outputs
 from official.io.errors import ConfigError
 
 VARIANTS = {
-    "fp32": ("--dtype=fp32", "--fused_ops=true"),
-    "fp32_plain": ("--dtype=fp32", "--fused_ops=false"),
-    "bf16": ("--dtype=bf16", "--fused_ops=true"),
-    "bf16_plain": ("--dtype=bf16", "--fused_ops=false"),
+    "fp32": ("--dtype=fp32", "--kernels=auto"),
+    "fp32_plain": ("--dtype=fp32", "--kernels=plain"),
+    "bf16": ("--dtype=bf16", "--kernels=auto"),
+    "bf16_plain": ("--dtype=bf16", "--kernels=plain"),
 }
 
 

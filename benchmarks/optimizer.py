@@ -37,10 +37,10 @@ class Way(NamedTuple):
 
 
 _WAYS = (
-    Way("", {"update_kernel": "native"}),
-    Way(_TENSORFLOW, {"update_kernel": "tensorflow"}),
-    Way(", tensorflow-addons", {"fused_ops": False}),
-    Way(", tensorflow-addons, XLA", {"fused_ops": False}, compiled=True),
+    Way("", {"kernels": "native"}),
+    Way(_TENSORFLOW, {"kernels": "fused"}),
+    Way(", plain", {"kernels": "plain"}),
+    Way(", plain, XLA", {"kernels": "plain"}, compiled=True),
 )
 
 

@@ -99,7 +99,7 @@ def write_made_up(config_file: str, folder: str) -> None:
     from official.inference import source
 
     settings = inputs.read_model(config_file)
-    found = source.made_up(bert_config_from_dict(settings, config_file), "answer")
+    found = source.random_source(bert_config_from_dict(settings, config_file), "answer")
     bundle.write(found.tensors, os.path.join(folder, "ckpt-0"))
     outputs.write_json(os.path.join(folder, "config.json"), settings)
     outputs.write_file(os.path.join(folder, "vocab.txt"), "\n".join(found.vocabulary.words) + "\n")

@@ -18,7 +18,7 @@ import official
 from official.cli import command_line, outputs
 from official.cli.benchmark import inputs
 from official.io.errors import ConfigError
-from official.reporting.profiles import tables, trace
+from official.reporting import profile as profile_lib
 
 _MOST_KINDS = 12
 
@@ -40,12 +40,12 @@ def make_parser() -> command_line.Parser:
 def summarize(space, steps: int) -> dict:
     """Returns {groups: {kind of operation: ms}, kinds: {type of the rest: {ms, count}}}, a step, the largest
     first; `space` is an XSpace, the profiler's file."""
-    found = trace.read_trace(space)
-    table = tables.add_up(found, trace.Places(found, (), {}), steps)
-    rest = {key: values for key, values in table.items() if key.kind == tables.REST}
-    types = list(tables.by(rest, lambda key: key.type).items())[:_MOST_KINDS]
+    found = profile_lib.read_trace(space)
+    table = profile_lib.add_up(found, profile_lib.Places(found, (), {}), steps)
+    rest = {key: values for key, values in table.items() if key.kind == profile_lib.REST}
+    types = list(profile_lib.grouped(rest, lambda key: key.type).items())[:_MOST_KINDS]
     return {
-        "groups": {kind: ms for kind, (ms, _) in tables.by(table, lambda key: key.kind).items()},
+        "groups": {kind: ms for kind, (ms, _) in profile_lib.grouped(table, lambda key: key.kind).items()},
         "kinds": {kind: {"ms": ms, "count": count} for kind, (ms, count) in types},
     }
 
@@ -76,7 +76,7 @@ def profile(flags, length: int, batch: int) -> dict:
         tf.profiler.experimental.stop()
         (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
         with open(path, "rb") as file:
-            space = trace.read_space(file.read())
+            space = profile_lib.read_space(file.read())
     if space is None:
         raise ConfigError("The profile cannot be read: this TensorFlow does not bring its format.")
     return {"case": f"{flags.dtype}, {length} x {batch}", "step_secs": secs, **summarize(space, flags.steps)}
@@ -107,7 +107,7 @@ def main() -> None:
             100 * ms / sum(row["groups"].values()),
             0.0,
             f"{ms:,.0f} ms",
-            "products" if name in (tables.PRODUCTS, tables.ATTENTION) else "rest",
+            "products" if name in (profile_lib.PRODUCTS, profile_lib.ATTENTION) else "rest",
         )
         for row in rows
         for name, ms in row["groups"].items()

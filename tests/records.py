@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.data.records.formats import packed
 from official.data.records.schema import Feature
 
@@ -49,4 +49,4 @@ def encode(examples, kind: str) -> list[bytes]:
     """Returns records of examples; of packed ones a row for each."""
     if kind == "packed":
         return packed.encode_rows(examples, np.arange(len(examples))[:, None])
-    return encoders.encode(examples, kind)
+    return encoding.encode(examples, kind)

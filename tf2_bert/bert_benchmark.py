@@ -28,7 +28,7 @@ from official.config import Config, ConfigError
 from official.io.errors import PeerError
 from official.reporting.progress import configure_logging
 from official.tasks import TASKS
-from official.training import runner
+from official.training import run as runner
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FLAGFILES = {

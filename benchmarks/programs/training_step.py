@@ -275,7 +275,7 @@ def ours_step(specification: dict) -> Callable[[], float]:
     settings = {
         "optimizer_type": "adamw",
         "num_gpus": 0,
-        "fused_ops": specification["variant"] == "fused",
+        "kernels": "auto" if specification["variant"] == "fused" else "plain",
         "lr_schedule": "custom",  # constant, from the first step on
         "lr_schedule_by_step": json.dumps({"0": specification["learning_rate"]}),
         "warmup_steps": None,

@@ -4,10 +4,15 @@ A checkpoint of a run is a TensorFlow V2 tensor bundle (`.index`, `.data-*`) who
 variable names. It is read by `tf.train.load_checkpoint`, by TF1 Savers and by this project alike; nothing is
 pickled.
 
-  manager      saves and resumes a run
-  initialize   takes initial weights from a checkpoint of any format
-  convert      opens a source (registry), maps it (content), writes, checks and publishes it (publication)
-  formats      one module a format: its names for tensors, and how it is told from others
-  containers   one module a kind of files, which knows no names of BERT's
-  mapping      what formats are made of
+  manager        saves and resumes a run
+  initialize     takes initial weights from a checkpoint of any format
+  convert        opens a source (`registry`), maps, writes, checks and publishes it
+  formats        one module a format: its names for tensors, and how it is told from others
+  containers     one module a kind of files
+  mapping        tables of names; `canonical` has the names between two formats, `tensors` their values
+  sidecar_files  what lies beside the weights: sizes, vocabulary, labels
 """
+
+
+class DamagedError(Exception):
+    """A checkpoint's files are corrupted, truncated or incomplete."""

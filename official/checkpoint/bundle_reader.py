@@ -12,7 +12,7 @@ import tensorflow as tf
 # tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
 from tensorflow.python.training import py_checkpoint_reader
 
-from official.checkpoint.errors import DamagedError
+from official.checkpoint import DamagedError
 from official.io import files
 from official.io.errors import ConfigError
 

@@ -3,20 +3,120 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import registry, sidecar_files
-from official.checkpoint.containers import hf_folder
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import NOTHING_GIVEN, Container, Format, Options
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint import DamagedError, canonical, mapping, registry, sidecar_files
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.containers import Container, hf_folder
+from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io import vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
+
+# ({format, path} of the source, of the result, options) -> {passed, ...}
+Verify = Callable[[dict, dict, Options], dict]
+TotalProgress = Callable[[int, int], None]  # is called with the bytes written so far and in all
+_BOOKKEEPING = ("save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH")
+
+
+class MismatchError(Exception):
+    """The written result differs from the tensors that it was made of."""
+
+
+def convert(
+    source: str | registry.Checkpoint,
+    target_format: str,
+    output_dir: str,
+    options: Options = NOTHING_GIVEN,
+    overwrite: bool = False,
+    progress: TotalProgress = lambda done, total: None,
+    verify: Verify | None = None,
+) -> dict:
+    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last,
+    all at once.
+
+    Args:
+      source: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest. Or a checkpoint that
+        `registry.open_checkpoint` gave.
+      target_format: a name of one of `registry.FORMATS`.
+      output_dir: the result is OUTPUT_DIR/<basename of the source>, or the folder itself for huggingface.
+      options: what to keep, cut, join and cast.
+      overwrite: replace an older result.
+      progress: called with bytes written so far and in all.
+      verify: one more check of the result; unset: none.
+
+    Returns:
+      The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name:
+        reason}, reshaped,
+      cast, vocabulary, num_attention_heads (None: not known), hidden_act, companions (paths of files beside
+      the result), notes (lines about settings that no tensor tells), compared (number of tensors read back
+      and found equal), verification (what `verify` returned), published (False where that did not pass: then
+      nothing was written or replaced).
+
+    Raises:
+      ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the
+        target does not know, and where the result is there already.
+      MismatchError: where the result, read back, differs; nothing was written or replaced then.
+    """
+    checkpoint = (
+        source if isinstance(source, registry.Checkpoint) else registry.open_checkpoint(source, "PATH")
+    )
+    target, folder = registry.get_format(target_format), output_dir or "."
+    container = target.load_container()
+    location = container.target(folder, checkpoint.location)
+    _check_free(checkpoint, container, location, overwrite)
+    notes = sidecar_files.notes_of_source(options, checkpoint)
+    try:
+        content = content_of(checkpoint, target, options)
+        sidecars = _plan_sidecar_files(checkpoint, target, location, content, overwrite)
+        with _work_folder(folder) as work:
+            made = container.target(work, checkpoint.location)
+            _write(target, content, made, progress)
+            compared = _read_back_and_compare(container, content.result, made)
+            _write_cut_words(content.cut_rows, made)
+            removed = sidecar_files.write(sidecars, work)
+            verified = {}
+            if verify is not None:
+                ours = {"format": checkpoint.format.name, "path": checkpoint.location}
+                theirs = {"format": target.name, "path": made}
+                verified = {"verification": verify(ours, theirs, content.options)}
+            published = not verified or verified["verification"]["passed"]
+            if published:
+                _publish(container, work, location, [cut_words_path(location), *removed])
+    except DamagedError as error:
+        raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
+    written = [path for path, data in sidecars.items() if data is not None]
+    if not target.brings_sidecar_files:
+        notes += sidecar_files.notes_of_result(content.options, written, target)
+    result = {"format": target.reported_name, "path": location}
+    return {
+        **report_of(checkpoint, result, content),
+        "compared": compared,
+        "published": published,
+        **verified,
+        "companions": written,
+        "notes": notes,
+    }
+
+
+def _check_free(
+    checkpoint: registry.Checkpoint, container: Container, location: str, overwrite: bool
+) -> None:
+    """Raises ConfigError where the source is, and where a result is there that may not be replaced."""
+    source = os.path.realpath(checkpoint.location)
+    taken = {source}
+    if checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source):
+        taken.add(os.path.dirname(source))
+    if os.path.realpath(location) in taken:
+        folder = location if os.path.isdir(location) else os.path.dirname(location)
+        raise ConfigError(f"--output_dir={folder or '.'} is where the source is. Give another --output_dir.")
+    there = container.files(location)
+    if there and not overwrite:
+        raise ConfigError(f"{there[0]} exists. Give another --output_dir, or replace it with --overwrite.")
+
 
 # -----------------------------------------------------------------------------------------------------------
 # Content of the result
@@ -30,7 +130,7 @@ class Content:
       result: tensors under the names of the target's format.
       canonical: the same under canonical names.
       cut_rows: words that were cut off, under canonical names.
-      vocabulary: of `vocabulary_rows.with_vocabulary`.
+      vocabulary: of `with_vocabulary`.
       dropped, added: {name: reason}.
       options: of the conversion, with what lies beside the source.
     """
@@ -52,17 +152,24 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
         place for.
       DamagedError: where a tensor that has to be checked cannot be read.
     """
-    options = sidecar_files.with_companions(given, checkpoint)
+    options = sidecar_files.with_sidecar_files(given, checkpoint)
     read = checkpoint.to_canonical(options)
     sidecar_files.check_source(checkpoint.location, read.tensors)
     if not target.may_lack_biases:
-        table.add_zero_biases(read)
-    dropped = dict(read.dropped)
-    kept = _without_slots(read.tensors, options, dropped)
+        mapping.add_zero_biases(read)
+    dropped, kept = dict(read.dropped), read.tensors
+    if not options.with_optimizer:
+        slots = {name for name in kept if name.rpartition("/")[2] in canonical.SLOTS}
+        reason = "optimizer slot; --with_optimizer carries it"
+        dropped |= {_source_names(kept[name]) or name: reason for name in slots}
+        kept = {name: tensor for name, tensor in kept.items() if name not in slots}
     registry.check_finite(kept, checkpoint)
     kept, vocabulary, rows = with_vocabulary(kept, checkpoint.location, options)
-    if target.brings_companions and not given.vocab_file:
-        options = _without_long_vocabulary(options, vocabulary["to"], dropped)
+    if target.brings_sidecar_files and not given.vocab_file and options.vocab_file:
+        count = sidecar_files.count_words(options.vocab_file)
+        if count > vocabulary["to"]:  # found and not given: it has words that the result does not have
+            dropped[options.vocab_file] = f"it has {count} words, the result {vocabulary['to']}"
+            options = dataclasses.replace(options, vocab_file=None)
     mapped = target.from_canonical(kept, options)
     if mapped.unmatched:
         strange = sorted(mapped.unmatched)
@@ -70,42 +177,18 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
             f"{checkpoint.location}: the {target.title} format has no place for {shortened(strange)}.",
             {"no place": strange},
         )
-    result = _with_precision(mapped.tensors, options, target.keeps_float32)
+    result = mapped.tensors
+    if options.precision is not None:
+        result = {name: _with_precision(name, tensor, options, target) for name, tensor in result.items()}
     dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
-    added = {**read.added, **mapped.added, **restored(result, vocabulary)}
+    added = {**read.added, **mapped.added, **_restored(result, vocabulary)}
     return Content(result, kept, rows, vocabulary, dropped, added, options)
 
 
-def _without_slots(tensors: Tensors, options: Options, dropped: dict[str, str]) -> Tensors:
-    if options.with_optimizer:
-        return tensors
-    slots = {name for name in tensors if name.rpartition("/")[2] in canonical.SLOTS}
-    dropped |= {
-        _source_names(tensors[name]) or name: "optimizer slot; --with_optimizer carries it" for name in slots
-    }
-    return {name: tensor for name, tensor in tensors.items() if name not in slots}
-
-
-def _without_long_vocabulary(options: Options, words: int, dropped: dict[str, str]) -> Options:
-    """Leaves out a vocabulary, found and not given, that has words which the result does not have."""
-    path = options.vocab_file
-    count = sidecar_files.count_words(path) if path else 0
-    if path is None or count <= words:
-        return options
-    dropped[path] = f"it has {count} words, the result {words}"
-    return dataclasses.replace(options, vocab_file=None)
-
-
-def _with_precision(tensors: Tensors, options: Options, keeps_float32: Callable[[str], bool]) -> Tensors:
-    if options.precision is None:
-        return tensors
-    wanted = np.dtype({16: np.float16, 32: np.float32}[options.precision])
-
-    def converted(name: str, tensor: Tensor) -> Tensor:
-        dtype = np.dtype(np.float32) if keeps_float32(name) else wanted
-        return tensors_lib.checked_cast(name, tensor, dtype) if tensors_lib.is_float(tensor) else tensor
-
-    return {name: converted(name, tensor) for name, tensor in tensors.items()}
+def _with_precision(name: str, tensor: Tensor, options: Options, target: Format) -> Tensor:
+    half = options.precision == 16 and not target.keeps_float32(name)
+    dtype = np.dtype(np.float16 if half else np.float32)
+    return tensors_lib.checked_cast(name, tensor, dtype) if tensors_lib.is_float(tensor) else tensor
 
 
 def _source_names(tensor: Tensor) -> str:
@@ -127,7 +210,7 @@ def report_of(checkpoint: registry.Checkpoint, target: dict[str, str], content: 
     Returns:
       {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}},
       reshaped: {name: {from, to}}, cast: {name: {from, to}}, dropped, added: {name: reason}, vocabulary: of
-      `vocabulary_rows.with_vocabulary`, num_attention_heads, hidden_act}.
+      `with_vocabulary`, num_attention_heads, hidden_act}.
     """
     result = content.result
     single = {
@@ -217,55 +300,34 @@ def _folded(names: list[str]) -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Publication
+# Writing, comparison, publication
 
 
-# Is called with the bytes written so far and in all.
-ProgressOfAll = Callable[[int, int], None]
-_BOOKKEEPING = ("save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH")
-
-
-class MismatchError(Exception):
-    """The written result differs from the tensors that it was made of."""
+def _plan_sidecar_files(
+    checkpoint: registry.Checkpoint, target: Format, location: str, content: Content, overwrite: bool
+) -> dict[str, bytes | None]:
+    options = content.options
+    if not target.brings_sidecar_files:
+        return sidecar_files.plan(
+            checkpoint.location, location, target, content.canonical, options, overwrite
+        )
+    if options.vocab_file:  # which the format's writer copies, as it writes the configuration
+        words = vocabulary_files.read(options.vocab_file).content
+        sidecar_files.check_free({os.path.join(location, vocabulary_files.VOCABULARY): words}, overwrite)
+    return {}
 
 
 @contextlib.contextmanager
-def work_folder(folder: str) -> Iterator[str]:
+def _work_folder(folder: str) -> Iterator[str]:
     """Yields a folder in which the result is made and checked, beside its place."""
     with contextlib.ExitStack() as stack:
-        with writing_to(folder):
+        with _writing_to(folder):
             work = stack.enter_context(writing.unpublished(folder))
         yield work
 
 
-def publish(container: Container, work: str, location: str, obsolete: Iterable[str]) -> None:
-    """Puts the result in its place, and takes away what is left of an older one.
-
-    Args:
-      container: of the result's format.
-      work: of `work_folder`, in the folder of the result.
-      location: of the result.
-      obsolete: files beside the result, there or not, that the result has none in place of.
-    """
-    of_vocabulary = (
-        vocabulary_files.VOCABULARY,
-        vocabulary_files.TOKENIZER,
-        vocabulary_files.TOKENIZER_CONFIG,
-    )
-    brings_one = os.path.exists(
-        os.path.join(work, vocabulary_files.VOCABULARY)
-    )  # otherwise an older one stays
-    old = [
-        path
-        for path in (*container.files(location), *obsolete)
-        if brings_one or os.path.basename(path) not in of_vocabulary
-    ]
-    with writing_to(location):
-        writing.publish_all(work, os.path.dirname(work), container.LAST, old)
-
-
 @contextlib.contextmanager
-def writing_to(path: str) -> Iterator[None]:
+def _writing_to(path: str) -> Iterator[None]:
     """Makes of what fails in its block a ConfigError that names the path."""
     try:
         yield
@@ -274,48 +336,50 @@ def writing_to(path: str) -> Iterator[None]:
         raise ConfigError(f"{path} cannot be written: {reason}.") from None
 
 
-def write(target: Format, tensors: Tensors, location: str, options: Options, progress: ProgressOfAll) -> None:
-    """Writes the tensors; `progress` is called with the bytes written so far and in all. Raises
-    ConfigError."""
-    total, done = sum(tensor.nbytes for tensor in tensors.values()), 0
+def _write(target: Format, content: Content, location: str, progress: TotalProgress) -> None:
+    total, done = sum(tensor.nbytes for tensor in content.result.values()), 0
 
     def count(size: int) -> None:
         nonlocal done
         done += size
         progress(done, total)
 
-    with writing_to(location):
-        target.write(tensors, location, options, count)
+    with _writing_to(location):
+        target.write(content.result, location, content.options, count)
 
 
-def read_back_and_compare(container: Container, wanted: Tensors, location: str) -> int:
-    """Compares what was written with what was to be written. Returns the number of tensors."""
+def _read_back_and_compare(container: Container, expected: Tensors, location: str) -> int:
+    """Compares what was written with what was to be written, bit by bit. Returns the number of tensors."""
+    where = "the result"
     try:
         written = container.read(location)
+        problems = [name for name in written.keys() ^ expected.keys() if name not in _BOOKKEEPING]
+        for name in written.keys() & expected.keys():
+            ours = expected[name].read()
+            where = name
+            theirs = written[name].read()
+            if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.tobytes() != theirs.tobytes():
+                problems.append(name)
     except DamagedError as error:
-        raise MismatchError(f"read back, the result is damaged ({error}).") from None
-    return _compare(written, wanted)
-
-
-def _compare(written: Tensors, wanted: Tensors) -> int:
-    """Reads the result back and compares it bit by bit. Returns the number of tensors."""
-    problems = [name for name in written.keys() ^ wanted.keys() if name not in _BOOKKEEPING]
-    for name in written.keys() & wanted.keys():
-        ours, theirs = wanted[name].read(), _read_back(name, written[name])
-        if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.tobytes() != theirs.tobytes():
-            problems.append(name)
+        raise MismatchError(f"read back, {where} is damaged ({error}).") from None
     if problems:
         raise MismatchError(
             f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}."
         )
-    return len(wanted)
+    return len(expected)
 
 
-def _read_back(name: str, tensor: Tensor) -> np.ndarray:
-    try:
-        return tensor.read()
-    except DamagedError as error:
-        raise MismatchError(f"read back, {name} is damaged ({error}).") from None
+def _publish(container: Container, work: str, location: str, obsolete: list[str]) -> None:
+    """Puts the result in its place, and takes away what is left of an older one, and `obsolete`."""
+    names = vocabulary_files.VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG
+    has_vocabulary = os.path.exists(os.path.join(work, vocabulary_files.VOCABULARY))
+    old = [
+        path
+        for path in (*container.files(location), *obsolete)
+        if has_vocabulary or os.path.basename(path) not in names  # an older vocabulary stays
+    ]
+    with _writing_to(location):
+        writing.publish_all(work, os.path.dirname(work), container.LAST, old)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -325,8 +389,9 @@ def _read_back(name: str, tensor: Tensor) -> np.ndarray:
 # are 0.5 MB beside 655 MB, and the way back has them all; without them it would end at 30,400 words, which
 # no published vocabulary has.
 
-
-SIDECAR = "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
+CUT_WORDS = (
+    "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
+)
 _WORDS = "bert/embeddings/word_embeddings"
 
 
@@ -336,93 +401,71 @@ def with_vocabulary(
     """Cuts or fills up the vocabulary: word embeddings, output bias and their slots together.
 
     Returns:
-      The tensors; {from, to, restored: words from the sidecar file of the source, filled: words of zeros,
-      cut: words cut off}; and {name: tensor of what was cut off}.
+      The tensors; {from, to, restored: words that an earlier conversion cut off, filled: words of zeros, cut:
+      words cut off}; and {name: tensor of what was cut off}.
 
     Raises:
-      ConfigError: where one of these tensors has another number of words than the embeddings, or the sidecar
-        does not fit.
+      ConfigError: where one of these tensors has another number of words than the embeddings, or the words
+        that were cut off do not fit.
     """
-    have = tensors[_WORDS].shape[0]
-    by_word = _names_by_word(tensors, have, source)
+    have, path = tensors[_WORDS].shape[0], cut_words_path(source)
+    by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
+    other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
+    if other:
+        raise ConfigError(
+            f"{source}: the word embeddings have {have} words, and another number have {shortened(other)}."
+        )
     more = options.vocab_size is None or options.vocab_size > have
-    rows = _read_sidecar(sidecar_path(source)) if more else {}
-    restored = rows[_WORDS].shape[0] if rows else 0
+    rows = _read_cut_words(path) if more else {}
+    count = rows[_WORDS].shape[0] if rows else 0
     changed = dict(tensors)
     for name in rows.keys() & set(by_word):
-        changed[name] = _with_rows_of_sidecar(
-            name, tensors[name], rows[name], restored, sidecar_path(source), options
-        )
-    want = options.vocab_size or have + restored
+        tensor, cut_off = tensors[name], rows[name]
+        if cut_off.shape != (count, *tensor.shape[1:]):
+            raise ConfigError(
+                f"{path} does not belong to this checkpoint: {name} {list(cut_off.shape)} there,"
+                f" {list(tensor.shape)} here. Remove it."
+            )
+        # Joined in the wider type, so that nothing is lost where the result is float32.
+        floats = (one.dtype for one in (tensor, cut_off) if one.dtype.kind == "f")
+        wide = np.result_type(np.float32, *floats)
+        joined = tensors_lib.joined([tensors_lib.cast(one, wide) for one in (tensor, cut_off)], 0)
+        keeps_wide = options.precision is not None
+        changed[name] = joined if keeps_wide else tensors_lib.checked_cast(name, joined, tensor.dtype)
+    want = options.vocab_size or have + count
     cut = {
         name: tensors_lib.rows_from(changed[name], want) for name in by_word if changed[name].shape[0] > want
     }
-    for name in by_word:
-        changed[name] = tensors_lib.with_rows(changed[name], want)
-    return (
-        changed,
-        {
-            "from": have,
-            "to": want,
-            "restored": min(restored, want - have) if rows else 0,
-            "filled": max(want - have - restored, 0),
-            "cut": max(have - want, 0),
-        },
-        cut,
-    )
+    changed |= {name: tensors_lib.with_rows(changed[name], want) for name in by_word}
+    numbers = {
+        "from": have,
+        "to": want,
+        "restored": min(count, want - have) if rows else 0,
+        "filled": max(want - have - count, 0),
+        "cut": max(have - want, 0),
+    }
+    return changed, numbers, cut
 
 
-def _names_by_word(tensors: Tensors, words: int, source: str) -> list[str]:
-    """Returns the names of tensors with a row for each word. Raises ConfigError where one has another number
-    of rows."""
-    names = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
-    other = [f"{name} {list(tensors[name].shape)}" for name in names if tensors[name].shape[0] != words]
-    if other:
-        raise ConfigError(
-            f"{source}: the word embeddings have {words} words, and another number have {shortened(other)}."
-        )
-    return names
-
-
-def _with_rows_of_sidecar(
-    name: str, tensor: Tensor, rows: Tensor, words: int, path: str, options: Options
-) -> Tensor:
-    """Joins in the wider type, so that nothing is lost where the result is float32; else the result has the
-    tensor's type."""
-    if rows.shape != (words, *tensor.shape[1:]):
-        raise ConfigError(
-            f"{path} does not belong to this checkpoint: {name} {list(rows.shape)} there,"
-            f" {list(tensor.shape)} here. Remove it."
-        )
-    wide = np.result_type(np.float32, *(one.dtype for one in (tensor, rows) if one.dtype.kind == "f"))
-    joined = tensors_lib.joined([tensors_lib.cast(tensor, wide), tensors_lib.cast(rows, wide)], 0)
-    return joined if options.precision else tensors_lib.checked_cast(name, joined, tensor.dtype)
-
-
-def sidecar_path(location: str) -> str:
+def cut_words_path(location: str) -> str:
     """Returns the path of the words that were cut off a checkpoint: in a Hugging Face folder, or beside a
     bundle or file."""
     location = location.rstrip("/") or location
     if os.path.basename(location) == hf_folder.WEIGHTS:
         location = os.path.dirname(location) or "."
     if os.path.isdir(location) and not os.path.exists(location + ".index"):
-        return os.path.join(location, SIDECAR)
-    return f"{location}.{SIDECAR}"
+        return os.path.join(location, CUT_WORDS)
+    return f"{location}.{CUT_WORDS}"
 
 
-def _source_in_sidecar(name: str) -> str:
-    return f"{SIDECAR}:{name}"
-
-
-def _read_sidecar(path: str) -> Tensors:
+def _read_cut_words(path: str) -> Tensors:
     """Raises ConfigError for a damaged file."""
     if not os.path.exists(path):
         return {}
     try:
-        rows = hf_folder.read_file(path)
         rows = {
-            name: tensors_lib.of_array(tensor.read(), _source_in_sidecar(name))
-            for name, tensor in rows.items()
+            name: tensors_lib.of_array(tensor.read(), f"{CUT_WORDS}:{name}")
+            for name, tensor in hf_folder.read_file(path).items()
         }
         if _WORDS not in rows:
             raise DamagedError(f"it has no {_WORDS}")
@@ -434,175 +477,21 @@ def _read_sidecar(path: str) -> Tensors:
     return rows
 
 
-def write_sidecar(rows: Tensors, location: str) -> None:
-    """Writes the rows that were cut off beside a checkpoint; nothing where there are none. Raises
-    ConfigError."""
+def _write_cut_words(rows: Tensors, location: str) -> None:
     if rows:
         from safetensors.numpy import save_file
 
-        with writing_to(location):
-            save_file(
-                {name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()},
-                sidecar_path(location),
-            )
+        arrays = {name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}
+        with _writing_to(location):
+            save_file(arrays, cut_words_path(location))
 
 
-def restored(result: Tensors, vocabulary: dict) -> dict[str, str]:
-    """Returns {name: reason} of the tensors with words that came back; `vocabulary` is of
-    `with_vocabulary`."""
-    if not vocabulary["restored"]:
-        return {}
-    reason = (
-        f"{vocabulary['restored']} words of it come from {SIDECAR}, with those that an earlier conversion"
-        " cut off"
-    )
+def _restored(result: Tensors, vocabulary: dict) -> dict[str, str]:
+    """Returns {name: reason} of the tensors with words that came back."""
+    count = vocabulary["restored"]
+    reason = f"{count} words of it come from {CUT_WORDS}, with those that an earlier conversion cut off"
     return {
         name: reason
         for name, tensor in result.items()
-        if any(one.startswith(f"{SIDECAR}:") for one in tensor.sources)
+        if count and any(one.startswith(f"{CUT_WORDS}:") for one in tensor.sources)
     }
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Conversion
-#
-# report = convert("uncased_L-12_H-768_A-12/bert_model.ckpt", "huggingface", "bert_hf")
-
-
-Verify = Callable[[dict, dict, Options], dict]
-
-
-def convert(
-    source: str | registry.Checkpoint,
-    target_format: str,
-    output_dir: str,
-    options: Options = NOTHING_GIVEN,
-    overwrite: bool = False,
-    progress: ProgressOfAll = lambda done, total: None,
-    verify: Verify | None = None,
-) -> dict:
-    """Converts a checkpoint. The result is written beside its place, checked there, and takes its place last,
-    all at once.
-
-    Args:
-      source: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest. Or a checkpoint that
-        `registry.open_checkpoint` gave.
-      target_format: a name of one of `registry.FORMATS`.
-      output_dir: the result is OUTPUT_DIR/<basename of the source>, or the folder itself for huggingface.
-      options: what to keep, cut, join and cast.
-      overwrite: replace an older result.
-      progress: called with bytes written so far and in all.
-      verify: ({format, path} of the source, of the result, options) -> {passed, ...}, one more check of the
-        result; unset: none.
-
-    Returns:
-      The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name:
-        reason}, reshaped,
-      cast, vocabulary, num_attention_heads (None: not known), hidden_act, companions (paths of files beside
-      the result), notes (lines about settings that no tensor tells), compared (number of tensors read back
-      and found equal), verification (what `verify` returned), published (False where that did not pass: then
-      nothing was written or replaced).
-
-    Raises:
-      ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the
-        target does not know, and where the result is there already.
-      MismatchError: where the result, read back, differs; nothing was written or replaced then.
-    """
-    checkpoint = (
-        source if isinstance(source, registry.Checkpoint) else registry.open_checkpoint(source, "PATH")
-    )
-    ends = _Ends(checkpoint, registry.get_format(target_format), output_dir or ".")
-    _check_free(ends, overwrite)
-    notes = sidecar_files.notes_of_source(options, checkpoint)
-    try:
-        content = content_of(checkpoint, ends.target, options)
-        beside = _plan_companions(ends, content, overwrite)
-        checks = _write(ends, content, beside, progress, verify)
-    except DamagedError as error:
-        raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
-    written = [path for path, data in beside.items() if data is not None]
-    if not ends.target.brings_companions:
-        notes += sidecar_files.notes_of_result(content.options, written, ends.target)
-    target = {"format": ends.target.reported_name, "path": ends.location}
-    return {
-        **report_of(checkpoint, target, content),
-        **checks,
-        "companions": written,
-        "notes": notes,
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ends:
-    """Source and target of a conversion.
-
-    Attributes:
-      source: what is converted.
-      target: format of the result.
-      folder: in which the result is to be.
-    """
-
-    source: registry.Checkpoint
-    target: Format
-    folder: str
-
-    @property
-    def location(self) -> str:
-        """Path of the result in its folder."""
-        return self.location_in(self.folder)
-
-    def location_in(self, folder: str) -> str:
-        return self.target.load_container().target(folder, self.source.location)
-
-
-def _check_free(ends: _Ends, overwrite: bool) -> None:
-    location, source = ends.location, os.path.realpath(ends.source.location)
-    there = ends.target.load_container().files(location)
-    places = {source}
-    if ends.source.format.load_container().IS_FOLDER and os.path.isfile(source):
-        places.add(os.path.dirname(source))
-    if os.path.realpath(location) in places:
-        folder = location if os.path.isdir(location) else os.path.dirname(location)
-        raise ConfigError(f"--output_dir={folder or '.'} is where the source is. Give another --output_dir.")
-    if there and not overwrite:
-        raise ConfigError(f"{there[0]} exists. Give another --output_dir, or replace it with --overwrite.")
-
-
-def _plan_companions(ends: _Ends, content: Content, overwrite: bool) -> dict[str, bytes | None]:
-    options = content.options
-    if not ends.target.brings_companions:
-        return sidecar_files.plan(
-            ends.source.location, ends.location, ends.target, content.canonical, options, overwrite
-        )
-    if options.vocab_file:  # which the format's writer copies, as it writes the configuration
-        words = vocabulary_files.read(options.vocab_file).content
-        sidecar_files.check_free({os.path.join(ends.location, vocabulary_files.VOCABULARY): words}, overwrite)
-    return {}
-
-
-def _write(
-    ends: _Ends,
-    content: Content,
-    beside: dict[str, bytes | None],
-    progress: ProgressOfAll,
-    verify: Verify | None,
-) -> dict:
-    """Writes the result beside its place, checks it there and publishes it. Returns what the report says of
-    the checks: compared, published and, where there is a `verify`, verification."""
-    with work_folder(ends.folder) as work:
-        made = ends.location_in(work)
-        write(ends.target, content.result, made, content.options, progress)
-        container = ends.target.load_container()
-        compared = read_back_and_compare(container, content.result, made)
-        write_sidecar(content.cut_rows, made)
-        gone = sidecar_files.hand_on(beside, work)
-        verified = {}
-        if verify is not None:
-            ours = {"format": ends.source.format.name, "path": ends.source.location}
-            theirs = {"format": ends.target.name, "path": made}
-            verified = {"verification": verify(ours, theirs, content.options)}
-        published = not verified or verified["verification"]["passed"]
-        if published:
-            obsolete = (sidecar_path(ends.location), *gone)
-            publish(container, work, ends.location, obsolete)
-    return {"compared": compared, "published": published, **verified}

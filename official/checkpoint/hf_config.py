@@ -10,8 +10,8 @@ import json
 import os
 import re
 
-from official.checkpoint.format import Options
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint.formats import Options
+from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import (
     activation_of,
@@ -58,30 +58,18 @@ def files(tensors: Tensors, options: Options) -> dict[str, bytes]:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
     config = make_config(tensors, options)
-    _check_vocabulary(options.vocab_file, config["vocab_size"])
-    return {
-        CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
-        **_vocabulary(options, config["max_position_embeddings"]),
-    }
-
-
-def _check_vocabulary(path: str | None, rows: int) -> None:
+    written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
+    path, rows = options.vocab_file, config["vocab_size"]
     if path is None:
-        return
+        return written
     words = len(vocabulary_files.read(path).words)
     if words > rows:
         raise ConfigError(
             f"--vocab_file={path} has {words} words, the word embeddings have {rows} rows. Give the"
             f" vocabulary of this model, or --vocab_size={words}."
         )
-
-
-def _vocabulary(options: Options, positions: int) -> dict[str, bytes]:
-    return (
-        vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
-        if options.vocab_file
-        else {}
-    )
+    positions = config["max_position_embeddings"]
+    return written | vocabulary_files.companions(path, options.do_lower_case, positions)
 
 
 def make_config(tensors: Tensors, options: Options) -> dict:
@@ -103,6 +91,11 @@ def make_config(tensors: Tensors, options: Options) -> dict:
     architecture = next((name for head, name in _ARCHITECTURES.items() if head in shapes), "BertModel")
     if architecture == "BertForPreTraining" and "cls.predictions.bias" not in shapes:
         architecture = _NEXT_SENTENCE_ONLY
+    labels = {}
+    if "classifier.weight" in shapes:
+        classes = shapes["classifier.weight"][0]
+        labels = model_folder.labels_to_hugging_face(options.labels, options.problem_type, classes)
+    ours = options.hidden_act or BertConfig.hidden_act
     return {
         "architectures": [architecture],
         "model_type": "bert",
@@ -115,7 +108,7 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
         "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
-        "hidden_act": _written_activation(options.hidden_act),
+        "hidden_act": _WRITTEN_ACTIVATIONS.get(ours, ours),
         "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps,
         "initializer_range": 0.02,
         "hidden_dropout_prob": 0.1,
@@ -124,23 +117,20 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name,
-        **_labels(shapes, options),
+        **labels,
     }
 
 
-def _labels(shapes: dict[str, tuple[int, ...]], options: Options) -> dict:
-    if "classifier.weight" not in shapes:
-        return {}
-    return model_folder.labels_to_hugging_face(
-        options.labels, options.problem_type, shapes["classifier.weight"][0]
-    )
+def _read_config(location: str) -> tuple[dict, str]:
+    """Returns the content of the config.json of a folder, or beside a file, and its path; {} without one."""
+    path = os.path.join(model_folder.folder_of(location), CONFIG)
+    return (json_files.read_json(path, any_number=True) if os.path.exists(path) else {}), path
 
 
 def labels_of(location: str) -> dict:
     """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
     gives. Names that are made up, LABEL_0, count for none."""
-    path = os.path.join(model_folder.folder_of(location), CONFIG)
-    values = json_files.read_json(path, any_number=True) if os.path.isfile(path) else {}
+    values, path = _read_config(location)
     found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
     return {
         **found,
@@ -151,18 +141,11 @@ def labels_of(location: str) -> dict:
 def check_labels(location: str, outputs: int) -> None:
     """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
     than the classifier has outputs."""
-    path = os.path.join(model_folder.folder_of(location), CONFIG)
-    if os.path.isfile(path):
-        values = json_files.read_json(path, any_number=True)
+    values, path = _read_config(location)
+    if values:
         model_folder.check_label_count(
             model_folder.labels_of_hugging_face(values, path)["labels"], outputs, path
         )
-
-
-def _written_activation(hidden_act: str | None) -> str:
-    """Returns transformers' name of this project's activation."""
-    ours = hidden_act or BertConfig.hidden_act
-    return _WRITTEN_ACTIVATIONS.get(ours, ours)
 
 
 def _number_of_heads(hidden: int, options: Options) -> int:
@@ -186,17 +169,6 @@ def _number_of_heads(hidden: int, options: Options) -> int:
     return heads
 
 
-def vocabulary_beside(location: str) -> str | None:
-    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint (folder, prefix or file);
-    None where there is none. Raises ConfigError for one that is not BERT's."""
-    path = vocabulary_files.find(model_folder.folder_of(location))
-    if path is None:
-        return None
-    file = vocabulary_files.read(path)
-    vocabulary_files.check_each(file.words, path)
-    return file.path
-
-
 def sizes(location: str) -> dict:
     """Returns the model's sizes under the keys of bert_config.json, as the folder's config.json gives them.
 
@@ -210,10 +182,7 @@ def sizes(location: str) -> dict:
     Raises:
       ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
     """
-    path = os.path.join(model_folder.folder_of(location), CONFIG)
-    if not os.path.exists(path):
-        return {}
-    values = json_files.read_json(path, any_number=True)
+    values, path = _read_config(location)
     if is_hugging_face(values):
         check_other_keys(values, path)
         _check_architectures(values, path)

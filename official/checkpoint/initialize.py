@@ -7,22 +7,16 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import registry, sidecar_files
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import NOTHING_GIVEN
-from official.checkpoint.mapping import canonical
-from official.checkpoint.mapping.tensors import Tensor, Tensors
-from official.checkpoint.names import compare_names
+from official.checkpoint import DamagedError, canonical, registry, sidecar_files
+from official.checkpoint.canonical import compare_names
+from official.checkpoint.formats import NOTHING_GIVEN
+from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import contradictions
 from official.io import model_folder
 from official.io.errors import describe_names, shortened
 
-ENCODER_SCOPE = "bert/"
-CLASSIFIER = (
-    "output_weights",
-    "output_bias",
-)  # the head of a GLUE task, [C, D] and [C]; its classes are those of one task
+CLASSIFIER = canonical.CLASSIFIER_HEAD  # of a GLUE task, [C, D] and [C]; its classes are those of one task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +107,11 @@ def _assign(
         if re.search(checkpoint.format.encoder_names, name)
     }
     unneeded = _unneeded(set(variables), set(found))
-    wanted = {name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded}
+    expected = {name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded}
     fresh = _check(
-        wanted, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location
+        expected, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location
     )
-    read = sorted(set(wanted) - fresh)
+    read = sorted(set(expected) - fresh)
     registry.check_types({name: found[name] for name in read}, checkpoint)
     _assign_finite({name: variables[name] for name in read}, found, checkpoint.location)
     unused = {*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read)
@@ -133,11 +127,11 @@ def _assign(
     )
 
 
-def _unneeded(wanted: set[str], found: set[str]) -> set[str]:
+def _unneeded(expected: set[str], found: set[str]) -> set[str]:
     """Returns the names of the pooler where the checkpoint has none of it and the model does not use it: that
     of answers, see `modeling.fine_tuning.SpanModel`."""
     pooler = set(canonical.POOLER)
-    return pooler if wanted.issuperset(canonical.SQUAD_HEAD) and not pooler & found else set()
+    return pooler if expected.issuperset(canonical.SQUAD_HEAD) and not pooler & found else set()
 
 
 def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, location: str) -> Tensors:
@@ -151,26 +145,26 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
     head = found.get(CLASSIFIER[0])
     if class_names is None or head is None or head.shape[0] != len(class_names):
         return found
-    told = sidecar_files.labels_beside(location)
-    labels, kind = told["labels"], told["problem_type"]
+    found_labels = sidecar_files.labels_beside(location)
+    labels, kind = found_labels["labels"], found_labels["problem_type"]
     model_folder.check_label_count(labels, head.shape[0], f"the labels beside {location}")
-    wanted = " ".join(names[-1] for names in class_names)
+    expected = " ".join(names[-1] for names in class_names)
     if kind not in (None, model_folder.ONE_LABEL):
         raise ConfigError(
             f"init_checkpoint {location} has a classifier of problem_type={kind}, the task one label of:"
-            f" {wanted}. {_OTHER_CLASSIFIER}"
+            f" {expected}. {_OTHER_CLASSIFIER}"
         )
     if labels is None:
         return found
     order = model_folder.order_of_labels(labels, class_names)
     if order is None:
         raise ConfigError(
-            f"init_checkpoint {location} has the labels: {' '.join(labels)}; the task has: {wanted}."
+            f"init_checkpoint {location} has the labels: {' '.join(labels)}; the task has: {expected}."
             f" {_OTHER_CLASSIFIER}"
         )
     if order == sorted(order):
         return found
-    logging.info("The classifier's outputs are put into the order of the task: %s", wanted)
+    logging.info("The classifier's outputs are put into the order of the task: %s", expected)
     return {**found, **{name: _with_rows(found[name], order) for name in CLASSIFIER if name in found}}
 
 
@@ -229,10 +223,10 @@ def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: 
         )
 
 
-def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
+def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str]:
     """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes;
     raises for all else that does not fit."""
-    encoder = {name: shape for name, shape in wanted.items() if _is_of_encoder(name)}
+    encoder = {name: shape for name, shape in expected.items() if _is_of_encoder(name)}
     if not found.keys() & {*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER}:
         # Neither a pooler nor a head over it: it starts with the head that will be.
         encoder = {name: shape for name, shape in encoder.items() if name not in canonical.POOLER}
@@ -240,7 +234,7 @@ def _check(wanted: dict, found: dict, strange: dict, location: str) -> set[str]:
     problems = compare_names(
         encoder, {name: shape for name, shape in found.items() if _is_of_encoder(name)} | unexpected
     )
-    heads = {name: shape for name, shape in wanted.items() if name not in encoder}
+    heads = {name: shape for name, shape in expected.items() if name not in encoder}
     same_classes = all(
         tuple(found[name]) == tuple(heads[name]) for name in CLASSIFIER if name in heads and name in found
     )
@@ -270,7 +264,7 @@ def _without_zero_biases(found: Tensors, variables: dict[str, tf.Variable]) -> T
 
 
 def _is_of_encoder(name: str) -> bool:
-    return name.startswith(ENCODER_SCOPE) or name in canonical.FINAL_NORM
+    return name.startswith("bert/") or name in canonical.FINAL_NORM
 
 
 def _is_state(name: str) -> bool:

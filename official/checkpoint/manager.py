@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import bundle_reader
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.mapping import canonical
-from official.checkpoint.names import compare_names
+from official.checkpoint import DamagedError, bundle_reader, canonical
+from official.checkpoint.canonical import compare_names
 from official.io import signals
 from official.io.errors import ConfigError, describe_names, shortened
 from official.io.files import is_remote
@@ -44,41 +43,50 @@ class SaveTimes:
     wait_secs: float = 0.0
     write_secs: float = 0.0
 
+    @contextlib.contextmanager
+    def adding(self, name: str) -> Iterator[None]:
+        """Adds the seconds of its block to an attribute."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.monotonic() - began)
 
-class Beside:
+
+class BackgroundWriter:
     """A thread for one piece of work at a time. What goes wrong in it is raised to who asks next, once."""
 
     def __init__(self) -> None:
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
-        self._going_on: concurrent.futures.Future | None = None
+        self._current: concurrent.futures.Future | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
         """Waits for the work before, and begins this one. Raises what that one has raised."""
         self.wait()
         # Python waits for its end before it exits.
         self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-        self._going_on = self._thread.submit(_to_the_end, work)
+        self._current = self._thread.submit(_run_to_the_end, work)
 
     def check(self) -> None:
         """Raises what the work has raised, if it is over; waits for nothing."""
-        if self._going_on is not None and self._going_on.done():
+        if self._current is not None and self._current.done():
             self.wait()
 
     def wait(self) -> None:
-        """Returns once no work goes on. Raises what it has raised."""
-        going_on, self._going_on = self._going_on, None
-        if going_on is None:
+        """Returns once no work is in progress. Raises what it has raised."""
+        current, self._current = self._current, None
+        if current is None:
             return
         try:
-            going_on.result()
+            current.result()
         except BaseException:
             # A signal has cut the waiting, not the work: it is still to be waited for.
-            if not going_on.done():
-                self._going_on = going_on
+            if not current.done():
+                self._current = current
             raise
 
 
-def _to_the_end(work: Callable[[], None]) -> None:
+def _run_to_the_end(work: Callable[[], None]) -> None:
     """Does the work; a signal that ends the process lets it finish."""
     over = threading.Event()
     with signals.waited_for(over.wait):
@@ -86,20 +94,6 @@ def _to_the_end(work: Callable[[], None]) -> None:
             work()
         finally:
             over.set()
-
-
-class Stopwatch:
-    """Context manager that adds the seconds of its block to an attribute of `SaveTimes`."""
-
-    def __init__(self, times: SaveTimes, name: str):
-        self._times, self._name = times, name
-
-    def __enter__(self) -> None:
-        self._since = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        secs = time.monotonic() - self._since
-        setattr(self._times, self._name, getattr(self._times, self._name) + secs)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -141,7 +135,7 @@ class CheckpointManager:
         self.times = SaveTimes()
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
         self._pinned: int | None = None
-        self._beside = Beside()
+        self._background = BackgroundWriter()
         self._newest: int | None = None  # that this process has begun to write
 
     def pin(self, step: int | None) -> None:
@@ -162,8 +156,8 @@ class CheckpointManager:
           ConfigError: where the folder is full or cannot be written to.
         """
         if not self.read_only:
-            with Stopwatch(self.times, "wait_secs"):
-                self._beside.wait()
+            with self.times.adding("wait_secs"):
+                self._background.wait()
                 self._write(self._snapshot(step, companion))
         return os.path.join(self._model_dir, f"ckpt-{step}")
 
@@ -175,19 +169,19 @@ class CheckpointManager:
         error of the writing is raised by the next method that waits, or by `check`.
         """
         if not self.read_only:
-            with Stopwatch(self.times, "wait_secs"):
-                self._beside.wait()
+            with self.times.adding("wait_secs"):
+                self._background.wait()
                 snapshot = self._snapshot(step, companion)
-                self._beside.begin(functools.partial(self._write, snapshot))
+                self._background.begin(functools.partial(self._write, snapshot))
 
     def check(self) -> None:
         """Raises ConfigError where a checkpoint that was begun could not be written; waits for nothing."""
-        self._beside.check()
+        self._background.check()
 
     def wait(self) -> None:
         """Returns once every checkpoint that was begun is on the disk. Raises ConfigError as `save` does."""
-        with Stopwatch(self.times, "wait_secs"):
-            self._beside.wait()
+        with self.times.adding("wait_secs"):
+            self._background.wait()
 
     def close(self) -> None:
         """Waits as `wait` does, and logs an error: where something else has ended the run."""
@@ -209,7 +203,7 @@ class CheckpointManager:
         """Writes a checkpoint, then removes those that are too old. Raises ConfigError."""
         prefix = os.path.join(self._model_dir, f"ckpt-{snapshot.step}")
         try:
-            with Stopwatch(self.times, "write_secs"):
+            with self.times.adding("write_secs"):
                 self._write_companion(prefix + _COMPANION, snapshot.companion)
                 self._write_tensors(prefix, snapshot)
                 steps = self._listed_steps()
@@ -333,8 +327,8 @@ class CheckpointManager:
         return None
 
     def _check_names(self, prefix: str, found: dict[str, tuple]) -> None:
-        wanted = {name: tuple(variable.shape) for name, variable in self._variables.items()}
-        problems = compare_names(wanted, found)
+        expected = {name: tuple(variable.shape) for name, variable in self._variables.items()}
+        problems = compare_names(expected, found)
         if problems:
             raise ConfigError(
                 f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from official.checkpoint import formats, validation
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import NOTHING_GIVEN, Format, Option, Options
-from official.checkpoint.mapping import canonical
-from official.checkpoint.mapping.table import Mapped
-from official.checkpoint.mapping.tensors import Tensors, is_float
+from official.checkpoint import DamagedError, canonical, formats
+from official.checkpoint.formats import NOTHING_GIVEN, Format, Option, Options
+from official.checkpoint.mapping import Mapped
+from official.checkpoint.tensors import Tensors, is_float
 from official.config import ConfigError, suggest
 from official.io.errors import describe_names, shortened
 
@@ -25,7 +23,8 @@ def find_formats() -> dict[str, Format]:
         importlib.import_module(f"{formats.__name__}.{module.name}")
         for module in pkgutil.iter_modules(formats.__path__)
     ]
-    return {module.FORMAT.name: module.FORMAT for module in modules}
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Format)]
+    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 
 FORMATS = find_formats()
@@ -150,7 +149,7 @@ class Checkpoint:
                 {"unknown": unknown},
             )
         check_types(mapped.tensors, self)
-        problems = validation.encoder_problems(mapped.tensors)
+        problems = canonical.encoder_problems({name: tensor.shape for name, tensor in mapped.tensors.items()})
         if problems:
             raise ConfigError(
                 f"{self.location} ({self.title}) is not a whole encoder. {describe_names(problems)}.",
@@ -185,12 +184,12 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
         raise ConfigError(f"{label}={path}: unreadable checkpoint ({error}).") from None
 
 
-def _open_as(wanted: Format, path: str, label: str) -> Checkpoint:
-    container = wanted.load_container()
+def _open_as(one: Format, path: str, label: str) -> Checkpoint:
+    container = one.load_container()
     location = container.locate(path)
     if location is None:
-        raise ConfigError(f"{label}={path} has no checkpoint in the form of {wanted.reported_name}.")
-    return Checkpoint(wanted, location, container.read(location))
+        raise ConfigError(f"{label}={path} has no checkpoint in the form of {one.reported_name}.")
+    return Checkpoint(one, location, container.read(location))
 
 
 def _open(path: str, label: str) -> Checkpoint:

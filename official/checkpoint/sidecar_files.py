@@ -8,11 +8,10 @@ from collections.abc import Mapping
 
 from absl import logging
 
-from official.checkpoint import hf_config
-from official.checkpoint.format import Format, Options
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint import canonical, hf_config
+from official.checkpoint.formats import Format, Options
 from official.checkpoint.registry import Checkpoint
+from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
 from official.config.model import WITHOUT_SHAPE, activation_of
 from official.io import json_files, model_folder, vocabulary_files, writing
@@ -64,7 +63,7 @@ def config_beside(location: str) -> str | None:
     return next((path for path in paths if os.path.exists(path)), None)
 
 
-def with_companions(options: Options, checkpoint: Checkpoint) -> Options:
+def with_sidecar_files(options: Options, checkpoint: Checkpoint) -> Options:
     """Returns the options of `with_settings`, and the vocabulary beside the source, where it is not given.
 
     Raises:
@@ -86,23 +85,28 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
         beside it, then what is usual for its format.
     """
     location, usual = checkpoint.location, checkpoint.format.usual_activation
-    beside = sizes_beside(location)
-    heads = checkpoint.heads or beside.get("num_attention_heads")
-    epsilon = beside.get("layer_norm_eps") or epsilon_without(checkpoint) or BertConfig.layer_norm_eps
+    said = sizes_beside(location)
+    heads = checkpoint.heads or said.get("num_attention_heads")
+    epsilon = said.get("layer_norm_eps") or epsilon_without(checkpoint) or BertConfig.layer_norm_eps
     return dataclasses.replace(
         options,
         num_attention_heads=options.num_attention_heads or heads,
-        hidden_act=options.hidden_act or beside.get("hidden_act") or usual,
+        hidden_act=options.hidden_act or said.get("hidden_act") or usual,
         layer_norm_eps=options.layer_norm_eps or epsilon,
         **labels_beside(location),
     )
 
 
 def _vocabulary_beside(location: str) -> str | None:
-    """Returns the vocabulary beside a checkpoint. One that is not BERT's is left out, and a warning says
-    why: a conversion of weights needs none."""
+    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint. One that is not BERT's is
+    left out, and a warning says why: a conversion of weights needs none."""
     try:
-        return hf_config.vocabulary_beside(location)
+        path = vocabulary_files.find(model_folder.folder_of(location))
+        if path is None:
+            return None
+        file = vocabulary_files.read(path)
+        vocabulary_files.check_each(file.words, path)
+        return file.path
     except ConfigError as error:
         logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
         return None
@@ -123,7 +127,7 @@ def labels_beside(location: str) -> dict:
 
 def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
     """Returns a line where the activation of a source is neither given nor in a configuration beside it, and
-    one for an epsilon that is not Google's; `given` are the options before `with_companions`."""
+    one for an epsilon that is not Google's; `given` are the options before `with_sidecar_files`."""
     taken = {}
     if not (given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location)):
         taken["hidden_act"] = checkpoint.format.usual_activation
@@ -157,7 +161,7 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
 def sizes_of(tensors: Tensors) -> dict:
     """Returns the keys of bert_config.json that canonical tensors give."""
     sizes = {key: tensors[name].shape[axis] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
-    sizes["num_hidden_layers"] = table.layers_of(tensors)
+    sizes["num_hidden_layers"] = canonical.layers_of(tensors)
     return {**sizes, **_groups_of(tensors), **_absent_parts(tensors)}
 
 
@@ -230,7 +234,7 @@ def plan(
       source, target: locations.
       target_format: of the result.
       tensors: canonical, as written: the vocabulary may have been cut.
-      options: of the conversion, with companions.
+      options: of the conversion, with sidecar files.
       overwrite: what is there may be replaced.
 
     Returns:
@@ -306,7 +310,7 @@ def _same(path: str, content: bytes | None) -> bool:
         return False
 
 
-def hand_on(files: Mapping[str, bytes | None], work: str) -> list[str]:
+def write(files: Mapping[str, bytes | None], work: str) -> list[str]:
     """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises
     ConfigError where one cannot be written."""
     for path, content in files.items():

@@ -16,7 +16,7 @@ from official.io.errors import ConfigError, report_error
 
 if TYPE_CHECKING:
     from official.inference import Model, backends
-    from official.inference.sentences import Label
+    from official.inference.methods import Label
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from official.checkpoint import registry
-from official.checkpoint.format import Options
+from official.checkpoint.formats import Options
 from official.cli import command_line, outputs
 from official.config.model import LARGEST
 from official.io.errors import ConfigError, report_error
@@ -190,7 +190,7 @@ def inspect_parser() -> command_line.Parser:
 def inspect_checkpoint(path: str, digest: bool) -> dict:
     """Returns {format, path, tensors, parameters, bytes, table: [{name, shape, dtype, sha256}]} of a
     checkpoint."""
-    from official.checkpoint.errors import DamagedError
+    from official.checkpoint import DamagedError
 
     checkpoint = registry.open_checkpoint(path, "PATH")
     try:

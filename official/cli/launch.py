@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from official.cli import command_line, foreign
 from official.cli import flags as train_flags
 from official.config.table import Config
-from official.distribution.pipelining import plan as pipeline_plan
-from official.distribution.pipelining.plan import power_of_two
+from official.distribution import pipeline_plan
+from official.distribution.pipeline_plan import power_of_two
 from official.graphcore import poprun
 from official.graphcore.poprun import DIALECTS, Dialect, Topology
 from official.io.errors import ConfigError

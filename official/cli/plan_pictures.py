@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from official.cli import outputs
 from official.config.settings.devices import SCHEDULES
-from official.distribution.pipelining.plan import PipelinePlan, Work, in_flight, make_timeline, usual_secs
+from official.distribution.pipeline_plan import PipelinePlan, Work, in_flight, make_timeline, usual_secs
 from official.planning.description import device_label
 from official.reporting import palette, plots
 from official.reporting.scaling_picture import Curve, Panel, plot_scaling

@@ -409,7 +409,7 @@ def eval_set_parser() -> command_line.Parser:
 
 def read_examples(path: str, record_format: str):
     """Yields a record for each example of a file. Raises ConfigError where it is damaged."""
-    from official.data.records import record_files
+    from official.data.records import files as record_files
 
     try:
         yield from record_files.read_rows(path, record_format)
@@ -496,7 +496,9 @@ def run_eval_set() -> None:
     if flags.num_samples < 1:
         raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
     check_output_file(flags.output_file, "output_file", flags.overwrite)
-    from official.data.records import record_files  # after the flags are checked: it loads TensorFlow
+    from official.data.records import (
+        files as record_files,  # after the flags are checked: it loads TensorFlow
+    )
 
     paths = record_files.find_files(flags.input_files, "input_files")
     if os.path.realpath(flags.output_file) in map(os.path.realpath, paths):

@@ -148,7 +148,7 @@ def run_record() -> None:
         check_output_file(path, "output", flags.overwrite)
     outputs.write_json(paths[0], values if len(folders) > 1 else first)
     if has_picture:
-        from official.reporting import run_picture
+        from official.reporting import plots
 
-        run_picture.save_picture(flags.model_dir, paths[1])
+        plots.save_run(flags.model_dir, paths[1])
     print(" and ".join(paths))

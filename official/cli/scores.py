@@ -13,6 +13,13 @@ from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
+_TITLES = {
+    "pr_exact": "Precision and recall, exact match",
+    "pr_f1": "Precision and recall, F1",
+    "pr_oracle": "Precision and recall, is there an answer",
+}
+_COLOUR = "#0072B2"
+
 # -----------------------------------------------------------------------------------------------------------
 # bert evaluate squad-v1
 
@@ -114,16 +121,52 @@ def _draw(
     gold: squad_files.GoldAnswers, predictions: dict[str, str], na_probs: dict[str, float], folder: str
 ) -> dict[str, float]:
     """Writes the pictures; returns the average precisions."""
-    from official.data.squad import plots  # loads matplotlib
-
     curves = evaluation.precision_recall(gold.answers, predictions, na_probs)
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out_image_dir={folder}: {error.strerror or error}.") from None
-    for name, picture in (plots.plot_curves(curves) | plots.plot_histograms(gold.answers, na_probs)).items():
-        outputs.write_file(os.path.join(folder, name), picture)
+    pictures = {name: _plot_curve(curve, _TITLES[name]) for name, curve in curves.items()}
+    for name, has_answer in (("hasAns", True), ("noAns", False)):
+        ids = [
+            key for key, answers in gold.answers.items() if bool(answers) == has_answer and key in na_probs
+        ]
+        if ids:
+            pictures[f"na_prob_hist_{name}"] = _plot_histogram([na_probs[key] for key in ids], name)
+    for name, picture in pictures.items():
+        outputs.write_file(os.path.join(folder, f"{name}.png"), picture)
     return {f"{name}_ap": curve.average for name, curve in curves.items()}
+
+
+def _plot_curve(curve: evaluation.Curve, title: str) -> bytes:
+    figure, axes = _new_figure(title, "recall", "precision")
+    axes.step(curve.recalls, curve.precisions, color=_COLOUR, where="post")
+    axes.fill_between(curve.recalls, curve.precisions, step="post", alpha=0.2, color=_COLOUR)
+    axes.set(xlim=(0, 1.05), ylim=(0, 1.05))
+    return _png(figure)
+
+
+def _plot_histogram(values: list[float], name: str) -> bytes:
+    figure, axes = _new_figure(
+        f"No-answer probability, {name}", "probability of no answer", "share of the questions"
+    )
+    axes.hist(values, weights=[1 / len(values)] * len(values), bins=20, range=(0, 1), color=_COLOUR)
+    return _png(figure)
+
+
+def _new_figure(title: str, x_label: str, y_label: str):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # late: it takes long to load
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot(title=title, xlabel=x_label, ylabel=y_label)
+
+
+def _png(figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()
 
 
 def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None:

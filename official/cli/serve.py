@@ -16,9 +16,8 @@ from official.cli import ask, command_line
 from official.io.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:  # they load TensorFlow
-    from official.serving.server.application import Place
-    from official.serving.server.limits import Limits
-    from official.serving.server.served import Loading
+    from official.serving.server.settings import Endpoint, Limits
+    from official.serving.server.versions import Loading
 
 _METHODS = ("answer", "classify", "fill_mask", "embed")
 _MOST_SECS = 86400
@@ -120,12 +119,12 @@ def read_token(path: str) -> bytes:
     return token
 
 
-def place_of(flags: argparse.Namespace) -> "Place":
-    from official.serving.server.application import Place
+def place_of(flags: argparse.Namespace) -> "Endpoint":
+    from official.serving.server.settings import Endpoint
 
     token = read_token(flags.token_file) if flags.token_file else None
     hosts, origins = (_listed(given) for given in (flags.allowed_hosts, flags.allowed_origins))
-    return Place(
+    return Endpoint(
         flags.export_dir, flags.model_name, flags.host, flags.port, token, flags.poll_secs, hosts, origins
     )
 
@@ -137,13 +136,13 @@ def _listed(text: str | None) -> list[str]:
 def limits_of(flags: argparse.Namespace) -> "Limits":
     import dataclasses
 
-    from official.serving.server.limits import Limits
+    from official.serving.server.settings import Limits
 
     return Limits(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Limits)})
 
 
 def loading_of(flags: argparse.Namespace) -> "Loading":
-    from official.serving.server.served import Loading
+    from official.serving.server.versions import Loading
 
     methods = tuple(command_line.read_list(flags.methods, "methods", _METHODS)) if flags.methods else None
     settings = ask.begin(flags)

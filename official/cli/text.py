@@ -17,7 +17,7 @@ from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
-    from official.data.pretraining.job import Job
+    from official.data.pretraining.plan import Job
     from official.data.text.documents import ReadCounts
 
 
@@ -146,12 +146,12 @@ def _publish(files: list[str], folder: str, made: list[str]) -> None:
 
 
 def _job(flags: dict[str, Any]) -> Job:
-    from official.data.pretraining import examples, job  # after the flags are checked: these load NumPy
+    from official.data.pretraining import examples, plan  # after the flags are checked: these load NumPy
 
     rules = examples.ExampleRules(
         **{name: flags.pop(name) for name in examples.ExampleRules.__dataclass_fields__}
     )
-    return job.Job(rules=rules, **flags)
+    return plan.Job(rules=rules, **flags)
 
 
 def run_create() -> None:
@@ -268,7 +268,7 @@ def run_prepare() -> None:
             f"undecodable_bytes: {manifest['undecodable_bytes']:,}"
             f" ({read_counts.describe_undecodable(manifest['inputs'])})"
         )
-    for side in preparation.SIDES:
+    for side in preparation.SPLITS:
         print(
             f"{side}: {manifest.get(f'{side}_documents', 0):,} documents,"
             f" {manifest.get(f'{side}_sentences', 0):,} sentences."

@@ -97,7 +97,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     command = command_line.words(arguments)
     with signals.raising():  # while starting and reporting; between the two, the run saves first
-        result = todo.run(config, make_task, command=command, started=official.STARTED)
+        result = todo.run_seeds(config, make_task, command=command, started=official.STARTED)
         _export(result, config)
     _tell(result, config, command)
     if result.status != "interrupted":  # one that came when all was done, and no step heard of it
@@ -109,7 +109,7 @@ def _module_of(config: Config) -> str:
     """Returns the name of the module for the job asked for; the others are not loaded."""
     if config.plan:
         return "official.planning.plan"
-    return f"official.training.{'compilation' if config.compile_only else 'repeats'}"
+    return "official.training.run"
 
 
 def _planned(config: Config, plan: Any, make_task: Callable) -> str:
@@ -126,9 +126,9 @@ def _planned(config: Config, plan: Any, make_task: Callable) -> str:
     return text
 
 
-def _compiled(config: Config, compilation: Any, make_task: Callable) -> str:
+def _compiled(config: Config, todo: Any, make_task: Callable) -> str:
     with signals.raising():
-        return compilation.run(config, make_task)
+        return todo.compile_only(config, make_task)
 
 
 def _check_export(config: Config) -> None:
@@ -162,7 +162,6 @@ def _export(result: TrainResult, config: Config) -> None:
 
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
     logging.info(describe_export(written, "fp32"))
-    result.export = written.folder
     note_export(config.model_dir, written.folder)
 
 

@@ -21,6 +21,7 @@ from official.config.derived import (
     encoder_options,
     follows_graphcore_log,
     initial_loss_scale,
+    kernels_of,
     loss_scale_steps,
     pack_depth,
     schedule_steps,
@@ -28,14 +29,14 @@ from official.config.derived import (
     synthetic_sequences_per_pack,
     train_steps,
     with_eval_rule,
+    with_generated_data,
     with_gradient_scopes,
     with_steps,
     words_of_records,
 )
-from official.config.generated_data import with_made_up_data
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
 from official.config.setting import Field, Section
-from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced
+from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, with_kernels
 from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
 
@@ -60,6 +61,7 @@ __all__ = [
     "encoder_options",
     "follows_graphcore_log",
     "initial_loss_scale",
+    "kernels_of",
     "loss_scale_steps",
     "nearest_multiples",
     "pack_depth",
@@ -90,7 +92,9 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
         other.
     """
     values: dict[str, Any] = {}
-    for source, layer in layers:
+    for source, given in layers:
+        is_saved = len(given) > len(FIELDS) // 2  # a run's config.json has all
+        layer = with_kernels(given) if is_saved else given
         for name, value in layer.items():
             if name == "model":
                 if not isinstance(value, dict):
@@ -107,7 +111,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:
                     values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
-    config = with_gradient_scopes(with_eval_rule(with_made_up_data(Config(**values))))
+    config = with_gradient_scopes(with_eval_rule(with_generated_data(Config(**values))))
     if config.task == "pretrain":
         config = with_steps(config)
     validate(config)

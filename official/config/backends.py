@@ -1,6 +1,6 @@
 """Table of the back ends: one row for each value of --distribution_strategy, with its traits.
 
-How the devices of one are found and used is the module of its name in `official.distribution.backends`.
+How the devices of one are found and used is in `official.distribution.backends`.
 Settings that only some back ends know say so themselves (`backends=` in their rows).
 """
 
@@ -31,7 +31,7 @@ class BackendTraits:
       several_processes: whether a run is several processes, one a worker.
       static_shapes: whether all batches must be of one shape.
       whole_step: whether a step is compiled as a whole.
-      fused_operations: whether it takes those of --fused_ops; else it computes with the plain ones.
+      fused_operations: whether it takes other kernels than the plain ones (--kernels).
       spread_replicas: whether the weights of a replica are on several devices of this process.
       graphcore_rules: whether pipelines are those of Graphcore's compiler: a variable is on one device, and a
         grouped schedule takes multiples of its passes.

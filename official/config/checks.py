@@ -34,32 +34,40 @@ from official.io.errors import ConfigError, nearest_multiples
 # Inputs
 
 
-def check_task(config: Config) -> None:
-    """Refuses settings that the task would ignore."""
+def check_rows(config: Config) -> None:
+    """Refuses settings that the rest of the configuration would ignore, as their rows say it."""
     for name, field in FIELDS.items():
-        if field.tasks and config.task not in field.tasks and config[name] != field.default:
+        if config[name] == field.default:
+            continue
+        if field.tasks and config.task not in field.tasks:
             raise ConfigError(
                 f"{name}={config[name]} needs --task={' or --task='.join(field.tasks)}, received"
                 f" --task={config.task}."
             )
-    if config.num_runs > 1 and not config.do_train:
-        raise ConfigError(
-            f"num_runs={config.num_runs} repeats a training, do_train=false. Drop --num_runs, or set"
-            " --do_train."
-        )
-    if config.overwrite and not config.do_train:
-        raise ConfigError(
-            "overwrite renames the run whose weights do_train=false asks for. Drop --overwrite, or set"
-            " --do_train."
-        )
+        if field.backends and config.distribution_strategy not in field.backends:
+            raise ConfigError(
+                f"{name}={config[name]} needs"
+                f" --distribution_strategy={' or --distribution_strategy='.join(field.backends)}, received"
+                f" {config.distribution_strategy}."
+            )
+        if field.needs and config[field.needs] in (None, False):
+            raise ConfigError(
+                f"{name}={config[name]} needs --{field.needs}. Add --{field.needs}, or"
+                f" --{name}={'' if field.default is None else str(field.default).lower()} to unset it."
+            )
+        if field.only_with and (config[name] or config[name] is False):
+            by, allowed = field.only_with
+            if config[by] not in allowed:
+                raise ConfigError(
+                    f"{name}={str(config[name])[:100]} is not read by {by}={config[by]}, but by"
+                    f" {', '.join(allowed)}. Drop --{name}, or change --{by}."
+                )
 
 
 def check_files(config: Config) -> None:
     """Names a file that is missing, or that the run would not read."""
     if not (config.model_dir or config.compile_only or config.plan):
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
-    if config.predict_epochs and not config.do_predict:
-        raise ConfigError(f"predict_epochs={config.predict_epochs} needs --do_predict. Add it, or drop it.")
     if not (config.do_train or config.do_eval or config.do_predict):
         raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
     if config.model is None:
@@ -112,14 +120,12 @@ def _check_fine_tuning_files(config: Config) -> None:
 
 
 def _check_made_up_data(config: Config) -> None:
-    """Refuses two kinds of made-up data at once, and jobs that do not compile what they are."""
+    """Refuses two kinds of made-up data at once."""
     for name in ("synthetic_input", "use_synthetic_data"):
         if config.generated_data and config[name]:
             raise ConfigError(
                 f"generated_data excludes {name}: records that are read, or none. Drop one of the two flags."
             )
-    if config.compile_only and not config.do_train:
-        raise ConfigError("compile_only needs --do_train: it is the training step that is compiled.")
 
 
 def _check_glue_task(config: Config) -> None:
@@ -211,43 +217,21 @@ def check_steps(config: Config) -> None:
                 f"{name}={value} is not a multiple of steps_per_loop={config.steps_per_loop}. "
                 f"Nearest valid: {nearest_multiples(value, config.steps_per_loop)}."
             )
-    if config.stop_threshold is not None and not config.do_eval:
-        raise ConfigError(
-            f"stop_threshold={config.stop_threshold} needs evaluations. Add --do_eval or drop"
-            " --stop_threshold."
-        )
     made_up = config.use_synthetic_data or config.generated_data
     if config.eval_rule == "mlperf_1.0" and not config.eval_files and not made_up:
         raise ConfigError(
             "eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by"
             " scripts/make_eval_set.py."
         )
-    for name in ("steps_between_eval", "steps_before_eval_start", "eval_files"):
-        if config[name] and not config.do_eval:
-            unset = "" if FIELDS[name].default is None else FIELDS[name].default
-            raise ConfigError(
-                f"{name}={config[name]} needs --do_eval. Add --do_eval, or --{name}={unset} to unset it."
-            )
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Profile
 
 
-def check_profile(config: Config) -> None:
-    """Refuses a profile of steps that are none, and of a run that trains not at all."""
-    name = "profile_steps" if config.profile_steps else "profile_memory" if config.profile_memory else None
-    if name and not config.do_train:
-        raise ConfigError(
-            f"{name}={config[name]} is of training steps, do_train=false has none. Drop --{name}."
-        )
-    if config.profile_steps:
-        read_steps(config.profile_steps)
-
-
 def check_window(config: Config) -> None:
-    """Raises ConfigError where the steps of --profile_steps are beyond the run, whose steps are known."""
-    if config.profile_steps and config.do_train and read_steps(config.profile_steps)[1] > train_steps(config):
+    """Raises ConfigError where --profile_steps are none, or beyond the run, whose steps are known."""
+    if config.profile_steps and read_steps(config.profile_steps)[1] > train_steps(config):
         raise ConfigError(
             f"profile_steps={config.profile_steps} is beyond the last step of the run, {train_steps(config)}."
             " Lower --profile_steps or train longer."
@@ -258,27 +242,10 @@ def check_window(config: Config) -> None:
 # Optimization
 
 
-# Settings that only some optimizers and schedules read.
-_ADAM = ("adam", "adamw", "mpadamw")
-OF_OPTIMIZERS = {
-    ("lamb_variant", "lamb_decays_gamma"): ("lamb",),
-    ("momentum",): ("momentum",),
-    ("weight_decay_rate",): ("lamb", "adamw", "mpadamw"),
-    ("beta_1", "beta_2", "epsilon", "bias_correction"): ("lamb", *_ADAM),
-}
-_WARMED_UP = ("polynomial", "cosine", "natural_exponential", "up_down")
-OF_SCHEDULES = {
-    ("lr_schedule_by_step",): ("custom",),
-    ("decay_steps", "decay_rate"): ("natural_exponential",),
-    ("poly_power",): ("polynomial",),
-    ("learning_rate", "end_learning_rate", "warmup_power", "warmup_proportion"): _WARMED_UP,
-}
-
-
 def check_optimization(config: Config) -> None:
     """Refuses hyper-parameters that contradict each other."""
     _check_optimizer(config)
-    _check_kind_of_optimizer(config)
+    _check_clipping(config)
     _check_schedule(config)
     _check_gradients(config)
     _check_loss_scale(config)
@@ -302,10 +269,8 @@ def _check_optimizer(config: Config) -> None:
         )
 
 
-def _check_kind_of_optimizer(config: Config) -> None:
-    """Refuses settings that the optimizer would not read."""
-    for names, allowed in OF_OPTIMIZERS.items():
-        _refuse_unread(config, names, "optimizer_type", allowed)
+def _check_clipping(config: Config) -> None:
+    """Refuses two rules by which the gradient is clipped."""
     if config.lamb_variant == "lamb":
         return
     clips_itself = config.clip_scope == "global" and config.clip_norm != FIELDS["clip_norm"].default
@@ -317,20 +282,7 @@ def _check_kind_of_optimizer(config: Config) -> None:
         )
 
 
-def _refuse_unread(config: Config, names: tuple[str, ...], by: str, allowed: tuple[str, ...]) -> None:
-    """Refuses settings that are not their default where `by` is none of `allowed`, which read them."""
-    for name in names:
-        is_told = config[name] != FIELDS[name].default and (config[name] or config[name] is False)
-        if config[by] not in allowed and is_told:
-            raise ConfigError(
-                f"{name}={str(config[name])[:100]} is not read by {by}={config[by]}, but by"
-                f" {', '.join(allowed)}. Drop --{name}, or change --{by}."
-            )
-
-
 def _check_schedule(config: Config) -> None:
-    for names, allowed in OF_SCHEDULES.items():
-        _refuse_unread(config, names, "lr_schedule", allowed)
     if config.lr_schedule == "custom":
         if config.lr_schedule_by_step is None:
             raise ConfigError("lr_schedule=custom needs --lr_schedule_by_step.")
@@ -504,25 +456,18 @@ def check_batches(config: Config) -> None:
 
 
 def check_backend(config: Config) -> None:
-    """Refuses what the back end does not take, and settings that only others know."""
+    """Refuses what the back end does not take."""
     backend = BACKENDS[config.distribution_strategy]
-    for name, field in FIELDS.items():
-        if field.backends and backend.name not in field.backends and config[name] != field.default:
-            raise ConfigError(
-                f"{name}={config[name]} needs"
-                f" --distribution_strategy={' or --distribution_strategy='.join(field.backends)}, received"
-                f" {backend.name}."
-            )
     if config.dtype in backend.refused_dtypes:
         raise ConfigError(
             f"dtype={config.dtype} does not go with --distribution_strategy={backend.name}:"
             f" {backend.refused_dtypes[config.dtype]}"
         )
-    if config.block_kernels == "native" and (config.enable_xla or not config.fused_ops):
-        which = "enable_xla" if config.enable_xla else "fused_ops=false"
+    if config.kernels == "native" and (config.enable_xla or backend.whole_step):
+        which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
         raise ConfigError(
-            f"block_kernels=native is operations of --fused_ops that XLA does not know, which {which}"
-            " excludes. Use --block_kernels=auto."
+            f"kernels=native is operations that XLA does not know, and {which} compiles a step as a whole."
+            " Use --kernels=auto."
         )
     backend.check(config)
 
@@ -539,10 +484,6 @@ def check_all_reduce(config: Config) -> None:
         raise ConfigError(
             "explicit_allreduce clips the reduced gradient, clip_scope=micro_batch clips before the"
             " reduction. Use --clip_scope=global, or drop --explicit_allreduce."
-        )
-    if config.allreduce_bytes_per_pack and not config.explicit_allreduce:
-        raise ConfigError(
-            f"allreduce_bytes_per_pack={config.allreduce_bytes_per_pack} needs --explicit_allreduce."
         )
     _check_allreduce_dtype(config)
 
@@ -585,32 +526,11 @@ def check_pipeline(config: Config) -> None:
 # Plan and metrics
 
 
-def check_wandb(config: Config) -> None:
-    """Refuses settings of Weights & Biases without it."""
-    for name in ("wandb_project", "wandb_name"):
-        if config[name] is not None and not config.wandb:
-            raise ConfigError(f"{name}={config[name]} needs --wandb.")
-
-
-_OF_PLAN = (
-    *("measure", "plan_file", "plan_config_file", "plan_picture"),
-    *("plan_tflops", "plan_gbps", "plan_device", "plan_hosts"),
-)
 _SPEEDS = "plan_tflops plan_gbps plan_local_gbps plan_rows_per_sec".split()
-_OF_HOSTS = (
-    "plan_local_gbps",
-    "plan_latency_usecs",
-    "plan_overlap",
-    "plan_update_secs",
-    "plan_rows_per_sec",
-)
 
 
 def check_plan(config: Config) -> None:
-    """Refuses settings of the plan without it, speeds of 0, and devices that are none."""
-    for name in _OF_PLAN:
-        if config[name] not in (None, False) and not config.plan:
-            raise ConfigError(f"{name}={config[name]} needs --plan. Add --plan or drop --{name}.")
+    """Refuses speeds of 0, and devices that are none."""
     for name in _SPEEDS:
         if config[name] == 0:
             raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
@@ -650,9 +570,6 @@ def _check_measure(config: Config) -> None:
 def _check_hosts(config: Config) -> None:
     """Refuses numbers of hosts that are none, or without the speed of what is between them."""
     if config.plan_hosts is None:
-        for name in _OF_HOSTS:
-            if config[name] is not None:
-                raise ConfigError(f"{name}={config[name]} needs --plan_hosts. Add it or drop --{name}.")
         return
     read_host_counts(config.plan_hosts)
     if config.plan_gbps is None:
@@ -703,15 +620,13 @@ def check_export(config: Config) -> None:
 
 # In the order in which a person would want to know.
 _CHECKS = (
-    check_task,
+    check_rows,
     check_batches,
     check_files,
-    check_wandb,
     check_lengths,
     check_vocabulary,
     check_packing,
     check_streams,
-    check_profile,
     check_steps,
     check_optimization,
     check_backend,

@@ -7,6 +7,7 @@ from typing import Any
 from official.config.backends import BACKENDS
 from official.config.table import FIELDS, Config, replaced
 from official.config.values import at_step, read_by_step
+from official.io import files
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -294,8 +295,8 @@ def compiles_first(config: Config) -> bool:
     return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
 
-# Modules of the styles of --log_style, imported by a run that has it.
-LOG_STYLES = {"plain": "official.reporting.progress", "graphcore": "official.graphcore.log_style"}
+# Modules of the log's styles, imported by a run that asks for one: with --log_style, or --predict_epochs.
+LOG_STYLES = {"graphcore": "official.graphcore.log_style", "popart": "official.graphcore.popart_lines"}
 
 
 def follows_graphcore_log(config: Config) -> bool:
@@ -325,22 +326,73 @@ def loss_scale_steps(config: Config) -> dict[int, float]:
     return read_by_step(text, "loss_scale") if text.lstrip().startswith("{") else {}
 
 
+def kernels_of(config: Config) -> str:
+    """Returns --kernels as far as the settings decide it; what is left, `auto` and `native`, the devices and
+    the compiler decide, see `official.native.choose`."""
+    backend = BACKENDS[config.distribution_strategy]
+    if not backend.fused_operations:
+        return "plain"
+    whole_step = config.enable_xla or backend.whole_step
+    return "fused" if whole_step and config.kernels == "auto" else config.kernels
+
+
 def encoder_options(config: Config) -> dict[str, Any]:
-    """Returns the options that the encoder is built with: `fused`, `shared`, `by_sequence`, `recompute`,
+    """Returns the options that the encoder is built with: `kernels`, `shared`, `by_sequence`, `recompute`,
     `unpad` and `narrow` of `official.modeling`.
 
     A step that is compiled as a whole has no functions to share, no sizes that change and no operations of
     our own; plain operations are those of whole rows.
     """
     backend = BACKENDS[config.distribution_strategy]
-    whole_step = config.enable_xla or backend.whole_step
-    fused = config.fused_ops and backend.fused_operations
-    compiled = whole_step or config.block_kernels == "compiled"
+    whole_step, kernels = config.enable_xla or backend.whole_step, kernels_of(config)
     return {
-        "fused": fused if compiled else fused and config.block_kernels,
+        "kernels": kernels,
         "shared": not whole_step,
-        "by_sequence": fused and not whole_step,
+        "by_sequence": kernels != "plain" and not whole_step,
         "recompute": config.recompute,
         "unpad": config.unpad,
         "narrow": config.narrow_last_block and not backend.graphcore_rules,
     }
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Generated data
+
+
+_FILES = ("input_files", "eval_files", "train_file", "predict_file", "data_dir")
+
+
+def with_generated_data(config: Config) -> Config:
+    """Returns the configuration without the files that --generated_data or --synthetic_input stand for.
+
+    A configuration underneath may name files that are not on this machine. --compile_only without files that
+    are there generates data: shapes and steps follow from them. A vocabulary that is there is kept; where it
+    is not, words are made up, too.
+    """
+    is_made_up = config.use_synthetic_data or config.synthetic_input
+    if config.compile_only and not is_made_up and not _has_files(config):
+        config = replaced(config, generated_data=True)
+    if not (config.generated_data or config.synthetic_input):
+        return config
+    config = replaced(config, **dict.fromkeys(_FILES))
+    if config.synthetic_input:
+        config = replaced(config, use_synthetic_data=True)
+    if config.vocab_file and not _is_there(config.vocab_file):
+        config = replaced(config, vocab_file=None, do_lower_case=None)
+    return config
+
+
+def _has_files(config: Config) -> bool:
+    """Tells whether files of data are given, and all that are given are there."""
+    given = [config[name] for name in _FILES if config[name]]
+    try:
+        return bool(given) and all(files.find_files(pattern, "") for pattern in given)
+    except ConfigError:
+        return False
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return files.is_file(path) or files.is_folder(path)
+    except OSError:
+        return False

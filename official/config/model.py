@@ -37,6 +37,11 @@ class BertConfig:
     groupbert_conv_kernel_size: int = 7
     groupbert_conv_group_size: int = 16
 
+    @property
+    def is_groupbert(self) -> bool:
+        """Whether blocks are GroupBERT's: with a convolution in groups, and a LayerNorm before each part."""
+        return self.block_type == "groupbert"
+
 
 # Far above any model there is: what is larger is a slip, and would be built until memory ends.
 LARGEST = {
@@ -146,7 +151,7 @@ def _check_names(model: BertConfig, source: str) -> None:
 
 def _check_groups(model: BertConfig, source: str) -> None:
     """Raises ConfigError where the groups of GroupBERT do not divide its sizes."""
-    if model.block_type != "groupbert":
+    if not model.is_groupbert:
         return
     for key, sizes in (
         ("groupbert_ffn_output_groups", ("hidden_size", "intermediate_size")),
@@ -167,35 +172,25 @@ def _check_groups(model: BertConfig, source: str) -> None:
 
 def parameters(model: BertConfig) -> int:
     """Returns the number of weights of an encoder: embeddings, blocks and pooler."""
-    hidden, is_grouped = model.hidden_size, model.block_type == "groupbert"
+    hidden = model.hidden_size
     embeddings = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size + 2) * hidden
-    block = _attention_parameters(model) + (_groupbert_parameters if is_grouped else _bert_parameters)(model)
-    ends = hidden * (hidden + 1) + 2 * hidden * is_grouped  # pooler; LayerNorm after the last block
-    return embeddings + model.num_hidden_layers * block + ends
+    ends = hidden * (hidden + 1) + 2 * hidden * model.is_groupbert  # pooler; LayerNorm after the last block
+    return embeddings + model.num_hidden_layers * block_parameters(model) + ends
 
 
-def _attention_parameters(model: BertConfig) -> int:
-    """Returns the weights of one attention: query, key, value, projection and LayerNorm."""
-    biases = 3 * model.use_qkv_bias + model.use_attention_projection_bias
-    return model.hidden_size * (4 * model.hidden_size + biases + 2)
-
-
-def _bert_parameters(model: BertConfig) -> int:
-    """Returns the weights of a block of BERT without its attention."""
-    hidden, inner = model.hidden_size, model.intermediate_size
-    return 2 * hidden * inner + inner + hidden + 2 * hidden
-
-
-def _groupbert_parameters(model: BertConfig) -> int:
-    """Returns the weights of a block of GroupBERT without its attention: convolution and two feed-forward
-    layers."""
+def block_parameters(model: BertConfig) -> int:
+    """Returns the number of weights of a block."""
     hidden, inner, groups = model.hidden_size, model.intermediate_size, model.groupbert_ffn_output_groups
+    biases = 3 * model.use_qkv_bias + model.use_attention_projection_bias
+    attention = hidden * (4 * hidden + biases + 2)  # query, key, value, projection and LayerNorm
+    if not model.is_groupbert:
+        return attention + 2 * hidden * inner + inner + hidden + 2 * hidden
     dense = hidden * (hidden + 1)
     taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size
     convolution = 3 * dense + taps * hidden + 4 * hidden
     mixer = dense if groups > 1 else 0
     feed_forward = hidden * inner + inner + inner // groups * hidden + hidden + mixer + 2 * hidden
-    return convolution + 2 * feed_forward
+    return attention + convolution + 2 * feed_forward
 
 
 def checked_sizes(values: dict, source: str) -> dict:

@@ -11,6 +11,12 @@ from official.io.errors import ConfigError, check_arguments, suggest
 from official.io.files import expanded, is_remote
 
 PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
+# Groups of back ends that know a setting.
+WORKERS, TPU, IPU = ("multi_worker_mirrored",), ("tpu",), ("ipu",)
+PIPELINED = ("pipeline", *IPU)
+REPLICATED = ("one_device", "mirrored", *WORKERS)
+TRACED = (*REPLICATED, "pipeline")  # their devices are those of this machine, with TensorFlow's profiler
+TENSORFLOWS = (*TRACED, *TPU)
 # Parts that settings have in a training, see `Field.training`.
 IDENTITY, RECIPE, LENGTH = "identity", "recipe", "length"
 _TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
@@ -29,6 +35,9 @@ class Field:
       minimum, maximum: of a number.
       tasks: the tasks that know it; empty: all. Others refuse a value that is not the default.
       backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
+      needs: name of a setting without which this one is not read, and has to be at its default.
+      only_with: (name of a setting, its values with which this one is read). With others it has to be at its
+        default, or off.
       evaluation: whether what an evaluation finds, with the same weights, depends on it, or config ->
         whether. Where it changes, earlier evaluations count no more. None: as its section says.
       training: its part in what is trained, or config -> part. IDENTITY: another value is another run, and a
@@ -47,6 +56,8 @@ class Field:
     maximum: float | None = None
     tasks: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
+    needs: str = ""
+    only_with: tuple[str, tuple[str, ...]] | None = None
     evaluation: bool | Callable[[Any], bool] | None = None
     training: str | Callable[[Any], str | None] | None = None
     files: bool = False

@@ -19,7 +19,7 @@ SECTIONS = (
     optimization.OPTIMIZATION,
     devices.DEVICES,
     devices.PIPELINE,
-    devices.IPU,
+    devices.IPUS,
     run.MLPERF,
     run.PLAN,
     run.PROFILING,
@@ -30,6 +30,9 @@ FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 REMOVED: dict[str, tuple[Any, str]] = {
     "machine_file": (None, "bert plan --measure runs three steps"),
     "plan_all_reduce": (None, "--plan_hosts is of a ring"),
+    "fused_ops": (True, "--kernels=auto, plain, fused or native"),
+    "block_kernels": ("auto", "--kernels=auto, plain, fused or native"),
+    "update_kernel": ("auto", "--kernels=auto, plain, fused or native"),
     "intra_op_threads": (None, "TF_NUM_INTRAOP_THREADS in the environment is read by TensorFlow"),
     "inter_op_threads": (None, "TF_NUM_INTEROP_THREADS in the environment is read by TensorFlow"),
     "lamb_bias_correction": (True, "--bias_correction is of all optimizers that have moments"),
@@ -45,6 +48,25 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "execution_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
     "profile_dir": (None, "POPLAR_ENGINE_OPTIONS takes autoReport.directory"),
 }
+
+
+def with_kernels(saved: dict[str, Any]) -> dict[str, Any]:
+    """Returns a saved configuration of an earlier version with --kernels in place of the three settings that
+    it has replaced."""
+    left = {name: value for name, value in saved.items() if name not in _BEFORE_KERNELS}
+    before = [saved[name] for name in _BEFORE_KERNELS if name in saved]
+    if not before:
+        return saved
+    if False in before:
+        kernels = "plain"
+    elif "compiled" in before or "tensorflow" in before:
+        kernels = "fused"
+    else:
+        kernels = "native" if "native" in before else "auto"
+    return {"kernels": kernels, **left}
+
+
+_BEFORE_KERNELS = ("fused_ops", "block_kernels", "update_kernel")
 
 
 @dataclasses.dataclass(frozen=True)

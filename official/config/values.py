@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from official.config.table import Config
 
 
+# Keras' policy of each value of --dtype, and of int8, which has float32 beside its products of bytes.
+POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16", "int8": "float32"}
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Values by step
 

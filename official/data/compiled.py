@@ -1,4 +1,4 @@
-"""A small library in C++ for what a data job does to every word, sentence and record. It is compiled
+"""A small library in C++ for what a data job does to every word and record. It is compiled
 when it is first used, in two seconds, and needs no TensorFlow.
 
 Whoever calls it can do without, and does the same then: the library only saves time.
@@ -17,17 +17,15 @@ from official.io import native_library
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 _FLAGS = ("-std=c++17", "-O3", "-march=native")
-_LONGEST_SECS = 60  # that compiling may take
+_MAX_SECS = 60  # that compiling may take
 _NUMBER, _DATA = ctypes.c_int64, ctypes.c_void_p
 # The functions of native/*.cc; each returns a 64-bit integer.
 _FUNCTIONS = {
     "plain_bytes": [_NUMBER] * 2,
     "put_frames": [_DATA, _NUMBER, _DATA, _DATA],
     "put_plain_records": [_DATA, *[_NUMBER] * 4, *[_DATA] * 7],
-    "take_out": [_DATA, _NUMBER, _DATA, _NUMBER, *[_DATA] * 5],
-    "put_back": [_DATA, _NUMBER, _DATA, _NUMBER, _DATA, _NUMBER, *[_DATA] * 3],
-    "take_apart": [_DATA, _NUMBER, _DATA, _NUMBER, _DATA, _NUMBER, _NUMBER, *[_DATA] * 3],
-    "find_ids": [_DATA, *[_NUMBER] * 6, *[_DATA] * 9],
+    "add_words": [_DATA, *[_NUMBER] * 3, *[_DATA] * 6],
+    "find_ids": [_DATA, *[_NUMBER] * 2, *[_DATA] * 2, _NUMBER, *[_DATA] * 6],
     "put_ids": [_DATA, *[_NUMBER] * 4, *[_DATA] * 5],
 }
 
@@ -40,11 +38,9 @@ def library() -> ctypes.CDLL | None:
     try:
         if not sources:
             raise native_library.NotBuilt(f"{_FOLDER} has no sources")
-        found = ctypes.CDLL(native_library.built(recipe, _LONGEST_SECS))
+        found = ctypes.CDLL(native_library.built(recipe, _MAX_SECS))
     except (native_library.NotBuilt, OSError) as error:
-        logging.info(
-            "Text is split, words looked up and records written without a compiled library: %s.", error
-        )
+        logging.info("Words are looked up and records written without a compiled library: %s.", error)
         return None
     for name, arguments in _FUNCTIONS.items():
         function = getattr(found, name)

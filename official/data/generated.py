@@ -14,11 +14,11 @@ from absl import logging
 
 from official.config import replaced
 from official.config.table import Config
-from official.data.frequencies import draw_ids
 from official.data.glue.tasks import MAX_SCORE, GlueTask, find_task
 from official.data.pretraining import examples
 from official.data.pretraining.examples import ExampleRules, Examples
-from official.data.records.encoding import plain
+from official.data.records import encoding
+from official.data.synthetic import draw_ids
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_vocabulary
 from official.io.errors import ConfigError
 
@@ -173,7 +173,7 @@ def _question(identity: str, words: list[str], text: Text, impossible: bool) -> 
 
 RECORDS = 1024  # are made, and repeated; the published programs make 1,000
 _FILES = 32  # as many streams as there may be, for any number of hosts that divides it
-_SHORTEST_SENTENCE, _LONGEST_SENTENCE = 2, 40  # tokens
+_MIN_SENTENCE, _MAX_SENTENCE = 2, 40  # tokens
 _SENTENCES = 12  # of a document, on average
 
 
@@ -186,7 +186,7 @@ def write_pretraining(folder: str, vocabulary: Vocabulary, rules: examples.Examp
       rules: lengths and masks.
       seed: the records are a function of it.
     """
-    records = plain.encode(make_examples(vocabulary, rules, seed))
+    records = encoding.encode(make_examples(vocabulary, rules, seed), "plain")
     tf.io.gfile.makedirs(folder)
     for number in range(_FILES):
         path = f"{folder}/part-{number:05d}-of-{_FILES:05d}.tfrecord"
@@ -212,9 +212,9 @@ def _documents(
 ) -> examples.TokenizedDocuments:
     """Returns text for more than `RECORDS` examples of `length` tokens: sentences several of which fit into
     one, and documents of any number of them, so that some examples are short."""
-    most = min(_LONGEST_SENTENCE, max(_SHORTEST_SENTENCE, length // 3))
+    most = min(_MAX_SENTENCE, max(_MIN_SENTENCE, length // 3))
     count = RECORDS * (3 + 2 * length // most)
-    lengths = generator.integers(_SHORTEST_SENTENCE, most + 1, count)
+    lengths = generator.integers(_MIN_SENTENCE, most + 1, count)
     numbers = np.cumsum(generator.random(count) < 1 / _SENTENCES)
     ids = np.setdiff1d(np.arange(vocabulary.size), [vocabulary.id_of(word) for word in SPECIAL_TOKENS])
     tokens = draw_ids(generator, ids, int(lengths.sum()))

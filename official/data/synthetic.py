@@ -6,7 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
-from official.data.frequencies import draw_ids
+
+# -----------------------------------------------------------------------------------------------------------
+# Records
+
 
 _SAMPLES = 1000  # drawn once and repeated
 _FIRST_WORD = 5  # the ids before it are those of special tokens
@@ -96,3 +99,19 @@ def _permuted(generator: np.random.Generator, values_L: np.ndarray, count: int) 
 def _draw_tokens(generator: np.random.Generator, vocab_size: int, shape: tuple[int, ...]) -> np.ndarray:
     """Draws ids of words as text has them, see `draw_ids`."""
     return draw_ids(generator, np.arange(min(_FIRST_WORD, vocab_size - 1), vocab_size), shape)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Words
+
+
+def draw_ids(generator: np.random.Generator, ids: np.ndarray, shape: int | tuple[int, ...]) -> np.ndarray:
+    """Draws ids independently, the n-th one with a frequency proportional to 1 / n (Zipf's law).
+
+    Args:
+      generator: all draws come from it.
+      ids: [N], to draw from.
+      shape: of the result.
+    """
+    weights = 1 / np.arange(1, len(ids) + 1)
+    return generator.choice(ids, shape, p=weights / weights.sum())

@@ -17,7 +17,7 @@ from official.io.errors import ConfigError
 # number deal out the micro batches of the same layout among themselves. No TensorFlow.
 
 
-_MOST_NAMED = 6  # numbers in a message
+_MAX_NAMED = 6  # numbers in a message
 
 
 def is_kept(config: Config) -> bool:
@@ -127,7 +127,7 @@ def _not_shared(who: str, layout: Layout, replicas: int) -> ConfigError:
 def _divisors(count: int, wanted: int) -> str:
     """Returns the divisors of a number that are nearest to what was wanted, in words."""
     found = [divisor for divisor in range(1, count + 1) if count % divisor == 0]
-    nearest = sorted(sorted(found, key=lambda divisor: abs(divisor - wanted))[:_MOST_NAMED])
+    nearest = sorted(sorted(found, key=lambda divisor: abs(divisor - wanted))[:_MAX_NAMED])
     return ", ".join(map(str, nearest))
 
 

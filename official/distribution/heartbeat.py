@@ -22,7 +22,7 @@ from absl import logging
 
 from official.config.cluster import Cluster
 from official.distribution import rendezvous
-from official.distribution.rendezvous import Met
+from official.distribution.rendezvous import MAX_LINE_BYTES, Met
 from official.io import signals
 from official.io.errors import ConfigError, PeerError, report_error
 
@@ -117,7 +117,6 @@ def _start(timers: contextlib.ExitStack, libc: ctypes.CDLL, secs: float, functio
 
 
 _BEATS = 6  # within the time of silence, and within that of a stall
-_LONGEST_LINE_BYTES = 4096
 
 
 class _Peer:
@@ -232,7 +231,7 @@ class Watch:
         """Takes what a process has sent. Returns whether more may come."""
         peer = self._peers[rank]
         try:
-            data = peer.link.recv(_LONGEST_LINE_BYTES)
+            data = peer.link.recv(MAX_LINE_BYTES)
         except BlockingIOError:
             return True
         except OSError:

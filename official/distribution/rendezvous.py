@@ -22,7 +22,7 @@ from official.io.errors import ConfigError, PeerError
 _SECS_BETWEEN_LINES = 5.0
 CALL_SECS = 2.0  # for one try to reach a process
 GREETING = "bert-run"
-LONGEST_LINE_BYTES = 4096
+MAX_LINE_BYTES = 4096
 _FREE_PORTS = range(21000, 29000)  # below those that systems give away by themselves
 
 
@@ -147,13 +147,13 @@ class Wait:
 
 
 _OTHER_FILES = 512  # that a process has open at once
-_MOST_STRANGERS = 64
+_MAX_UNKNOWN = 64
 _PAUSE_SECS = 0.05  # where no connection can be taken
 _GREETING = re.compile(rf"{GREETING} ([0-9]{{1,9}}) ([0-9]{{1,9}}) ([0-9]{{1,9}})\s*")
 
 
 @dataclasses.dataclass
-class _Stranger:
+class _Caller:
     """A connection that has not said yet who it is: from which host, what it has said, and until when it may
     take."""
 
@@ -162,14 +162,14 @@ class _Stranger:
     text: bytes = b""
 
 
-class Guests:
-    """The connections to process 0: `present` have said who they are, {rank: connection}, `strangers` have
+class Connections:
+    """The connections to process 0: `present` have said who they are, {rank: connection}, `unknown` have
     not yet, oldest first. `addresses` are those of all processes, by rank, as far as known."""
 
     def __init__(self, wait: Wait, listener: socket.socket):
         self.wait = wait
         self.present: dict[int, socket.socket] = {}
-        self.strangers: dict[socket.socket, _Stranger] = {}
+        self.unknown: dict[socket.socket, _Caller] = {}
         self.addresses = list(wait.cluster.hosts)
         self._ranks: dict[socket.socket, int] = {}
         self._listener, self._selector = listener, selectors.DefaultSelector()
@@ -193,44 +193,44 @@ class Guests:
                 self._hear(connection)
         if self._listener in arrived:
             self._accept()
-        for connection, stranger in list(self.strangers.items()):
-            if now > stranger.deadline or len(self.strangers) > _MOST_STRANGERS:
+        for connection, caller in list(self.unknown.items()):
+            if now > caller.deadline or len(self.unknown) > _MAX_UNKNOWN:
                 self._end(connection)
 
     def _accept(self) -> None:
-        """Lets the next one in, as a stranger."""
+        """Lets the next one in, as a caller."""
         try:
             connection, (host, _) = self._listener.accept()
         except (BlockingIOError, ConnectionError):  # it has gone again
             return
-        except OSError:  # no files are left: strangers leave theirs
-            for stranger in list(self.strangers)[:1]:
-                self._end(stranger)
+        except OSError:  # no files are left: those unknown leave theirs
+            for caller in list(self.unknown)[:1]:
+                self._end(caller)
             time.sleep(_PAUSE_SECS)
             return
         connection.settimeout(CALL_SECS)
-        self.strangers[connection] = _Stranger(host, time.monotonic() + CALL_SECS)
+        self.unknown[connection] = _Caller(host, time.monotonic() + CALL_SECS)
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, connection: socket.socket) -> None:
         """Takes what a connection has sent, or that it has ended."""
         try:
-            data = connection.recv(LONGEST_LINE_BYTES)
+            data = connection.recv(MAX_LINE_BYTES)
         except OSError:
             data = b""
         if not data:
             self._forget(connection)
-        elif connection in self.strangers:  # others say nothing after the greeting
+        elif connection in self.unknown:  # others say nothing after the greeting
             self._listen_to(connection, data)
 
     def _listen_to(self, connection: socket.socket, data: bytes) -> None:
-        """Takes what a stranger has sent: a line, of which the first call may bring a part only."""
-        stranger = self.strangers[connection]
-        if len(stranger.text) + len(data) > LONGEST_LINE_BYTES:
+        """Takes what a caller has sent: a line, of which the first call may bring a part only."""
+        caller = self.unknown[connection]
+        if len(caller.text) + len(data) > MAX_LINE_BYTES:
             self._end(connection)
             return
-        stranger.text += data
-        line, end, _ = stranger.text.partition(b"\n")
+        caller.text += data
+        line, end, _ = caller.text.partition(b"\n")
         if end:
             self._greet(connection, line.decode(errors="replace"))
 
@@ -257,14 +257,14 @@ class Guests:
 
     def _take_in(self, connection: socket.socket, rank: int, port: int) -> None:
         """Notes a process of the run, which can be called at its address."""
-        address = self.wait.cluster.hosts[rank] or self._address_of(self.strangers[connection].host, port)
+        address = self.wait.cluster.hosts[rank] or self._address_of(self.unknown[connection].host, port)
         try:
             call(address).close()
         except ConnectionError as error:
             self.wait.problems[rank] = f"it calls, but cannot be called ({error})"
             self._end(connection)
             return
-        del self.strangers[connection]
+        del self.unknown[connection]
         self.present[rank], self._ranks[connection], self.addresses[rank] = connection, rank, address
         self.wait.problems.pop(rank, None)
         if missing := self.missing():
@@ -291,35 +291,35 @@ class Guests:
         self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        self.strangers.pop(connection, None)
+        self.unknown.pop(connection, None)
         self._selector.unregister(connection)
         connection.close()
 
     def close(self) -> None:
         """Ends what is not of the run; all, where not all have come."""
         self._selector.close()
-        for connection in (*self.strangers, *(self.present.values() if self.missing() else ())):
+        for connection in (*self.unknown, *(self.present.values() if self.missing() else ())):
             connection.close()
 
 
 def gather(wait: Wait, listener: socket.socket) -> Met:
     """Waits, as process 0, for all others, and lets them go."""
     _allow_connections(len(wait.cluster.hosts))
-    guests = Guests(wait, listener)
-    with contextlib.closing(guests):
+    connections = Connections(wait, listener)
+    with contextlib.closing(connections):
         try:
-            while missing := guests.missing():
+            while missing := connections.missing():
                 if wait.check(missing):
-                    guests.tell("missing " + wait.describe(missing))
-                guests.receive(wait.pause_secs())
+                    connections.tell("missing " + wait.describe(missing))
+                connections.receive(wait.pause_secs())
         except PeerError as error:
-            guests.tell(f"over {error}")
+            connections.tell(f"over {error}")
             raise
         except ConfigError as error:  # of an address
-            guests.tell(f"refused {error}")
+            connections.tell(f"refused {error}")
             raise
-        guests.tell("go " + ",".join(guests.addresses))
-    return Met(dataclasses.replace(wait.cluster, hosts=tuple(guests.addresses)), guests.present)
+        connections.tell("go " + ",".join(connections.addresses))
+    return Met(dataclasses.replace(wait.cluster, hosts=tuple(connections.addresses)), connections.present)
 
 
 def _allow_connections(count: int) -> None:
@@ -394,7 +394,7 @@ def _stay(wait: Wait, connection: socket.socket) -> tuple[str, ...] | None:
     while True:
         connection.settimeout(max(wait.pause_secs(), 0.01))
         try:
-            data = connection.recv(LONGEST_LINE_BYTES)
+            data = connection.recv(MAX_LINE_BYTES)
         except TimeoutError:
             wait.check([0])
             continue

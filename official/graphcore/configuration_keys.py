@@ -581,7 +581,7 @@ _PYTORCH_KEYS = {
 _PYTORCH_NOT_NEEDED = {
     **not_needed("data are read in parallel, in an order that the seed decides",
         "dataloader_workers async_dataloader file_buffer_size"),
-    **not_needed("--fused_ops takes operations of our own", "custom_ops"),
+    **not_needed("--kernels takes operations of our own", "custom_ops"),
     **not_needed("moments are float32", "enable_half_first_order_momentum"),
 }  # fmt: skip
 _PYTORCH_IPU_ONLY = ipu_only("""ipus_per_replica embedding_serialization_factor profile profile_dir""")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official.config.backends import BACKENDS, BackendTraits
-from official.config.checks import OF_OPTIMIZERS, OF_SCHEDULES
 from official.config.model import BertConfig
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS
@@ -434,11 +433,10 @@ def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], famil
 
 def _drop_unread(settings: dict[str, Any]) -> None:
     """Drops what the optimizer or the schedule would not read: their files hold it all the same."""
-    for by, table in (("optimizer_type", OF_OPTIMIZERS), ("lr_schedule", OF_SCHEDULES)):
-        value = settings.get(by, FIELDS[by].default)
-        for names, allowed in table.items():
-            for name in names if value not in allowed else ():
-                settings.pop(name, None)
+    for name in [name for name in settings if name in FIELDS]:
+        by, allowed = FIELDS[name].only_with or (name, (settings[name],))
+        if settings.get(by, FIELDS[by].default) not in allowed:
+            del settings[name]
     if settings.get("lr_schedule") == "custom":
         settings["warmup_steps"] = 0
 

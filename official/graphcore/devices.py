@@ -13,7 +13,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from official.config.table import Config
-from official.distribution.pipelining.plan import power_of_two
+from official.distribution.pipeline_plan import power_of_two
 from official.graphcore.rules import IPU_VERSION
 from official.io.errors import ConfigError
 

@@ -11,14 +11,14 @@ import logging as standard_logging
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import tqdm
 from absl import logging
 
 from official.config.table import Config
-from official.reporting.observer import Built, End, Evaluation, Observer, Start
+from official.graphcore.popart_lines import iteration_line
+from official.reporting.callback import Built, Callback, End, Evaluation, Start
 from official.reporting.progress import is_terminal, log_evaluation
 
 # -----------------------------------------------------------------------------------------------------------
@@ -56,48 +56,6 @@ class Tags:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Lines of the PopART program
-
-
-def iteration_line(config: Config, step: int, values: dict, step_secs: float) -> str:
-    """Returns the line of the PopART program, whose accuracies are fractions without a sign.
-
-    Args:
-      config: of the run.
-      step: updates done, which is the number of the iteration.
-      values: of the interval.
-      step_secs: seconds of one step.
-    """
-    epoch = step / config.num_steps_per_epoch
-    return (
-        f"Iteration: {step} Epoch: {epoch:.2f}/{config.num_train_epochs}"
-        f" | Loss (MLM NSP): {values['mlm_loss']:.3f} {values['nsp_loss']:.3f}"
-        f" Accuracy (MLM NSP): {values['mlm_accuracy']:.3f} {values['nsp_accuracy']:.3f}"
-        f" Learning Rate: {values['learning_rate']:.5g}"
-        f" Duration: {step_secs:.4f} s Throughput: {values['sequences_per_sec']:.1f} sequences/s"
-    )
-
-
-def inference_line(number: int, duration: float, sequences_per_sec: float, secs: Sequence[float]) -> str:
-    """Returns the line of PopART's inference.
-
-    Source: examples v3.0.0 nlp/bert/popart/utils/iteration.py, report_inference_stats.
-
-    Args:
-      number: of the iteration, from 0.
-      duration: its seconds.
-      sequences_per_sec: its throughput.
-      secs: of each batch.
-    """
-    mean, least, most = np.mean(secs), min(secs), max(secs)
-    return (
-        f"Iteration: {number:6} Duration: {duration:6.4f} s Throughput: {sequences_per_sec:6.1f} sequences/s"
-        f" Per-sample: Mean Latency={mean:.6f} Min Latency={least:.6f} Max Latency={most:.6f}"
-        f" p99 Latency={np.percentile(secs, 99):.6f} p999 Latency={np.percentile(secs, 99.9):.6f} seconds"
-    )
-
-
-# -----------------------------------------------------------------------------------------------------------
 # Blocks and step line of the PyTorch program
 #
 # Source: examples v3.4.1 nlp/bert/pytorch/run_pretraining.py; examples v2.4.0 applications/popart/bert.
@@ -110,11 +68,11 @@ _SECS_BETWEEN_LINES = 30  # within an interval
 _TASKS_WITH_POOLER = ("pretrain", "glue")
 
 
-class GraphcoreLog(Observer):
+class GraphcoreLog(Callback):
     """Prints the lines to stderr as they are, without the time of day."""
 
     def __init__(self, config: Config, writes: bool, rate_at: Callable[[int], float]):
-        """Makes the observer.
+        """Makes the callback.
 
         Args:
           config: of the run.
@@ -258,4 +216,4 @@ def step_line(step: int, last_step: int, values: dict) -> str:
 
 
 def _short(metric: str) -> str:
-    return metric.removesuffix("uracy")
+    return metric.replace("accuracy", "acc")

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from official.config import FIELDS, nearest_multiples
 from official.config.table import Config
+from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import BatchPlan
-from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining.plan import PipelinePlan
+from official.distribution.pipeline_plan import PipelinePlan
 from official.graphcore.rules import memory_proportions
 from official.io.errors import ConfigError
 from official.modeling import blocks

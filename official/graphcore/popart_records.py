@@ -38,9 +38,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.data.records.formats import habana, sequences_in_rows
-from official.data.records.formats.row_reader import AsExamples, AsRows, Layout
-from official.data.records.formats.sequences_in_rows import Row, Shape
+from official.data.records.formats import habana, row_reader
+from official.data.records.formats.row_reader import AsExamples, AsRows, Layout, Row, Shape
 
 # -----------------------------------------------------------------------------------------------------------
 # Rows of each layout
@@ -94,7 +93,7 @@ def read_static(serialized_B: tf.Tensor, shape: Shape) -> Row:
     is_good_B1 = (found["predicted"] <= shape.slots) & (found["end"] <= shape.length)
     numbers_BS = tf.where(is_good_B1, tf.cast(is_token_BS, tf.int32), -1)
     is_head_BS = is_token_BS & (found["positions"] == 0)
-    return sequences_in_rows.features(
+    return row_reader.features(
         {
             "input_ids": found["input_ids"],
             "segment_ids": found["segment_ids"],
@@ -113,7 +112,7 @@ def read_static(serialized_B: tf.Tensor, shape: Shape) -> Row:
 
 def read_plain(serialized_B: tf.Tensor, shape: Shape) -> Row:
     found = _fields(serialized_B, plain_sizes(shape))
-    return sequences_in_rows.features(
+    return row_reader.features(
         {
             "input_ids": found["input_ids"],
             "segment_ids": found["segment_ids"],
@@ -141,7 +140,7 @@ def read_packed(serialized_B: tf.Tensor, shape: Shape) -> Row:
         return tf.reduce_sum(is_own_BPP * values_BP[:, None], axis=2)
 
     slots_BK = found["masked_lm_weights"]
-    return sequences_in_rows.features(
+    return row_reader.features(
         {
             "input_ids": found["input_ids"],
             "segment_ids": found["segment_ids"],

@@ -10,15 +10,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.checkpoint import bundle_reader
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.names import compare_names
+from official.checkpoint import DamagedError, bundle_reader
+from official.checkpoint.canonical import compare_names
 from official.config import train_steps
 from official.config.table import Config
 from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan, check_training
-from official.distribution.pipelining.plan import PipelinePlan, make_plan
+from official.distribution.pipeline_plan import PipelinePlan, make_plan
 from official.graphcore import devices as devices_lib
 from official.graphcore import pipeline as pipeline_lib
 from official.graphcore.devices import Instances

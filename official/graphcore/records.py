@@ -11,7 +11,8 @@ from official.config import encoder_options, synthetic_sequences_per_pack, words
 from official.config.table import Config
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
-from official.data.records import plain_batches
+from official.data.records import batches as record_batches
+from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
 from official.data.records.streams import num_streams
 from official.io import files as io_files
@@ -21,8 +22,8 @@ from official.modeling.models import BertPretrainer
 
 
 class RecordsTask:
-    """See `official.training.task.Task` for what each member means. It is `official.tasks.pretraining` for
-    two formats of records, through few modules; it shows no examples."""
+    """See `official.training.task.Task` for what each member means. It is `official.tasks.pretraining`
+    through few modules; it shows no examples."""
 
     losses = objectives.PRETRAINING_LOSSES
     metrics = eval_metrics = objectives.PRETRAINING_METRICS
@@ -65,8 +66,10 @@ class RecordsTask:
             self._files[split], self._schemas[split] = [], packed or plain
             return
         files = io_files.find_files(config[flag] or "", flag, in_folders="*.tfrecord")
-        schema = plain_batches.find_schema(files, plain, flag)
-        found = schema["cls_positions"].length if schema_lib.is_packed(schema) else None
+        record_files.check_first_record(files, plain, flag)
+        row_sizes = record_files.row_sizes(files, record_files.Wanted(*sizes[:2], depth))
+        schema = schema_lib.packed_schema(sizes[0], *row_sizes, sizes[2]) if row_sizes else plain
+        found = row_sizes[1] if row_sizes else None
         if depth not in (None, found):
             raise ConfigError(
                 f"max_sequences_per_pack={depth}, but rows of --{flag} hold up to {found or 1} sequences."
@@ -81,7 +84,7 @@ class RecordsTask:
         files = self._files.get("train")
         if not (self._config.count_records and self._config.do_train and files):
             return None
-        return round(plain_batches.num_rows(files) * (self.sequences_per_row or 1.0))
+        return round(record_batches.num_rows(files, self._schemas["train"]) * (self.sequences_per_row or 1.0))
 
     @property
     def sequences_per_row(self) -> float | None:
@@ -102,7 +105,7 @@ class RecordsTask:
             return self.synthetic_dataset(replica_batch)
         streams = num_streams(len(files), global_batch)
         counts_path = os.path.join(self._config.model_dir, "record_counts.json")
-        batches = plain_batches.training_dataset(
+        batches = record_batches.training_dataset(
             files, self._schemas["train"], replica_batch, order, streams, counts_path
         )
         return schema_lib.fitted(batches, self._config)
@@ -111,7 +114,7 @@ class RecordsTask:
         files, count = self._files["eval"], self._config.num_eval_samples
         if not files:
             return self.synthetic_dataset(batch_size, for_evaluation=True).take(-(-count // batch_size))
-        batches = plain_batches.evaluation_dataset(files, self._schemas["eval"], batch_size, count)
+        batches = record_batches.evaluation_dataset(files, self._schemas["eval"], batch_size, count)
         return schema_lib.fitted(batches, self._config)
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
 import os
 import time
 from collections.abc import Callable
@@ -26,12 +25,12 @@ from official.graphcore.program import initialize
 from official.graphcore.rules import IPU_VERSION
 from official.io.errors import ConfigError
 from official.reporting import environment
+from official.reporting.callback import Callback, Evaluation, Start
 from official.reporting.metrics import MetricsWriter
-from official.reporting.observer import Evaluation, Observer, Start
-from official.reporting.result import FILE_NAME, TrainResult, remove_result
-from official.training import ending, evaluate, resume, run_lock
-from official.training.resume import Earlier
-from official.training.run_loop import Interruption, RunLoop
+from official.reporting.result import FILE_NAME, remove_result
+from official.training import evaluate, finish, resume, run_lock
+from official.training.loop import RunLoop
+from official.training.resume import PreviousRun
 from official.training.task import Dataset, ExampleTask, Outputs, Task, reading
 
 # -----------------------------------------------------------------------------------------------------------
@@ -112,7 +111,7 @@ class PipelineLoop(RunLoop):
         call, calls = self._evaluation_of(dataset)
         try:
             return reading(
-                self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.together.poll, secs)
+                self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.processes.poll, secs)
             )
         except BaseException:
             self._evaluations.clear()  # their queues stand in the middle of a set
@@ -122,7 +121,7 @@ class PipelineLoop(RunLoop):
         """Returns the compiled evaluation of a set, see `building.make_evaluation`; compiled once per set."""
         if dataset not in self._evaluations:
             parts = self.config, self.strategy, self.task, self.state
-            self._evaluations[dataset] = self.together.interruptible(
+            self._evaluations[dataset] = self.processes.interruptible(
                 lambda: reading(self.task, lambda: program.make_evaluation(*parts, dataset))
             )
         return self._evaluations[dataset]
@@ -137,7 +136,7 @@ _TASKS = "official.tasks"  # by name: the run is told its task, here by the conf
 _PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
 
 
-class _Lines(Observer):
+class _Lines(Callback):
     """Logs a line for each interval and each evaluation."""
 
     def on_interval(self, step: int, values: dict) -> None:
@@ -191,33 +190,46 @@ def run(config: Config, command: list[str]) -> int:
     chief = devices.instances.is_chief
     folder = run_lock.writing(config.model_dir) if chief else contextlib.nullcontext(run_lock.unchecked)
     with folder as check_folder, _explained():
-        earlier = Earlier(config.model_dir)
-        earlier.check(asked, config)
+        previous = PreviousRun(config.model_dir)
+        previous.check(asked, config)
         state = program.make_state(config, task, devices)
         manager = CheckpointManager(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
         with contextlib.closing(manager):
-            to_keep = resume.missing(config.model_dir, task.companions)
+            missing = resume.missing_assets(config.model_dir, task.companions)
             weights, fresh = resume.restore(
-                config, manager, state, earlier, task, lambda path: initialize(state.model_variables(), path)
+                config, manager, state, previous, task, lambda path: initialize(state.model_variables(), path)
             )
             if state.step and config.do_train:
-                earlier.tell_changes(asked)
+                previous.log_changes(asked)
             goes_on = chief and config.do_train and state.step > 0
-            data_changed = goes_on and resume.have_changed(config, task.data_files())
-            known = earlier if earlier.evaluates_like(config) else None
+            data_changed = goes_on and resume.data_have_changed(config, task.data_files())
+            counts = previous.evaluates_like(config)
             if chief:
                 resume.write_settings(asked, command)
-                resume.write_assets(config.model_dir, to_keep)
-            loop = _make_loop(config, task, state, devices, manager, known)
-            loop.check_folder, loop.process_started = check_folder, started
-            result = _train(loop, devices, known)
-        result.fresh_variables, result.config = fresh, json.loads(config_lib.to_json(config))
-        result.pipeline, result.data_changed = devices.pipeline.description(), data_changed
+                resume.write_assets(config.model_dir, missing)
+            callbacks: list[Callback] = [_Lines()]
+            if chief and config.do_train:
+                callbacks.append(MetricsWriter(config.model_dir, state.step))
+            loop = PipelineLoop(
+                config,
+                task,
+                state,
+                devices,
+                devices.batches.with_rows_of(task.sequences_per_row),
+                manager,
+                callbacks,
+                evaluated=previous.evaluations(state.step) if counts and config.do_train else {},
+                process_started=started,
+                check_folder=check_folder,
+            )
+            finished = finish.run_to_end(loop, previous if counts else None, lambda: _prepare(loop))
+            pipeline_entry = devices.pipeline.description()
+            about = finish.About(command, weights, fresh, data_changed, surroundings, pipeline_entry)
+            result = finish.make_result(loop, finished, previous, counts, about)
         if chief:
-            result.environment, result.data = surroundings, task.data_digest()
-            ending.write_result(config, result, earlier, weights, command)
+            finish.write_result(config, result, previous)
             path = os.path.join(config.model_dir, FILE_NAME)
             print(f"{result.status}: {result.reason}. Result: {path}")
     return result.exit_code
@@ -234,45 +246,17 @@ def _make_ready(config: Config) -> tuple[Config, Task, program.Devices]:
     return config, task, program.take_devices(config)
 
 
-def _make_loop(
-    config: Config,
-    task: Task,
-    state: program.PipelineState,
-    devices: program.Devices,
-    manager: CheckpointManager,
-    earlier: Earlier | None,
-) -> PipelineLoop:
-    """Returns the loop; `earlier` is None where earlier processes evaluated another set."""
-    observers: list[Observer] = [_Lines()]
-    if devices.instances.is_chief and config.do_train:
-        observers.append(MetricsWriter(config.model_dir, state.step))
-    evaluated = earlier.evaluations(state.step) if earlier and config.do_train else {}
-    plan = devices.batches.with_rows_of(task.sequences_per_row)
-    return PipelineLoop(config, task, state, devices, plan, manager, observers, Interruption(), evaluated)
-
-
-def _train(loop: PipelineLoop, devices: program.Devices, earlier: Earlier | None) -> TrainResult:
-    """Runs the loop, the scoring after it and the baseline, and returns the result."""
-    state, first_step, since = loop.state, loop.state.step, time.time()
-    if first_step < loop.last_step:
-        program.check_steps(loop.config, first_step)
-        if devices.instances.is_chief:
-            remove_result(loop.config.model_dir)  # it would be untrue from now on
-    if devices.instances.is_chief and loop.config.do_train and not first_step:
-        resume.note(loop.config.model_dir, loop.task.data_files())
-    tensors = tuple(state.model_variables())
-    start = Start(first_step, state.samples_done, loop.last_step, tensors, loop.process_started, False)
-    for observer in loop.observers:
-        observer.on_start(start)
-    with loop.interruption:
-        end = ending.run_loop(loop)
-        end, findings = ending.finish(loop, end)
-    result = ending.make_result(loop, end, findings, ending.baseline(loop, end, earlier))
-    result.wall_secs = time.time() - since
-    result.startup_secs = loop.outcome.startup_secs(loop.process_started, since)
-    if earlier:
-        earlier.complete(result, first_step)
-    return result
+def _prepare(loop: PipelineLoop) -> None:
+    """Checks the steps, notes the data files, and tells the callbacks of the start."""
+    config, state, writes = loop.config, loop.state, not loop.manager.read_only
+    if state.step < loop.last_step:
+        program.check_steps(config, state.step)
+        if writes:
+            remove_result(config.model_dir)  # it would be untrue from now on
+    if writes and config.do_train and not state.step:
+        resume.write_data_files(config.model_dir, loop.task.data_files())
+    tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
+    loop.notify(Callback.on_start, Start(*before, loop.last_step, tensors, loop.process_started, False))
 
 
 def _compile(config: Config, task: Task, devices: program.Devices) -> int:
@@ -282,7 +266,7 @@ def _compile(config: Config, task: Task, devices: program.Devices) -> int:
         state = program.make_state(config, task, devices)
         manager = CheckpointManager(config.model_dir or "", {}, 1, read_only=True)
         plan = devices.batches.with_rows_of(task.sequences_per_row)
-        PipelineLoop(config, task, state, devices, plan, manager, [], Interruption(), {}).compile()
+        PipelineLoop(config, task, state, devices, plan, manager, []).compile()
     kept = config.executable_cache_path
     where = f"; kept in {kept}" if kept else ""
     print(f"compiled in {time.monotonic() - since:.1f} s for {IPU_VERSION}{where}; nothing was trained")

@@ -106,7 +106,7 @@ def dense(x: tf.Tensor, weights: Affine, activation: str | None, residual: tf.Te
     Args:
       x: [T, in], float32 or bfloat16.
       weights: in the type of x.
-      activation: a name of `modeling.activations.ACTIVATIONS`, or None.
+      activation: a name of `modeling.layers.ACTIVATIONS`, or None.
       residual: [T, out], in the type of x, where there is no activation; or None.
     """
     steps = ["BiasAdd"]
@@ -246,7 +246,7 @@ def _largest_weight() -> int:
 def dense_int8(
     x: tf.Tensor, weights: Quantised, activation: str | None, residual: tf.Tensor | None
 ) -> tf.Tensor:
-    """Does what `onednn.dense` does, in float32."""
+    """Does what `dense` does, in float32."""
     a = tf.clip_by_value(tf.round(x / weights.steps + weights.zero), 0, 255)
     product = integer_product(tf.bitcast(tf.cast(a, tf.uint8), tf.quint8), weights.kernel, weights.bias)
     y = product * weights.scale
@@ -264,7 +264,7 @@ def dense_int8(
 # tokens.
 
 
-Dense = Callable[..., tf.Tensor]  # of the arguments of `onednn.dense`, with weights as the blocks have them
+Dense = Callable[..., tf.Tensor]  # of the arguments of `dense`, with weights as the blocks have them
 
 
 class Block(NamedTuple):
@@ -296,7 +296,7 @@ class Encoder(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """A group of sequences, as `places.Group`, and its tensors for attention.
+    """A group of sequences, as `rows.Group`, and its tensors for attention.
 
     Attributes:
       vectors: int32 [3 x N x H x W]: which of the T x 3 x H vectors of query, key and value stands where.
@@ -467,7 +467,7 @@ def encode(
 def finish(
     head: str, weights: tuple, x_TD: tf.Tensor, batch: dict[str, tf.Tensor], bert: BertConfig
 ) -> dict[str, tf.Tensor]:
-    """Returns the outputs of a head, float32, see `backends.Network`.
+    """Returns the outputs of a head, float32, see `rows.Network`.
 
     Args:
       head: one of `source.HEADS`.

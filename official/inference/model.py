@@ -1,22 +1,30 @@
 """A loaded model, with its methods: answer, classify, embed, fill_mask."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
 
-from official.inference import backends, batching, embedding, masks, questions, sentences, source
-from official.inference.masks import Word
-from official.inference.questions import Answer
-from official.inference.rows import Rows
-from official.inference.sentences import Label
+from official.inference.backends import Settings, begin
+from official.inference.methods import (
+    Answer,
+    Classifier,
+    Embedder,
+    Filler,
+    Label,
+    Method,
+    Reader,
+    Word,
+    classes_of,
+    text_rows,
+)
+from official.inference.rows import Outputs, Rows, run
 from official.inference.signatures import TOP_WORDS
+from official.inference.source import Source, find
 from official.io import model_folder
 from official.io.model_folder import Pooling
 
-# {method: the attribute that answers it, made when it is first asked}
-PARTS = {"answer": "_reader", "classify": "_classifier", "embed": "_embedder", "fill_mask": "_filler"}
+_METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Reader, Classifier, Embedder, Filler)}
 
 
 def load(
@@ -35,7 +43,7 @@ def load(
       path, vocab_file, do_lower_case, max_seq_length: as of `source.find`.
       backend: what computes it, one of `backends.names()`.
       dtype: of products: fp32, bf16 or int8.
-      calibration_file: what the ranges of int8's activations are taken from, see `calibration`. Unset: the
+      calibration_file: what the ranges of int8's activations are taken from, see `methods.Method`. Unset: the
         training data of the run.
       threads: of products, 1 or more; unset: as many as there are cores. TensorFlow has one number in a
         process, which must be given before it computes anything.
@@ -43,9 +51,9 @@ def load(
     Raises:
       ConfigError: also for a back end or dtype that there is not.
     """
-    settings = backends.Settings(backend, dtype, threads)
-    backends.begin(settings)
-    found = source.find(path, vocab_file, do_lower_case, max_seq_length=max_seq_length)
+    settings = Settings(backend, dtype, threads)
+    begin(settings)
+    found = find(path, vocab_file, do_lower_case, max_seq_length=max_seq_length)
     return Model(found, settings, calibration_file)
 
 
@@ -57,12 +65,13 @@ class Model:
 
     def __init__(
         self,
-        found: source.Source,
-        settings: backends.Settings = backends.Settings(),  # noqa: B008  # frozen
+        found: Source,
+        settings: Settings = Settings(),  # noqa: B008  # frozen
         calibration_file: str | None = None,
     ):
         self.source = found
         self._how = found, settings, calibration_file
+        self._methods: dict[str, Any] = {}
 
     def prepare(self, method: str) -> None:
         """Builds what a method needs, so that the first question does not wait for it.
@@ -70,27 +79,26 @@ class Model:
         Args:
           method: answer, classify, embed or fill_mask.
         """
-        self._part(method)
+        self._method(method)
 
-    def tell_of_cuts(self, is_on: bool) -> None:
+    def report_cuts(self, is_on: bool) -> None:
         """Says, or does not say, that texts are cut, in the methods that are prepared: once from now on."""
-        for part in (self._part(method) for method in PARTS if PARTS[method] in vars(self)):
-            if not isinstance(part, masks.Filler):
-                part.cut.is_told = not is_on
+        for method in self._methods.values():
+            method.cut.is_reported = not is_on
 
-    def outputs(self, method: str, rows: Rows) -> backends.Outputs:
-        """Returns the outputs of a method's network for token ids, as `backends.Network` has them, of all
+    def outputs(self, method: str, rows: Rows) -> Outputs:
+        """Returns the outputs of a method's network for token ids, as `rows.Network` has them, of all
         rows at once and in their order.
 
         Args:
           method: answer, classify, embed or fill_mask.
           rows: sequences, one or more, that fit the model's sizes.
         """
-        return batching.run(self._part(method).network, method, rows)
+        return run(self._method(method).network, method, rows)
 
-    def settings_of(self, method: str) -> backends.Settings:
+    def settings_of(self, method: str) -> Settings:
         """Returns the settings of a method: for int8, with the sequences that ranges were taken from."""
-        return self._part(method).settings
+        return self._method(method).settings
 
     def answer(self, question: str, context: str) -> Answer:
         """Returns the answer to a question: a stretch of the context, or '' for no answer."""
@@ -98,11 +106,11 @@ class Model:
 
     def answers(self, question: str, context: str) -> list[Answer]:
         """Returns the answers of the n-best list, the one that is predicted first."""
-        return self._reader([(question, context)])[0]
+        return self._method("answer")([(question, context)])[0]
 
     def answer_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer]:
         """Returns the answer to each (question, context); windows of all of them are batched by length."""
-        return [found[0] for found in self._reader(asked)]
+        return [found[0] for found in self._method("answer")(asked)]
 
     @overload
     def classify(self, a: str, b: str | None = None) -> Label: ...
@@ -120,27 +128,27 @@ class Model:
           b: the second sentence, or those of several.
         """
         if isinstance(a, str) and (b is None or isinstance(b, str)):
-            return self._classifier([[a] if b is None else [a, b]])[0]
-        return self._classifier(sentences.rows_of(a, b))
+            return self._method("classify")([[a] if b is None else [a, b]])[0]
+        return self._method("classify")(text_rows(a, b))
 
     def classify_all(self, rows: Sequence[Sequence[str]]) -> list[Label]:
         """Returns the label of each row of one or two texts; rows are batched by length."""
-        return self._classifier(rows)
+        return self._method("classify")(rows)
 
     @property
     def texts_of_a_row(self) -> int | None:
         """Number of texts of a row of `classify`, 1 or 2; None where nothing says it."""
-        return self._classifier.texts
+        return self._method("classify").texts
 
     @property
     def kind_of_labels(self) -> str:
         """Kind of the labels that `classify` gives: one of many, several at once, or a number."""
-        return self._classifier.kind
+        return self._method("classify").kind
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the outputs that `classify` gives; none where a model only counts them, as LABEL_0."""
-        labels = sentences.classes_of(self.source).labels
+        labels = classes_of(self.source).labels
         return () if model_folder.are_numbered_labels(labels) else labels
 
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
@@ -155,8 +163,8 @@ class Model:
           float32 [N, D]; [D] of one text.
         """
         if isinstance(texts, str):
-            return self._embedder([texts], pooling)[0]
-        return self._embedder(list(texts), pooling)
+            return self._method("embed")([texts], pooling)[0]
+        return self._method("embed")(list(texts), pooling)
 
     def fill_mask(self, text: str, top_k: int = TOP_WORDS) -> list[list[Word]]:
         """Predicts the words of a text that stand as [MASK].
@@ -171,29 +179,14 @@ class Model:
         Raises:
           ConfigError: also where the text has no mask, or more word pieces than the model has positions.
         """
-        return self._filler([text], top_k)[0]
+        return self._method("fill_mask")([text], top_k)[0]
 
     def fill_masks(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[Word]]]:
         """Returns the predictions of `fill_mask` for each text; texts are batched by length."""
-        return self._filler(texts, top_k)
+        return self._method("fill_mask")(texts, top_k)
 
-    def _part(
-        self, method: str
-    ) -> questions.Reader | sentences.Classifier | embedding.Embedder | masks.Filler:
-        return getattr(self, PARTS[method])
-
-    @functools.cached_property
-    def _reader(self) -> questions.Reader:
-        return questions.Reader(*self._how)
-
-    @functools.cached_property
-    def _classifier(self) -> sentences.Classifier:
-        return sentences.Classifier(*self._how)
-
-    @functools.cached_property
-    def _embedder(self) -> embedding.Embedder:
-        return embedding.Embedder(*self._how)
-
-    @functools.cached_property
-    def _filler(self) -> masks.Filler:
-        return masks.Filler(*self._how)
+    def _method(self, name: str) -> Any:
+        """Returns the function that computes a method; it is made when it is first asked."""
+        if name not in self._methods:
+            self._methods[name] = _METHODS[name](*self._how)
+        return self._methods[name]

@@ -1,12 +1,16 @@
-"""Sequences laid end to end: the input of a network, whatever computes it. Shapes: N sequences, T tokens."""
+"""Sequences laid end to end, which are the input of a network, and the batches that they are computed in.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Shapes: N sequences, T tokens in all, M masked; of a padded batch B and L.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-# -----------------------------------------------------------------------------------------------------------
-# Rows
+from official.data.rows import ragged
+
+Outputs = dict[str, np.ndarray]
 
 
 class Rows(NamedTuple):
@@ -56,6 +60,12 @@ class Rows(NamedTuple):
             self.ids_T[places_T], self.segments_T[places_T], self.lengths_N[list(sequences)], masked_M
         )
 
+    def masked_places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the sequence of each masked token and its place in it, int64 [M] each."""
+        assert self.masked_M is not None
+        sequences_M = np.searchsorted(np.cumsum(self.lengths_N), self.masked_M, side="right")
+        return sequences_M, self.masked_M - self.firsts_N[sequences_M]
+
 
 def join(sequences: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None) -> Rows:
     """Returns rows of sequences of token ids; without `segments` all tokens are of the first one."""
@@ -64,11 +74,147 @@ def join(sequences: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None 
     return Rows(ids_T, segments_T, np.array([len(ids) for ids in sequences], np.int32))
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Widths of attention
-#
-# Shapes: T tokens end to end, N sequences of a group, W tokens of its longest one.
+class Network(Protocol):
+    """A model that is ready to run."""
 
+    def __call__(self, rows: Rows, /) -> Outputs:
+        """Computes one batch.
+
+        Returns:
+          float32, by head: answer: `start_logits` and `end_logits` [T]; classify: `logits` [N, C]; embed:
+          `sequence` [T, D]; fill_mask: `logits` [M, V].
+        """
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Batches of sequences of nearly one length
+
+TOKENS = 4096  # of a batch, padding to its longest sequence included: more are no faster, and take memory
+
+
+def run(network: Network, head: str, rows: Rows, tokens: int = TOKENS) -> Outputs:
+    """Computes the outputs of all sequences.
+
+    Args:
+      network: of the head.
+      head: one of `source.HEADS`.
+      rows: sequences, one or more.
+      tokens: of a batch, at most; a longer sequence is a batch of its own.
+
+    Returns:
+      As a network does, of all rows at once and in their order.
+    """
+    return _run_batches(network, head, rows, batches_of(rows.lengths_N, tokens))
+
+
+def batches_of(lengths_N: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+    """Yields the sequences of each batch, longest first: what needs most memory comes first."""
+    order_N = np.argsort(-lengths_N, kind="stable")
+    first = 0
+    while first < len(order_N):
+        size = max(tokens // int(lengths_N[order_N[first]]), 1)
+        yield order_N[first : first + size]
+        first += size
+
+
+def _run_batches(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray]) -> Outputs:
+    """Computes batches of sequences one after the other, and puts their outputs into the order of rows."""
+    parts = [(batch, network(rows.pick(batch))) for batch in batches]
+    order_N = np.concatenate([batch for batch, _ in parts])
+    if head == "classify":
+        counts_N = np.ones(len(rows.lengths_N), np.int64)
+    else:
+        counts_N = rows.masked_counts_N if head == "fill_mask" else rows.lengths_N.astype(np.int64)
+    starts_N = np.empty(len(order_N), np.int64)
+    starts_N[order_N] = ragged.offsets(counts_N[order_N])[:-1]
+    places = ragged.ranges(starts_N, counts_N)
+    return {name: np.concatenate([part[name] for _, part in parts])[places] for name in parts[0][1]}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Padded batches
+
+Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]  # of `feeds_of` -> outputs, padding included
+_STEP = 16  # widths of `feeds_of` are multiples of it
+_ENOUGH_TOKENS = 512  # of a group, which shorter sequences do not join any more
+
+
+def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
+    """Returns a batch of one sequence a row, as wide as the longest one, rounded up to a multiple.
+
+    Returns:
+      `input_ids`, `segment_ids` and `input_mask` int32 [B, L]; where tokens are masked also
+      `masked_lm_positions` int32 [B, P], 0 for a row that has fewer.
+    """
+    width = _rounded_up(int(rows.lengths_N.max()), multiple)
+    is_token_BL = np.arange(width) < rows.lengths_N[:, None]
+    ids_BL, segments_BL = np.zeros(is_token_BL.shape, np.int32), np.zeros(is_token_BL.shape, np.int32)
+    ids_BL[is_token_BL], segments_BL[is_token_BL] = rows.ids_T, rows.segments_T
+    batch = {"input_ids": ids_BL, "segment_ids": segments_BL, "input_mask": is_token_BL.astype(np.int32)}
+    if rows.masked_M is not None:
+        counts_B = rows.masked_counts_N
+        places_BP = np.zeros((len(counts_B), max(counts_B.max(initial=0), 1)), np.int32)
+        places_BP[np.arange(places_BP.shape[1]) < counts_B[:, None]] = rows.masked_places()[1]
+        batch["masked_lm_positions"] = places_BP
+    return batch
+
+
+def _rounded_up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
+
+
+def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
+    """Returns the inputs of an ONNX file: `padded` to a multiple of 16, and for masked tokens `masked`, int32
+    [M] in [0, B x L)."""
+    feeds = padded(rows._replace(masked_M=None), _STEP)
+    if rows.masked_M is not None:
+        sequences_M, places_M = rows.masked_places()
+        masked_M = sequences_M * feeds["input_ids"].shape[1] + places_M
+        # Never none: an empty tensor has a size 0, which says "as before" in the shapes of ONNX.
+        feeds["masked"] = (masked_M if len(masked_M) else np.zeros(1)).astype(np.int32)
+    return feeds
+
+
+def padded_network(run_batch: Run, head: str, names: Sequence[str]) -> Network:
+    """Returns the network of what computes padded batches.
+
+    Args:
+      run_batch: of one batch.
+      head: one of `source.HEADS`.
+      names: of the outputs, in the order of `run_batch`.
+    """
+
+    def compute_batch(rows: Rows) -> Outputs:
+        feeds = feeds_of(rows)
+        outputs = run_batch(feeds)
+        if rows.masked_M is not None:
+            outputs = [values[: len(rows.masked_M)] for values in outputs]
+        elif head != "classify":
+            is_token_BL = feeds["input_mask"] > 0
+            outputs = [values[is_token_BL] for values in outputs]
+        return dict(zip(names, outputs))
+
+    return lambda rows: _run_batches(compute_batch, head, rows, padded_groups(rows.lengths_N))
+
+
+def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
+    """Returns the sequences of each padded batch, longest first. Short ones join a batch of few tokens: there
+    a call costs more than its padding."""
+    groups: list[list[int]] = []
+    width = 0
+    for sequence in np.argsort(-lengths_N, kind="stable"):
+        own = _rounded_up(int(lengths_N[sequence]), _STEP)
+        if not groups or (own < width and len(groups[-1]) * width >= _ENOUGH_TOKENS):
+            groups.append([])
+            width = own
+        groups[-1].append(int(sequence))
+    return [np.array(group) for group in groups]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Groups of attention
+#
+# Only attention's rows are padded. Shapes: N sequences of a group, W tokens of its longest one.
 
 GROUPS = 4  # at most: more waste less, and are more operations
 _NEW_GROUP = 64 * 64  # as many scores more are cheaper than another group
@@ -86,7 +232,7 @@ class Group(NamedTuple):
     lengths_N: np.ndarray
 
 
-class Places(NamedTuple):
+class Groups(NamedTuple):
     """All groups, and the way back.
 
     Attributes:
@@ -103,10 +249,10 @@ class Places(NamedTuple):
     widths_T: np.ndarray
 
 
-def find(rows: Rows, heads: int) -> Places:
-    """Returns the places of sequences."""
+def attention_groups(rows: Rows, heads: int) -> Groups:
+    """Returns the groups in which the sequences attend."""
     order_N = np.argsort(-rows.lengths_N, kind="stable")
-    bounds = _cut(rows.lengths_N[order_N].astype(np.int64))
+    bounds = _cheapest_bounds(rows.lengths_N[order_N].astype(np.int64))
     starts_N = rows.firsts_N
     groups, base = [], 0
     firsts_T, widths_T = (np.zeros(len(rows.ids_T), np.int32) for _ in range(2))
@@ -122,11 +268,11 @@ def find(rows: Rows, heads: int) -> Places:
         base += tokens_NW.size * heads
         groups.append(Group(tokens_NW.astype(np.int32), lengths_N))
     empty = Group(np.zeros((1, 1), np.int32), np.ones(1, np.int32))
-    return Places(groups + [empty] * (GROUPS - len(groups)), len(groups), firsts_T, widths_T)
+    return Groups(groups + [empty] * (GROUPS - len(groups)), len(groups), firsts_T, widths_T)
 
 
-def _cut(lengths_N: np.ndarray) -> list[int]:
-    """Cuts lengths, descending, into at most GROUPS groups with the fewest scores of attention; returns
+def _cheapest_bounds(lengths_N: np.ndarray) -> list[int]:
+    """Cuts lengths, descending, into at most GROUPS groups with the fewest scores of attention. Returns
     where they begin and the last one ends.
 
     Lengths that are the same stay together: the best cuts are between different ones.
@@ -144,6 +290,6 @@ def _cut(lengths_N: np.ndarray) -> list[int]:
             cheapest = int(totals.argmin())
             longer.append((int(totals[cheapest]), [*best[cheapest][1], int(ends[end - 1])]))
         best = longer
-        if found is None or best[-1][0] < found[-1][0]:
+        if best[-1][0] < found[-1][0]:
             found = best
     return found[-1][1]

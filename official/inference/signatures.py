@@ -80,3 +80,8 @@ TENSOR_OUTPUTS = {
 def main_method(abilities: list[str]) -> str:
     """Returns the method that the head of a model is for: the first of SIGNATURES among `abilities`."""
     return next(name for name in SIGNATURES if name in abilities)
+
+
+def output_names(head: str) -> tuple[str, ...]:
+    """Returns the names of the outputs of a method's head for token ids."""
+    return tuple(field.name for field in TENSOR_OUTPUTS[head])

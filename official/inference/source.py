@@ -10,17 +10,16 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.checkpoint import manager, registry, sidecar_files
+from official.checkpoint import DamagedError, canonical, manager, registry, sidecar_files
 from official.checkpoint.containers import saved_model
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Options
-from official.checkpoint.mapping import canonical
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.formats import Options
+from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
-from official.inference import networks
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.files import expanded
+from official.modeling.encoder import BertEncoder
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 
 # The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
 _ROUNDING = 128
@@ -35,6 +34,10 @@ HEADS = {
     "fill_mask": ("masked-LM head", _MASKED_LM_HEAD),
     "embed": ("encoder", ()),
 }
+# {method: the stages that its outputs need nothing of}
+UNUSED_STAGES = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}
+# {dtype: policy of Keras}; weights of int8 are multiplied out
+_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
 _REMEDIES = {
     "answer": "Give one that was fine-tuned with --task=squad.",
     "classify": "Give one that was fine-tuned with --task=glue.",
@@ -92,6 +95,11 @@ class Source:
                 " two segment types."
             )
 
+    @property
+    def classes(self) -> int:
+        """Number of a classifier's outputs; 0 without one."""
+        return self.tensors["output_weights"].shape[0] if "output_weights" in self.tensors else 0
+
     def abilities(self) -> list[str]:
         """Returns the methods of a model that have the head that they need."""
         return [name for name, (_, head) in HEADS.items() if all(part in self.tensors for part in head)]
@@ -102,9 +110,8 @@ class Source:
             return
         what, head = HEADS[method]
         missing = next(name for name in head if name not in self.tensors)
-        verbs = {"answer": "answer questions", "classify": "classify", "fill_mask": "fill masks"}
         raise ConfigError(
-            f"{self.name} has no {what} ({missing} is missing), so it cannot {verbs[method]}; it can"
+            f"{self.name} has no {what} ({missing} is missing), so it cannot {method}; it can"
             f" {', '.join(self.abilities())}. {_REMEDIES[method]}"
         )
 
@@ -117,7 +124,7 @@ class Source:
         """
         optional = (_POOLER, *canonical.NEXT_SENTENCE_HEAD)
         for variable in model.variables:
-            name = variable.name.split(":")[0]
+            name = name_of(variable)
             if name in self.tensors:
                 variable.assign(self.values(name))
             elif not name.startswith(optional):
@@ -138,21 +145,44 @@ class Source:
         return values
 
 
+def make_network(bert: BertConfig, head: str, classes: int, dtype: str = "fp32") -> Any:
+    """Makes the model of modeling that has a head.
+
+    Args:
+      bert: its sizes.
+      head: one of HEADS.
+      classes: of `classify`.
+      dtype: of products: fp32, bf16 or int8.
+    """
+    policy = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
+    try:
+        if head == "classify":
+            return SequenceModel(bert, classes)
+        return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": BertPretrainer}[head](bert)
+    finally:
+        tf.keras.mixed_precision.set_global_policy(policy)
+
+
+def name_of(variable: tf.Variable) -> str:
+    return variable.name.split(":")[0]
+
+
 class Truncation:
     """Says once, in the log, that a model's texts are longer than it takes.
 
     Attributes:
-      is_told: whether it has been said.
+      is_reported: whether it has been said.
     """
 
     def __init__(self, name: str, setting: str = "max_seq_length"):
         """`name` is what messages call the model, `setting` the one that says the length."""
-        self._name, self._setting, self.is_told = name, setting, False
+        self._name, self._setting, self.is_reported = name, setting, False
 
     def report(self, texts: int, length: int) -> None:
         """Says that texts, how many, were cut to a length in tokens; 0 texts say nothing."""
-        if texts and not self.is_told:
-            self.is_told = True
+        if texts and not self.is_reported:
+            self.is_reported = True
             logging.warning(
                 "%s: %s longer than %s=%d tokens and cut. This is said once.",
                 self._name,
@@ -202,8 +232,7 @@ def find(
     changed = {
         "vocab_file": vocab_file,
         "do_lower_case": do_lower_case,
-        "fused_ops": False,
-        "block_kernels": "auto",
+        "kernels": "plain",
         **({"max_seq_length": max_seq_length} if max_seq_length else {}),
     }
     bert = _sizes(tensors, options, checkpoint.location)
@@ -230,7 +259,7 @@ def _check_length(max_seq_length: int | None, bert: BertConfig) -> None:
         )
 
 
-def made_up(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Source:
+def random_source(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Source:
     """Returns a model of random weights, to measure with.
 
     Args:
@@ -240,12 +269,19 @@ def made_up(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Sou
       seed: of the weights.
     """
     tensors = {}
-    for number, (name, shape) in enumerate(networks.shapes(bert, head, classes).items()):
+    for number, (name, shape) in enumerate(_shapes(bert, head, classes).items()):
         read = functools.partial(_random, name, shape, bert.initializer_range, (seed, number))
         tensors[name] = Tensor(shape, np.dtype(np.float32), read)
     words = *SPECIAL_TOKENS, *(f"word{number}" for number in range(len(SPECIAL_TOKENS), bert.vocab_size))
     vocabulary = Vocabulary(words[: bert.vocab_size], "")
     return Source("made-up", "made-up", tensors, bert, vocabulary, None, None)
+
+
+def _shapes(bert: BertConfig, head: str, classes: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a model's weights by their names. Nothing is initialised."""
+    with tf.Graph().as_default():
+        variables = make_network(bert, head, classes).variables
+        return {name_of(variable): tuple(variable.shape) for variable in variables}
 
 
 def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, int]) -> np.ndarray:
@@ -305,14 +341,14 @@ def _configuration(settings: dict, changed: dict, location: str) -> Any:
 def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
     sizes = sidecar_files.sizes_of(tensors)
-    told = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
-    told = {name: value for name, value in told.items() if value is not None}
-    if "num_attention_heads" not in told:
+    known = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
+    known = {name: value for name, value in known.items() if value is not None}
+    if "num_attention_heads" not in known:
         raise ConfigError(
             f"{location}: nothing says how many attention heads the model has, and the weights do not tell."
             " Put its bert_config.json, or Hugging Face's config.json, beside them."
         )
-    return bert_config_from_dict({**told, **sizes}, location)
+    return bert_config_from_dict({**known, **sizes}, location)
 
 
 def _load_vocabulary(path: str, lower_case: bool | None, location: str, bert: BertConfig) -> Vocabulary:

@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import registry, sidecar_files
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Options
-from official.checkpoint.mapping import canonical
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint import DamagedError, canonical, registry, sidecar_files
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.formats import Options
+from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
 from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
 from official.modeling.models import BertPretrainer
@@ -22,7 +20,7 @@ _TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of 
 
 def check(checkpoint: registry.Checkpoint, options: Options) -> None:
     """Raises ConfigError where a source is no model that `verify` can build."""
-    options = sidecar_files.with_companions(options, checkpoint)
+    options = sidecar_files.with_sidecar_files(options, checkpoint)
     try:
         model_config([checkpoint.to_canonical(options).tensors], options)
     except DamagedError as error:
@@ -72,8 +70,8 @@ def verify(source: dict, target: dict, options: Options) -> dict:
 
 def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
     nothing: dict[str, Any] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
-    source = sidecar_files.with_companions(options, ends[0])
-    target = sidecar_files.with_companions(dataclasses.replace(options, **nothing), ends[1])
+    source = sidecar_files.with_sidecar_files(options, ends[0])
+    target = sidecar_files.with_sidecar_files(dataclasses.replace(options, **nothing), ends[1])
     if target.num_attention_heads is None:  # nothing there tells them
         target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
     if sidecar_files.config_beside(ends[1].location) is None:

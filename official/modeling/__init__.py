@@ -1,11 +1,13 @@
 """Tensors to tensors: the model as a list of stages, its heads and its losses.
 
-Where to look:
-  stages      what a stage is, and how a list of them is run
-  encoder     embeddings, blocks and pooler, as stages; pretrainer and fine_tuning add their heads
+In reading order:
+  encoder     embeddings, blocks, pooler and heads, as stages
   blocks/     one file for each kind of block (`block_type` in the model's JSON)
-  operations/ what is bound by memory, three times: plain (TensorFlow's own gradients), fused
-              and native (both faster on CPUs)
+  attention, varlen  self-attention; the same without padding
+  models      the encoder with its heads: pre-training, spans, classes
+  objectives  losses and accuracies
+  layers, stages  parts of all of these; a model as a list of stages
+  operations/ what is bound by memory, three times: plain, fused and native (--kernels)
 
 Keras layers hold variables under Google's TF1 names, so that a checkpoint's names need no map. A layer's
 `tensors()` reads its variables, in the type to compute in. What is done with them are functions of tensors.

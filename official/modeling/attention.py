@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -11,32 +11,46 @@ from official.config import BertConfig
 from official.modeling import layers, varlen
 from official.modeling.layers import sizes, split_seed
 from official.modeling.operations import Operations
-from official.modeling.varlen import Places
-
-if TYPE_CHECKING:
-    from official.modeling.blocks import Context
+from official.modeling.varlen import SequenceLayout
 
 MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of what a token does not see
 
 
-def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Tensor | Places:
+class Context(NamedTuple):
+    """Properties of a batch that blocks read beside its vectors.
+
+    Attributes:
+      seen: which tokens see each other, see `attention.seen`.
+      sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
+        padding.
+      slots: what the kind's `slots` returns; None where it needs none, and for rows of one sequence.
+      reads_BR: int32, in [0, L): which of the block's vectors anything reads; None for all.
+    """
+
+    seen: tf.Tensor | SequenceLayout
+    sequence_ids_BL: tf.Tensor
+    slots: Any = None
+    reads_BR: tf.Tensor | None = None
+
+
+def seen(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> tf.Tensor | SequenceLayout:
     """Returns the mask of a batch, as `self_attention` reads it: which tokens see each other.
 
     Args:
-      features: of a batch, as for `scores`. With `places`, these are the result.
+      features: of a batch, as for `scores`. With `sequence_layout`, that are the result.
       heads: number of heads.
       by_sequence: leaves out the scores of tokens in different sequences of a row, where the batch has
-        `sequence_ids` of rows of `sequence_rows.SHORTEST_ROW` tokens or more. The number of sequences of a
+        `sequence_ids` of rows of `varlen.MIN_ROW_LENGTH` tokens or more. The number of sequences of a
         length is then a size that no compiled step can have.
 
     Returns:
       Their places, or `scores`.
     """
-    if "places" in features:
-        return features["places"]
+    if "sequence_layout" in features:
+        return features["sequence_layout"]
     ids_BL = features.get("sequence_ids")
-    if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= varlen.SHORTEST_ROW:
-        return varlen.find_places(ids_BL, heads)
+    if by_sequence and ids_BL is not None and (ids_BL.shape[1] or 0) >= varlen.MIN_ROW_LENGTH:
+        return varlen.layout_of_rows(ids_BL, heads)
     return scores(features)
 
 
@@ -86,7 +100,7 @@ def self_attention(
       context: of the batch: which tokens see each other, see `seen`. With places, padding gets zeros, and
         other weights than with scores are dropped.
       config: of the model.
-      seed: of the dropout of attention weights, as in `dropout.dropout`.
+      seed: of the dropout of attention weights, as in `layers.dropout`.
       ops: set of operations.
 
     Returns:
@@ -94,7 +108,7 @@ def self_attention(
     """
     asking, x_BLD = x
     heads, rate, reads_BR = config.num_attention_heads, config.attention_probs_dropout_prob, context.reads_BR
-    if isinstance(context.seen, Places):
+    if isinstance(context.seen, SequenceLayout):
         products_BLE = layers.dense(x_BLD, layers.side_by_side(qkv))
         return layers.picked(attend(products_BLE, context.seen, heads, rate, seed, ops), reads_BR)
     if reads_BR is None:
@@ -123,7 +137,7 @@ def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor | None) -> tf.Ten
 
 def attend(
     products_BLE: tf.Tensor,
-    seen: tf.Tensor | Places,
+    seen: tf.Tensor | SequenceLayout,
     heads: int,
     rate: float,
     seed: tf.Tensor | None,
@@ -136,10 +150,10 @@ def attend(
       products_BLE: in the compute dtype.
       seen: float32 [B, 1, L or 1, M], see `scores`, or the places of sequences, see `seen`.
       heads: H, which divides D.
-      rate, seed: of the dropout of attention weights, as in `dropout.dropout`.
+      rate, seed: of the dropout of attention weights, as in `layers.dropout`.
       ops: set of operations.
     """
-    function = _by_sequence if isinstance(seen, Places) else _by_row
+    function = _by_sequence if isinstance(seen, SequenceLayout) else _by_row
     return function(products_BLE, seen, heads, rate, seed, ops)
 
 
@@ -149,16 +163,16 @@ def _by_row(products_BLE, scores_B1LM, heads, rate, seed, ops) -> tf.Tensor:
     return ops.join_heads(ops.attend(query, key, value, scores_B1LM, rate, seed))
 
 
-def _by_sequence(products_BLE, places: Places, heads, rate, seed, ops) -> tf.Tensor:
+def _by_sequence(products_BLE, places: SequenceLayout, heads, rate, seed, ops) -> tf.Tensor:
     """Returns the heads' outputs where every sequence is a row of its own."""
     _, length, columns = sizes(products_BLE)
     size = columns // (3 * heads)
-    parts = varlen.take_apart(tf.reshape(products_BLE, [-1, size]), places.products)
+    parts = varlen.split_sequences(tf.reshape(products_BLE, [-1, size]), places.products)
     outputs = []
     for part, is_token_NW, part_seed in zip(parts, places.is_token_NW, split_seed(seed, len(parts))):
         width = sizes(is_token_NW)[1]
         query, key, value = tf.unstack(tf.reshape(part, [3, -1, heads, width, size]), num=3)
         output_NHWK = ops.attend(query, key, value, padding_scores(is_token_NW), rate, part_seed)
         outputs.append(tf.reshape(output_NHWK, [-1, size]))
-    together = varlen.put_together(outputs, places.heads)
+    together = varlen.join_sequences(outputs, places.heads)
     return tf.reshape(together, [-1, length, columns // 3])

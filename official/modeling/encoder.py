@@ -1,4 +1,4 @@
-"""The encoder as stages: embeddings, a stack of blocks, and the pooler."""
+"""The encoder as stages: embeddings, a stack of blocks, and the pooler; and the heads over it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from official import native
 from official.config import BertConfig
-from official.modeling import attention, blocks, heads, layers, operations, stages, varlen
-from official.modeling.heads import predicted_first
-from official.modeling.layers import dropout, normal_initializer, sizes, split_seed
-from official.modeling.recomputation import recomputed
+from official.modeling import attention, blocks, layers, operations, stages, varlen
+from official.modeling.layers import ACTIVATIONS, dropout, normal_initializer, recomputed, sizes, split_seed
 from official.modeling.stages import Stage, Staged, Tensors
+from official.modeling.varlen import predicted_first
 
 # -----------------------------------------------------------------------------------------------------------
 # Embeddings
@@ -140,13 +140,13 @@ class BertEncoder(tf.keras.layers.Layer):
 
     What its stages carry: `sequence` [B, L, D] in the compute dtype, `seen` (which tokens see each other,
     see `attention.seen`), and `pooled` float32 [B, D], or [B, S, D] where the batch says where its S
-    sequences a row begin (see `heads.pool`).
+    sequences a row begin (see `pool`).
     """
 
     def __init__(
         self,
         config: BertConfig,
-        fused: bool | str = False,
+        kernels: str = "plain",
         shared: bool = False,
         by_sequence: bool = False,
         recompute: str = "none",
@@ -157,7 +157,7 @@ class BertEncoder(tf.keras.layers.Layer):
 
         Args:
           config: sizes, rates, and the kind of its blocks.
-          fused: which set of operations, see `operations.choose`; all are equal to rounding.
+          kernels: which set of operations, see `operations.choose`; all are equal to rounding.
           shared: makes the blocks one function that a graph calls with the weights of each. It is traced and
             optimised once, where BERT-large has 24 blocks. Not for functions with jit_compile: the shapes
             that the backward pass takes from the forward pass must be constants there.
@@ -173,7 +173,7 @@ class BertEncoder(tf.keras.layers.Layer):
         """
         super().__init__(name="bert")
         self._config = config
-        self.by_sequence = by_sequence and _on_cpus()
+        self.by_sequence = by_sequence and native.on_cpus()
         self.unpad, self._narrow = unpad, narrow
         kind = blocks.find(config.block_type)
         with tf.name_scope("bert"):
@@ -186,11 +186,11 @@ class BertEncoder(tf.keras.layers.Layer):
         # Graphcore's name has no scope.
         self.final_norm = layers.LayerNorm(config.hidden_size) if blocks.is_prenorm(kind) else None
         self._kind = kind
-        self._ops = operations.choose(fused, attends_again=recompute == "attention")
+        self._ops = operations.choose(kernels, attends_again=recompute == "attention")
         run_block = _block_function(kind, config, self._ops)
         if recompute == "block":
             # Plain operations are those of which the same bits are asked; the others take less memory so.
-            run_block = _recomputed(run_block, shared, as_kept=shared and not fused)
+            run_block = _recomputed(run_block, shared, as_kept=shared and kernels == "plain")
         elif shared:
             run_block = layers.shared_function(run_block)
         self._run_block = run_block
@@ -225,7 +225,7 @@ class BertEncoder(tf.keras.layers.Layer):
         the number of them where they are the first of each row."""
         if self._narrow:
             return of_pretraining(features).predicted
-        return heads.predicted_first(features) or features["masked_lm_positions"]
+        return varlen.predicted_first(features) or features["masked_lm_positions"]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         without = [None] if self.final_norm is None else [None, None]
@@ -233,7 +233,7 @@ class BertEncoder(tf.keras.layers.Layer):
 
     def run(self, model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
         """Runs all stages of a model that has this encoder. Returns all that they gave, {name: tensor}; see
-        `unpadded.run` for what it asks of a batch without padding."""
+        `varlen.run` for what it asks of a batch without padding."""
         if self.unpad:
             left_out = ("seen", "sequence") if self._narrow else ("seen",)
             return varlen.run(model, features, self._config, dropout_seed, left_out)
@@ -271,7 +271,7 @@ class BertEncoder(tf.keras.layers.Layer):
             ids_BL = features.get("sequence_ids", features["input_mask"])
             slots = blocks.find_slots(self._kind, features, self._config)
             reads_BR = None if find_reads is None else find_reads(features).positions_BR
-            context = blocks.Context(carried["seen"], ids_BL, slots, reads_BR)
+            context = attention.Context(carried["seen"], ids_BL, slots, reads_BR)
             return {"sequence": self._run_block(carried["sequence"], seed, weights, context)}
 
         return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
@@ -286,7 +286,7 @@ class BertEncoder(tf.keras.layers.Layer):
     def _pooler_stage(self, find_reads: FindReads | None) -> Stage:
         def run(weights, carried, features, seed):
             first = _of_cls(carried["sequence"], features, find_reads)
-            return {"pooled": heads.pool(weights, first)}
+            return {"pooled": pool(weights, first)}
 
         return Stage("pooler", self.pooler.variables, self.pooler.tensors, run, ("sequence",), ("pooled",))
 
@@ -299,7 +299,7 @@ def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | 
         behind_BSD = sequence_BLD[:, find_reads(features).predicted :]
         return behind_BSD[:, 0] if places_BS is None else behind_BSD
     if places_BS is None:
-        return sequence_BLD[:, heads.predicted_first(features)]
+        return sequence_BLD[:, varlen.predicted_first(features)]
     return layers.gather_positions(sequence_BLD, places_BS)
 
 
@@ -322,9 +322,114 @@ def _recomputed(run_block: Callable, shared: bool, as_kept: bool) -> Callable:
     return layers.shared_function(again) if shared else again
 
 
-def _on_cpus() -> bool:
-    """Tells whether the strategy that a model is made for, if there is one, computes on CPUs."""
-    if not tf.distribute.has_strategy():
-        return True
-    devices = tf.distribute.get_strategy().extended.worker_devices
-    return all("cpu" in device.lower() for device in devices)
+# -----------------------------------------------------------------------------------------------------------
+# Heads. Logits are float32
+
+
+class MaskedLMWeights(NamedTuple):
+    """The weights of the masked-LM head: a dense layer with LayerNorm, then the word embedding table.
+
+    Attributes:
+      dense: [D, D], in the compute dtype; None for a head without the layer and its LayerNorm.
+      norm: float32.
+      table: the word embeddings [V, D], in the compute dtype.
+      output_bias: float32 [V]; None for a head without.
+    """
+
+    dense: layers.Affine | None
+    norm: layers.Norm | None
+    table: tf.Tensor
+    output_bias: tf.Tensor | None
+
+
+class LinearWeights(NamedTuple):
+    """The weights of `linear`: output_weights [C, D] and output_bias [C], float32."""
+
+    output_weights: tf.Tensor
+    output_bias: tf.Tensor
+
+
+class MaskedLanguageModelHead(tf.keras.layers.Layer):
+    """The variables of `masked_lm` but the table, which the embeddings have."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(name="predictions")
+        with tf.name_scope("cls/predictions"):
+            self.dense = self.layer_norm = None
+            if config.use_cls_layer:
+                with tf.name_scope("transform"):
+                    hidden = config.hidden_size
+                    self.dense = layers.Dense("dense", hidden, hidden, config.initializer_range)
+                    self.layer_norm = layers.LayerNorm(hidden)
+            self.output_bias = None
+            if config.use_prediction_bias:  # not cast with the kernels: it is added to float32 logits
+                self.output_bias = self.add_weight(
+                    name="output_bias",
+                    shape=(config.vocab_size,),
+                    initializer="zeros",
+                    experimental_autocast=False,
+                )
+
+    def tensors(self, word_embeddings_VD: tf.Variable) -> MaskedLMWeights:
+        return MaskedLMWeights(
+            None if self.dense is None else self.dense.tensors(),
+            None if self.layer_norm is None else self.layer_norm.tensors(),
+            layers.read(word_embeddings_VD, self.compute_dtype, is_shared=True),
+            None if self.output_bias is None else tf.convert_to_tensor(self.output_bias),
+        )
+
+
+class LinearHead(tf.keras.layers.Layer):
+    """The variables of `linear`, under the scope of the caller, as Google's heads have them."""
+
+    def __init__(self, name: str, config: BertConfig, outputs: int):
+        super().__init__(name=name, dtype="float32")
+        self.output_weights = self.add_weight(
+            name="output_weights",
+            shape=(outputs, config.hidden_size),
+            initializer=normal_initializer(config.initializer_range),
+        )
+        self.output_bias = self.add_weight(name="output_bias", shape=(outputs,), initializer="zeros")
+
+    def tensors(self) -> LinearWeights:
+        return LinearWeights(
+            tf.convert_to_tensor(self.output_weights), tf.convert_to_tensor(self.output_bias)
+        )
+
+
+def pool(weights: layers.Affine, first: tf.Tensor) -> tf.Tensor:
+    """Makes a vector of each sequence, float32 [..., D], from that of its first token, [CLS], in the compute
+    dtype; `weights` are those of the pooler, [D, D] and [D]."""
+    return tf.tanh(tf.cast(layers.dense(first, weights), tf.float32))
+
+
+def masked_lm(
+    weights: MaskedLMWeights, sequence_BLD: tf.Tensor, positions_BP: tf.Tensor | int, config: BertConfig
+) -> tf.Tensor:
+    """Predicts the tokens at `positions_BP` (int32, in [0, L)), or in the first so many places of a row (a
+    number, or int32 []).
+
+    Returns:
+      Logits float32 [B, P, V].
+    """
+    if isinstance(positions_BP, int) or not len(positions_BP.shape):
+        x_BPD = sequence_BLD[:, :positions_BP]
+    else:
+        x_BPD = layers.gather_positions(sequence_BLD, positions_BP)
+    if weights.dense is not None and weights.norm is not None:
+        x_BPD = layers.dense(x_BPD, weights.dense)
+        x_BPD = tf.cast(ACTIVATIONS[config.hidden_act].function(x_BPD), tf.float32)
+        x_BPD = layers.layer_norm(x_BPD, weights.norm, config.layer_norm_eps)
+    batch, predictions, hidden = sizes(x_BPD)
+    x_ND = tf.cast(tf.reshape(x_BPD, [-1, hidden]), sequence_BLD.dtype)
+    # The product is in the compute dtype; bias, log-softmax and loss are float32.
+    logits_NV = tf.cast(tf.matmul(x_ND, weights.table, transpose_b=True), tf.float32)
+    if weights.output_bias is not None:
+        logits_NV += weights.output_bias
+    return tf.reshape(logits_NV, [batch, predictions, weights.table.shape[0]])
+
+
+def linear(weights: LinearWeights, x: tf.Tensor) -> tf.Tensor:
+    """Returns logits float32 [..., C] of x [..., D]: x @ output_weights^T + output_bias, in full float32."""
+    product = layers.exact_matmul_2d(tf.cast(x, tf.float32), tf.transpose(weights.output_weights))
+    return product + weights.output_bias

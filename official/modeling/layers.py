@@ -1,20 +1,34 @@
-"""Parts of every layer stack: dense products, LayerNorm, gather, activations, dropout, first weights."""
+"""Parts of every layer stack: first weights, activations, dropout, products, LayerNorm, recomputation."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from official import native
+from official.config.values import POLICIES
 from official.io import quiet
 from official.io.native_library import Processor, processor
-from official.modeling import low_precision_weights
+from official.modeling import stages
 
 # -----------------------------------------------------------------------------------------------------------
-# Shapes
+# Precision and shapes
+
+
+@contextlib.contextmanager
+def computing_in(dtype: str) -> Iterator[None]:
+    """Makes the models of a block compute in a type, one of `official.config.values.POLICIES`."""
+    before = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy(POLICIES[dtype])
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
 
 
 def sizes(x: tf.Tensor) -> list:
@@ -210,14 +224,14 @@ def _xor_shifted(word: tf.Tensor, bits: int) -> tf.Tensor:
 # Matrix products
 
 
-_WIDE, _FEWEST_ROWS, _MOST_ROWS = 3, 128, 1024  # see `is_wide`
+_WIDE, _MIN_ROWS, _MAX_ROWS = 3, 128, 1024  # see `is_wide`
 
 
 def matmul(x_NI: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
     """Returns x @ kernel, of one type and in it."""
     if x_NI.dtype == tf.bfloat16 and widens():
         return _widened(x_NI, kernel_IO)
-    if x_NI.dtype == tf.float32 and is_wide(kernel_IO) and not _has_accelerators():
+    if x_NI.dtype == tf.float32 and is_wide(kernel_IO) and native.on_cpus():
         return _transposed_first(x_NI, kernel_IO)
     return tf.matmul(x_NI, kernel_IO)
 
@@ -230,17 +244,17 @@ def is_wide(kernel_IO: tf.Tensor) -> bool:
     transposed already, which takes 3 to 7 % of the product. Of other shapes nothing is gained.
     """
     rows, columns = kernel_IO.shape
-    return _FEWEST_ROWS <= rows < _MOST_ROWS and columns >= _WIDE * rows
+    return _MIN_ROWS <= rows < _MAX_ROWS and columns >= _WIDE * rows
 
 
-def _has_accelerators() -> bool:
-    return any(tf.config.list_physical_devices(kind) for kind in ("GPU", "TPU", "IPU"))
+def widens() -> bool:
+    """Tells whether bfloat16 products are made as float32 ones of the same numbers: these are faster then."""
+    return native.on_cpus() and multiplies_bf16_slowly(_own_processor())
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
-def widens() -> bool:
-    """Tells whether bfloat16 products are made as float32 ones of the same numbers: these are faster then."""
-    return not _has_accelerators() and multiplies_bf16_slowly(processor())
+def _own_processor() -> Processor:
+    return processor()
 
 
 def multiplies_bf16_slowly(cpu: Processor) -> bool:
@@ -357,7 +371,7 @@ class LayerNorm(tf.keras.layers.Layer):
 def read(variable: tf.Variable, dtype: str, is_shared: bool = False) -> tf.Tensor:
     """Returns a variable's value in the type to compute in. `is_shared`: it is read a second time, and both
     gradients are added."""
-    return low_precision_weights.cast(variable, dtype, is_shared)
+    return stages.read_as(variable, dtype, is_shared)
 
 
 def dense(x: tf.Tensor, weights: Affine) -> tf.Tensor:
@@ -405,7 +419,7 @@ def rounds_products() -> bool:
     """Tells whether the factors of float32 products are rounded to TensorFloat-32, whose fractions have 10
     bits: GPUs from Ampere on do so unless `--matmul_precision` forbids it."""
     enabled = tf.config.experimental.tensor_float_32_execution_enabled()
-    return enabled and bool(tf.config.list_physical_devices("GPU"))
+    return enabled and not native.on_cpus()
 
 
 def gather_positions(x_BLD: tf.Tensor, positions_BP: tf.Tensor) -> tf.Tensor:
@@ -443,3 +457,90 @@ def shared_function(function: Callable) -> Callable:
     )
     # Inside another function: what is a tf.function itself, Keras would save with the layer that has it.
     return lambda *arguments: shared(*arguments)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Recomputation
+#
+# What they draw follows from a seed, so that both times are the same to the bit. Source: Chen et al. 2016,
+# "Training Deep Nets with Sublinear Memory Cost" (arXiv 1604.06174).
+
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Callable[..., tf.Tensor]:
+    """Returns the function, of whose tensors only the arguments are kept for the backward pass.
+
+    Args:
+      function: (x, seed, *others) -> tensor, of a tensor, a seed or None, and nests of tensors and None. It
+        reads nothing else that has a gradient, and what is large in it follows from `x` or the seed.
+      as_kept: for a function that stays a call: with a seed its forward pass has the bits, and the memory
+        while it runs, of one that keeps its tensors, see `_called_as_kept`.
+    """
+
+    # Made here, not with the module: it is for a TensorFlow that has such calls.
+    take_first = shared_function(_first) if as_kept else None
+
+    def run(*arguments: Any) -> tf.Tensor:
+        flat, seed = tf.nest.flatten(arguments), arguments[1]
+        there = [place for place, value in enumerate(flat) if value is not None]
+        first = 1 if seed is None else 2
+
+        def call(tensors: Sequence) -> tf.Tensor:
+            values = dict(zip(there, tensors))
+            all_values = [values.get(place) for place in range(len(flat))]
+            return function(*tf.nest.pack_sequence_as(arguments, all_values))
+
+        @tf.custom_gradient
+        def compute(*tensors):
+            def gradient(upstream):
+                waiting = [*after(upstream, tensors[:first]), *map(tf.identity, tensors[first:])]
+                return _with_gradients(call, waiting, upstream)[1]
+
+            if take_first is None or seed is None:  # without a seed it is an evaluation
+                return call(tensors), gradient
+            return _called_as_kept(call, tensors, take_first), gradient
+
+        return compute(*(flat[place] for place in there))
+
+    return run
+
+
+def after(upstream: tf.Tensor, tensors: Sequence) -> list:
+    """Returns the tensors, which are there only when `upstream` is.
+
+    What is ready runs, and what is equal is merged: computed again at once, or once for both passes, it would
+    be kept. Compilers know no other order than that of values, so the choice below is one that none of them
+    can foresee. Where the upstream gradient is NaN, so are the gradients, whatever the tensors.
+    """
+    # The largest of no numbers is -inf: packed rows may have no sequence of some length.
+    missing = tf.math.is_nan(tf.reduce_max(tf.reshape(upstream, [-1])[:1]))
+    return [tf.where(missing, tf.zeros([], tensor.dtype), tensor) for tensor in tensors]
+
+
+def _with_gradients(function: Callable, tensors: Sequence, upstream: tf.Tensor | None) -> tuple:
+    """Returns (result, the gradient of each tensor, None where it has none)."""
+    watched = [tensor for tensor in tensors if tensor.dtype.is_floating]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(watched)
+        result = function(tensors)
+    found = iter(tape.gradient(result, watched, output_gradients=upstream))
+    return result, [next(found) if tensor.dtype.is_floating else None for tensor in tensors]
+
+
+def _called_as_kept(function: Callable, tensors: Sequence, take_first: Callable) -> tf.Tensor:
+    """Returns the result of a function that is a call, computed as in a step that keeps its tensors.
+
+    There the call gives not only its result, but all that the backward pass reads. TensorFlow's graph
+    optimizer puts factors together whose product nobody else reads, which rounds otherwise. So the call is
+    made to give all that here, too, to one who takes the result.
+    """
+    result, _ = _with_gradients(function, tensors, None)  # nobody needs the gradients: they do not run
+    if tf.executing_eagerly() or result.op.type not in _CALLS:
+        return result
+    return take_first(*result.op.outputs)
+
+
+def _first(*values):
+    return values[0]

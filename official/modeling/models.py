@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import encoder, heads
+from official.modeling import encoder
 from official.modeling.encoder import BertEncoder
 from official.modeling.layers import dropout, split_seed
 from official.modeling.stages import Stage, Tensors
@@ -24,10 +24,10 @@ class BertPretrainer(tf.keras.Model):
         super().__init__(name="bert_pretrainer")
         self._config = config
         self.encoder = BertEncoder(config, *options, **named_options)
-        self.masked_lm = heads.MaskedLanguageModelHead(config)
+        self.masked_lm = encoder.MaskedLanguageModelHead(config)
         # Class 0: the second segment follows the first; class 1: it is a random one.
         with tf.name_scope("cls/seq_relationship"):
-            self.next_sentence = heads.LinearHead("seq_relationship", config, outputs=2)
+            self.next_sentence = encoder.LinearHead("seq_relationship", config, outputs=2)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `masked_lm`, which shares the embeddings' table, and
@@ -47,13 +47,13 @@ class BertPretrainer(tf.keras.Model):
         Args:
           features: {input_ids, input_mask, segment_ids: int32 [B, L], masked_lm_positions: int32 [B, P]}, and
             what else `BertEncoder.stages` reads; more are ignored. Without `masked_lm_positions`, see
-            `heads.predicted_first`.
+            `varlen.predicted_first`.
           dropout_seed: int32 [N], or None to switch dropout off.
 
         Returns:
           (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32; the latter [B, S, 2] where
           `cls_positions` tells where S sequences a row begin. Without padding the former are [Q, V] where the
-          batch has `masked_lm_weights`, see `unpadded.run`.
+          batch has `masked_lm_weights`, see `varlen.run`.
         """
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
@@ -66,7 +66,7 @@ class BertPretrainer(tf.keras.Model):
 
         def run(weights, carried, features, seed):
             positions_BP = self.encoder.predicted(features)
-            logits_BPV = heads.masked_lm(weights, carried["sequence"], positions_BP, self._config)
+            logits_BPV = encoder.masked_lm(weights, carried["sequence"], positions_BP, self._config)
             return {"masked_lm_logits": logits_BPV}
 
         return Stage(
@@ -81,7 +81,7 @@ class BertPretrainer(tf.keras.Model):
 
     def _next_sentence_stage(self) -> Stage:
         def run(weights, carried, features, seed):
-            return {"next_sentence_logits": heads.linear(weights, carried["pooled"])}
+            return {"next_sentence_logits": encoder.linear(weights, carried["pooled"])}
 
         head = self.next_sentence
         return Stage(
@@ -107,13 +107,13 @@ class SpanModel(tf.keras.Model):
         self.encoder = BertEncoder(config, *options, **named_options)
         self.encoder.pooler.trainable = False
         with tf.name_scope("cls/squad"):
-            self.head = heads.LinearHead("squad", config, outputs=2)
+            self.head = encoder.LinearHead("squad", config, outputs=2)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages without the pooler, then `span`."""
 
         def run(weights, carried, features, seed):
-            logits_BL2 = heads.linear(weights, carried["sequence"])
+            logits_BL2 = encoder.linear(weights, carried["sequence"])
             return {"start_logits": logits_BL2[..., 0], "end_logits": logits_BL2[..., 1]}
 
         gives = ("start_logits", "end_logits")
@@ -152,14 +152,14 @@ class SequenceModel(tf.keras.Model):
         super().__init__(name="bert_sequence_model")
         self._dropout_rate = config.hidden_dropout_prob
         self.encoder = BertEncoder(config, *options, **named_options)
-        self.head = heads.LinearHead("classifier", config, outputs)
+        self.head = encoder.LinearHead("classifier", config, outputs)
 
     def stages(self) -> list[Stage]:
         """Returns the encoder's stages, then `classifier`."""
 
         def run(weights, carried, features, seed):
             pooled = dropout(carried["pooled"], self._dropout_rate, seed)
-            return {"logits": heads.linear(weights, pooled)}
+            return {"logits": encoder.linear(weights, pooled)}
 
         head = self.head
         classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), ("logits",))

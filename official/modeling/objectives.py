@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling import dynamic_shapes, operations
+from official.modeling import operations, varlen
 
 # -----------------------------------------------------------------------------------------------------------
 # Losses
@@ -13,7 +13,7 @@ from official.modeling import dynamic_shapes, operations
 
 
 def cross_entropy(
-    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, fused: bool | str = False
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, kernels: str = "plain"
 ) -> tf.Tensor:
     """Returns sum(weights * -log softmax(logits)[labels]).
 
@@ -21,10 +21,10 @@ def cross_entropy(
       logits: float32 [..., C].
       labels: int32 [...], in [0, C).
       weights: float32 [...].
-      fused: which set of operations, see `operations.choose`; others than the plain ones take fewer passes
+      kernels: which set of operations, see `operations.choose`; others than the plain ones take fewer passes
         over the logits, which counts where C is a vocabulary.
     """
-    return tf.reduce_sum(operations.choose(fused).cross_entropy(logits, labels) * weights)
+    return tf.reduce_sum(operations.choose(kernels).cross_entropy(logits, labels) * weights)
 
 
 def correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -126,23 +126,23 @@ def masked_weights(batch: Batch, basis: str) -> tf.Tensor:
 
 
 def pretraining_terms(
-    outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, fused: bool | str = False
+    outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, basis: str, kernels: str = "plain"
 ) -> Terms:
     """Returns the terms of pre-training, see `PRETRAINING_METRICS`.
 
     Args:
-      outputs: masked-LM logits [B, P, V], or [Q, V] of the predictions that `counted.find` finds, and
+      outputs: masked-LM logits [B, P, V], or [Q, V] of those that `varlen.find_predicted` finds, and
         next-sentence logits [B, 2] or [B, S, 2], float32.
       batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
       basis: as in `masked_weights`.
-      fused: as in `losses.cross_entropy`.
+      kernels: as in `cross_entropy`.
     """
     logits, relation_logits = outputs
     weights, labels = pretraining_weights(batch, basis), batch["next_sentence_labels"]
     predicted = (batch["masked_lm_ids"], masked_weights(batch, basis), batch["masked_lm_weights"])
     if logits.shape.rank == 2:
-        numbers_Q = dynamic_shapes.find(batch["masked_lm_weights"])
-        predicted = tuple(dynamic_shapes.pick(values, numbers_Q) for values in predicted)
+        numbers_Q = varlen.find_predicted(batch["masked_lm_weights"])
+        predicted = tuple(varlen.pick_predicted(values, numbers_Q) for values in predicted)
     ids, loss_weights, token_weights = predicted
     relation = (
         relation_logits,
@@ -151,7 +151,7 @@ def pretraining_terms(
     )
     return {
         "mlm_loss": (
-            cross_entropy(logits, ids, loss_weights, fused=fused),
+            cross_entropy(logits, ids, loss_weights, kernels=kernels),
             weights["mlm_loss"],
         ),
         "nsp_loss": (cross_entropy(*relation), weights["nsp_loss"]),
@@ -168,7 +168,7 @@ def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: b
 
     Args:
       outputs: start and end logits float32 [B, L].
-      batch: with `start_positions` and `end_positions`, and what `spans.of_sequences` reads.
+      batch: with `start_positions` and `end_positions`, and what `of_sequences` reads.
       whole_rows: whether padding is among the places where an answer could be; with one sequence a row, which
         then costs the more the longer its batch is. Else padding is no answer. Source: compute_loss of
         Google's run_squad.py, and BertForQuestionAnswering of Hugging Face's Transformers, both with padding.

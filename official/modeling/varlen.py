@@ -1,4 +1,4 @@
-"""Forward pass without padding: its cost follows the tokens of a batch, not its longest sequence."""
+"""Attention and forward pass without padding: packed sequences apart, tokens of a batch end to end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,52 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling import dynamic_shapes, stages
-from official.modeling.heads import predicted_first
+from official.modeling import stages
 from official.modeling.layers import sizes
 from official.modeling.stages import Staged, Tensors
+
+# -----------------------------------------------------------------------------------------------------------
+# Sizes
+
+
+_SIZES = 64  # at most: more of them waste less, and are more to compile
+_SIZE_STEP = 8
+
+
+def predicted_first(features: dict[str, tf.Tensor]) -> int:
+    """Returns how many slots at the start of each row are those of predicted tokens, with [CLS] behind them:
+    0 but for a batch that has `masked_lm_ids` [B, P] and does not say in `masked_lm_positions` where they
+    are."""
+    if "masked_lm_positions" in features or "masked_lm_ids" not in features:
+        return 0
+    return features["masked_lm_ids"].shape[1]
+
+
+def size_for(count: tf.Tensor, most: int | tf.Tensor) -> tf.Tensor:
+    """Returns the least of a few sizes that is a count or more; a 64th of the most is wasted, or 7.
+
+    Args:
+      count: int32, 0 or more.
+      most: that the count can be.
+    """
+    step = -(-most // (_SIZES * _SIZE_STEP)) * _SIZE_STEP
+    return -(-tf.maximum(count, 1) // step) * step
+
+
+def find_predicted(weights_BP: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of the predicted tokens whose weight, float32 [B, P], is not 0: int32 [Q], in [0,
+    B x P), and B x P for what fills them up."""
+    weights_N = tf.reshape(weights_BP, [-1])
+    most = tf.size(weights_N)
+    numbers = tf.cast(tf.where(weights_N > 0)[:, 0], tf.int32)
+    missing = size_for(tf.size(numbers), most) - tf.size(numbers)
+    return tf.pad(numbers, [[0, missing]], constant_values=most)
+
+
+def pick_predicted(values_BP: tf.Tensor, numbers_Q: tf.Tensor) -> tf.Tensor:
+    """Returns the values of the predicted tokens of `find`, [Q]; 0 for what fills them up."""
+    return tf.gather(tf.pad(tf.reshape(values_BP, [-1]), [[0, 1]]), numbers_Q)
+
 
 # -----------------------------------------------------------------------------------------------------------
 # Sequences of packed rows, apart and together
@@ -20,14 +62,14 @@ from official.modeling.stages import Staged, Tensors
 # whole. Shapes: N sequences of a width of W tokens, T = B x L tokens of a batch, H heads of size K.
 
 
-SHORTEST_ROW = 128  # tokens; of shorter rows nothing was measured
+MIN_ROW_LENGTH = 128  # tokens; of shorter rows nothing was measured
 _WIDTHS = 16  # at most: more of them waste less, and are more operations and more to compile
 _WIDTH_STEP = 8
 _GROUPS = 4  # of sequences end to end
 _LOG_2 = 0.6931471805599453
 
 
-class Moves(NamedTuple):
+class Indices(NamedTuple):
     """Indices that move vectors between packed rows and rows of one sequence.
 
     Attributes:
@@ -40,7 +82,7 @@ class Moves(NamedTuple):
     writes: tf.Tensor
 
 
-class Places(NamedTuple):
+class SequenceLayout(NamedTuple):
     """The places of a batch's sequences in rows of their own. Its tuples have one element a width.
 
     Attributes:
@@ -50,8 +92,8 @@ class Places(NamedTuple):
     """
 
     is_token_NW: tuple[tf.Tensor, ...]
-    products: Moves
-    heads: Moves
+    products: Indices
+    heads: Indices
 
 
 def widths(length: int) -> list[int]:
@@ -60,7 +102,7 @@ def widths(length: int) -> list[int]:
     return [*range(step, length, step), length]
 
 
-def find_places(sequence_ids_BL: tf.Tensor, heads: int) -> Places:
+def layout_of_rows(sequence_ids_BL: tf.Tensor, heads: int) -> SequenceLayout:
     """Returns the places of sequences, whose tokens may stand anywhere in their row.
 
     Args:
@@ -70,10 +112,10 @@ def find_places(sequence_ids_BL: tf.Tensor, heads: int) -> Places:
     """
     length = sequence_ids_BL.shape[1]
     order_T, sequences = _find_sequences(sequence_ids_BL)
-    return _places_of(order_T, list(zip(widths(length), sequences)), heads)
+    return _layout_of(order_T, list(zip(widths(length), sequences)), heads)
 
 
-def find_ragged_places(lengths_N: tf.Tensor, tokens: int | tf.Tensor, heads: int) -> Places:
+def layout_end_to_end(lengths_N: tf.Tensor, tokens: int | tf.Tensor, heads: int) -> SequenceLayout:
     """Returns the places of sequences that lie end to end in one row; padding is behind them.
 
     They are taken in a few groups of nearly one length, each as wide as its longest sequence, so that widths
@@ -94,10 +136,10 @@ def find_ragged_places(lengths_N: tf.Tensor, tokens: int | tf.Tensor, heads: int
         longest = tf.reduce_max(tf.concat([length_N, [1]], axis=0))
         width = -(-longest // _WIDTH_STEP) * _WIDTH_STEP
         kinds.append((width, (firsts[first:last], length_N)))
-    return _places_of(tf.range(tokens), kinds, heads)
+    return _layout_of(tf.range(tokens), kinds, heads)
 
 
-def _places_of(order_T: tf.Tensor, kinds: list, heads: int) -> Places:
+def _layout_of(order_T: tf.Tensor, kinds: list, heads: int) -> SequenceLayout:
     """Returns the places of sequences.
 
     Args:
@@ -117,10 +159,10 @@ def _places_of(order_T: tf.Tensor, kinds: list, heads: int) -> Places:
         is_token.append(is_token_NW)
     products, writes = _vectors(near, 3, heads), _inverse(_vectors(exact, 3, heads), tokens * 3 * heads)
     outputs = [tf.minimum(vectors, tokens * heads) for vectors in _vectors(exact, 1, heads)]
-    return Places(
+    return SequenceLayout(
         tuple(is_token),
-        Moves(tuple(products), writes),
-        Moves(tuple(outputs), _inverse(outputs, tokens * heads)),
+        Indices(tuple(products), writes),
+        Indices(tuple(outputs), _inverse(outputs, tokens * heads)),
     )
 
 
@@ -164,7 +206,7 @@ def _inverse(reads: list[tf.Tensor], count: int | tf.Tensor) -> tf.Tensor:
     return number - tf.scatter_nd(joined[:, None], number - tf.range(number), [count + 1])[:-1]
 
 
-def take_apart(vectors: tf.Tensor, moves: Moves) -> list[tf.Tensor]:
+def split_sequences(vectors: tf.Tensor, moves: Indices) -> list[tf.Tensor]:
     """Returns the vectors [.., K] of each width, of the packed rows' [.., K].
 
     What stands behind the end of a sequence must be given no gradient.
@@ -177,7 +219,7 @@ def take_apart(vectors: tf.Tensor, moves: Moves) -> list[tf.Tensor]:
     return move(vectors)
 
 
-def put_together(parts: list[tf.Tensor], moves: Moves) -> tf.Tensor:
+def join_sequences(parts: list[tf.Tensor], moves: Indices) -> tf.Tensor:
     """Returns the vectors of the packed rows, zero for padding, of those of each width.
 
     What stands behind the end of a sequence has no gradient.
@@ -207,11 +249,11 @@ def _with_zeros(parts) -> tf.Tensor:
 # Forward pass over tokens
 #
 # The sequences of a batch are laid end to end in one row. Dense layers, LayerNorm and heads see tokens
-# only, and attention takes sequences of nearly one length together (`sequence_rows.find_ragged_places`).
+# only, and attention takes sequences of nearly one length together (`layout_end_to_end`).
 # Outputs stand where those of the padded batch do. All of it has gradients. How many tokens there are is
 # known only when it runs, so that this is nothing for functions that are compiled as a whole. For what is
 # compiled in parts, once a size, there are few sizes: the row is filled up to one of them
-# (`counted.size_for`).
+# (`size_for`).
 #
 # Shapes: T tokens of a batch with what fills them up; as everywhere B rows, L slots of a row, P
 # predictions.
@@ -249,7 +291,7 @@ def run(
       model: list of stages.
       features: `input_ids`, `input_mask` and `segment_ids` int32 [B, L], one sequence a row, and, where it
         has them, `position_ids` [B, L]; where the model predicts masked tokens, `masked_lm_positions` int32
-        [B, P], or what `heads.predicted_first` reads. A row without tokens, or of 0 in `example_weights`
+        [B, P], or what `varlen.predicted_first` reads. A row without tokens, or of 0 in `example_weights`
         float32 [B], counts as one token.
       config: sizes of the model.
       dropout_seed: int32 [N], or None to switch dropout off. Other numbers are dropped than with padding.
@@ -258,7 +300,7 @@ def run(
     Returns:
       What the stages gave, in the shapes that the padded batch has it; zeros at padding. Where the batch has
       `masked_lm_weights` float32 [B, P], `masked_lm_logits` are those of the predictions that
-      `counted.find` finds, [Q, V].
+      `varlen.find_predicted` finds, [Q, V].
     """
     laid = lay_end_to_end(features, config.num_attention_heads)
     carried = stages.run(model, laid.features, dropout_seed)
@@ -276,7 +318,7 @@ def lay_end_to_end(features: Tensors, heads: int) -> Laid:
     is_token, lengths_B = tf.reshape(mask_BL, [-1]), tf.reduce_sum(tf.cast(mask_BL, tf.int32), axis=1)
     slots = tf.cast(tf.where(is_token)[:, 0], tf.int32)
     tokens = tf.size(slots)
-    size = dynamic_shapes.size_for(tokens, batch * length)
+    size = size_for(tokens, batch * length)
 
     def filled(values):
         return tf.pad(values, [[0, size - tokens]])[None]
@@ -296,7 +338,7 @@ def lay_end_to_end(features: Tensors, heads: int) -> Laid:
         "position_ids": of_tokens("position_ids") if "position_ids" in features else filled(slots % length),
         "sequence_ids": filled(slots // length + 1),
         "cls_positions": tf.reshape(places_of([[predicted_first(features)]]), [1, -1]),
-        "places": find_ragged_places(lengths_B, size, heads),
+        "sequence_layout": layout_end_to_end(lengths_B, size, heads),
     }
     slots_BP = _predicted(features)
     if slots_BP is not None:
@@ -324,7 +366,7 @@ def _counted(places_BP: tf.Tensor, features: Tensors) -> tf.Tensor:
     """Returns the places of the predictions that are made, flat."""
     if "masked_lm_weights" not in features:
         return tf.reshape(places_BP, [-1])
-    return dynamic_shapes.pick(places_BP, dynamic_shapes.find(features["masked_lm_weights"]))
+    return pick_predicted(places_BP, find_predicted(features["masked_lm_weights"]))
 
 
 def _as_padded(name: str, value: tf.Tensor, laid: Laid, features: Tensors) -> tf.Tensor:

@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from official.optimization import device_placement
+# -----------------------------------------------------------------------------------------------------------
+# Devices of variables, where a model lies on several
+
+
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    Beside = Callable[[tf.Variable], contextlib.AbstractContextManager]
+
+
+def beside(variables: Sequence[tf.Variable]) -> Beside:
+    """Returns variable -> a context whose operations run on the variable's device; called by a replica.
+
+    Of variables that are all on one device it changes nothing: TensorFlow knows where that is.
+    """
+    if len(set(map(device_of, variables))) < 2:
+        return lambda variable: contextlib.nullcontext()
+    return lambda variable: tf.device(device_of(variable))
+
+
+def device_of(variable: tf.Variable) -> str:
+    """Returns the device of a variable, in the context of a replica that of the replica's own copy."""
+    return variable.device or ""
+
+
+def by_device(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+    """Returns the indices of tensors in their list, those of each device together."""
+    places: dict[str, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(tensor.device or "", []).append(place)
+    return list(places.values())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Accumulation, all-reduce, norm and clipping
 
 
 def accumulate(batch, num_micro_batches: int, micro_step: Callable, like, last_apart: bool = False):
@@ -87,7 +121,7 @@ def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """Sums a list of tensors over all replicas, those of each device together and to it; called by every
     replica."""
     reduced: list = list(tensors)
-    for places in device_placement.by_device(tensors):
+    for places in by_device(tensors):
         with tf.device(tensors[places[0]].device):  # or TensorFlow would copy the sums to the replica's own
             sums = reduce_sum([tensors[place] for place in places])
         for place, tensor in zip(places, sums):
@@ -123,7 +157,7 @@ def norm_by_device(tensors: list[tf.Tensor], norm_of: Callable) -> tf.Tensor:
     """Returns the global norm of tensors, each squared on its own device; `norm_of` is that of some that are
     on one."""
     norms = []
-    for places in device_placement.by_device(tensors):
+    for places in by_device(tensors):
         with tf.device(tensors[places[0]].device):
             norms.append(norm_of([tensors[place] for place in places]))
     return tf.linalg.global_norm(norms)

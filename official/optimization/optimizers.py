@@ -1,93 +1,333 @@
-"""Optimizers by name, with the exclusions of the MLPerf v0.7 recipe: native, compiled, plain, addons'."""
+"""Optimizers by name, in the kernels that a run takes: native, compiled by XLA, or plain."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import functools
+import hashlib
+import os
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from official.config.table import Config
-from official.optimization import compiled_optimizers, plain_optimizers
-from official.optimization.gradients import scaled
-from official.optimization.native import library
-from official.optimization.native import optimizers as native
-from official.optimization.plain_optimizers import Optimizer, build_plain, hyper_parameters
-from official.optimization.schedules import Scaled
+from official import native
+from official.config import Config, kernels_of
+from official.config.backends import BACKENDS
+from official.optimization import gradients as gradients_lib
+from official.optimization import plain_optimizers
+from official.optimization.plain_optimizers import (
+    Moments,
+    Optimizer,
+    ScaledMoment,
+    build_plain,
+    hyper_parameters,
+    loaded,
+    stored,
+)
+from official.optimization.plain_optimizers import write as write_variable
 from official.optimization.train_state import TrainState, build_state
 
 # -----------------------------------------------------------------------------------------------------------
-# tensorflow-addons
+# LAMB and AdamW
+#
+# An update of 110 M parameters is bound by memory. Weights that decay, nearly all, go through small
+# compiled functions, one for each shape, that read a gradient once and write the moments in place; norms
+# stay outside, where they use all cores. The others, vectors, go through ResourceApplyAdam.
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the end-of-life notice: the version is pinned
-    import tensorflow_addons as tfa
+jitted = tf.function(jit_compile=True, autograph=False)
+# Traced and optimised once for all layers that are alike.
+_shared = tf.function(autograph=False, experimental_attributes={"_noinline": True})
+_LAYER = re.compile(r".*/layer_\d+/")
 
 
-class _AdamW(tfa.optimizers.AdamW):
-    """tensorflow-addons' AdamW, choosing what to decay by name.
-
-    The parent compares variable objects, which under a mirrored strategy are never the replica's own: with an
-    exclusion list it would decay nothing there.
-    """
-
-    def _do_use_weight_decay(self, var):
-        return not any(re.search(pattern, var.name) for pattern in self.exclude_from_weight_decay)
-
-
-class Addons:
-    """An optimizer of tensorflow-addons with the methods of `kinds.Optimizer`."""
-
-    def __init__(self, optimizer):
-        self._optimizer = optimizer
-        self.get_slot = optimizer.get_slot
-
-    @property
-    def iterations(self):
-        return self._optimizer.iterations
-
-    def create_slots(self, variables) -> None:
-        # What apply_gradients calls.
-        self._optimizer._create_all_weights(variables)  # pylint: disable=protected-access
-
-    def scalars(self) -> dict:
-        return {}
-
-    def global_norm(self, tensors) -> tf.Tensor:
-        return tf.linalg.global_norm(tensors)
+class CompiledOptimizer(Moments):
+    """Base of `CompiledAdamW` and `CompiledLamb`: updates variables layer by layer, by one function that all
+    layers share."""
 
     def update(self, gradients, variables, factor) -> None:
-        self._optimizer.apply_gradients(
-            zip(scaled(gradients, factor), variables), experimental_aggregate_gradients=False
-        )
+        """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
+        replica, all with the same gradients."""
+        place = gradients_lib.beside(variables)
+        # Of a layer ("" for what is in none) and a device: one of its variables, the weights.
+        layers: dict[tuple, tuple[tf.Variable, list[tuple]]] = {}
+        for gradient, variable in zip(gradients, variables):
+            match = _LAYER.match(variable.name)
+            handles = tuple(each.handle for each in (variable, *self._moments[variable.name].values()))
+            weight = (handles, gradient, self.decays(variable))
+            layer = match.group() if match else "", gradients_lib.device_of(variable)
+            layers.setdefault(layer, (variable, []))[1].append(weight)
+        # By this name profiles tell the optimizer's operations from others.
+        with tf.name_scope(type(self).__name__):
+            step = self._shared_by_updates(factor)
+            self.decay_apart(variables)
+            for variable, weights in layers.values():
+                with place(variable):
+                    self._update_layer(*zip(*weights), step)
+        self.iterations.assign_add(1)
+
+    def _shared_by_updates(self, factor) -> dict:
+        """Computes what all updates of a step share: as operations of each variable these would be half of
+        the graph."""
+        step, rate = tf.cast(self.iterations + 1, tf.float32), self._learning_rate(self.iterations)
+        beta_1, beta_2 = tf.constant(self._constants.beta_1), tf.constant(self._constants.beta_2)
+        if self._corrects:
+            beta_1_power, beta_2_power = tf.pow(beta_1, step), tf.pow(beta_2, step)
+        else:
+            beta_1_power = beta_2_power = tf.constant(0.0)
+        return {
+            "factor": factor,
+            "decayed": self._decayed_state(rate, beta_1_power, beta_2_power),
+            "excluded": {
+                "lr": rate,
+                "beta1": beta_1,
+                "beta2": beta_2,
+                "beta1_power": beta_1_power,
+                "beta2_power": beta_2_power,
+                "epsilon": tf.convert_to_tensor(self._epsilon_beside_root(beta_2_power)),
+            },
+        }
+
+    # It takes handles: of a variable TensorFlow would keep a stand-in that does not live as long.
+    @_shared
+    def _update_layer(self, handles, gradients, decays, step):
+        with tf.name_scope(type(self).__name__):  # that of the caller ends at the call
+            for (weight, m, v), gradient, does_decay in zip(handles, gradients, decays):
+                if does_decay:
+                    self._update_decayed(
+                        (weight, m, v), gradient, step["factor"], step["decayed"], self._constants
+                    )
+                else:
+                    self._update_excluded((weight, m, v), gradient, step)
+
+    def _update_excluded(self, handles, gradient, step) -> None:
+        """Updates a weight that does not decay; `step` is the result of `_shared_by_updates`."""
+        weight, m, v = handles
+        gradient = gradient * step["factor"]
+        tf.raw_ops.ResourceApplyAdam(var=weight, m=m, v=v, grad=gradient, **step["excluded"])
+
+    @staticmethod
+    def _update_decayed(handles, grad, factor, state, constants):
+        """Updates a weight that decays: `handles` are those of weight, m and v, `state` is the result of
+        `_decayed_state`."""
+        raise NotImplementedError
+
+    def _decayed_state(self, rate, beta_1_power, beta_2_power):
+        """Returns the numbers of a step that `_update_decayed` takes."""
+        raise NotImplementedError
+
+    def _epsilon_beside_root(self, beta_2_power):
+        """Returns the epsilon of m / (sqrt(v) + epsilon), in which v is not corrected."""
+        raise NotImplementedError
 
 
-def make_lamb(excluded, decayed_only="", **hyper):
-    """Returns LAMB; arguments as those of `compiled.Lamb`."""
-    undecayed = [f"{each}(?!.*{decayed_only})" for each in excluded] if decayed_only else excluded
-    return Addons(
-        tfa.optimizers.LAMB(
-            exclude_from_weight_decay=undecayed, exclude_from_layer_adaptation=excluded, **hyper
-        )
+@jitted
+def _update_adamw(handles, grad, factor, state, constants):
+    step_size, kept = state
+    weight, m, v = read(handles, grad.shape)
+    new_m, new_v = moments(m, v, grad * factor, constants)
+    write(handles, (weight * kept - step_size * new_m / (tf.sqrt(new_v) + constants.epsilon), new_m, new_v))
+
+
+def _update_lamb(handles, grad, factor, state, constants):
+    rate, *corrections = state
+    update = _lamb_direction(handles, grad, factor, corrections, constants)
+    weight, *_ = read(handles[:1], grad.shape)
+    weight_norm, update_norm = tf.sqrt(2 * tf.nn.l2_loss(weight)), tf.sqrt(2 * tf.nn.l2_loss(update))
+    ratio = tf.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
+    tf.raw_ops.ResourceApplyGradientDescent(var=handles[0], alpha=rate * ratio, delta=update)
+
+
+@jitted
+def _lamb_direction(handles, grad, factor, corrections, constants):
+    """Updates the moments and returns u; `corrections` are their factors for bias correction."""
+    weight, m, v = read(handles, grad.shape)
+    new_m, new_v = moments(m, v, grad * factor, constants)
+    write(handles[1:], (new_m, new_v))
+    m_correction, v_correction = corrections
+    return (
+        new_m * m_correction / (tf.sqrt(new_v * v_correction) + constants.epsilon)
+        + constants.weight_decay * weight
     )
 
 
-def make_adamw(learning_rate, weight_decay, excluded, **hyper):
-    """Returns AdamW; arguments as those of `compiled.AdamW`."""
-    return Addons(
-        _AdamW(
-            learning_rate=learning_rate,
-            weight_decay=Scaled(learning_rate, weight_decay),
-            exclude_from_weight_decay=excluded,
-            **hyper,
+# The compiled functions by name, for who measures what one of them takes.
+COMPILED = {"update adamw": _update_adamw, "lamb direction": _lamb_direction}
+
+
+def read(handles, shape):
+    """Returns the values, float32, of variables of a shape, by their handles, which need not know it."""
+    values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles]
+    for value in values:
+        value.set_shape(shape)
+    return values
+
+
+def write(handles, values):
+    """Writes values to variables, by their handles."""
+    for handle, value in zip(handles, values):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def moments(m, v, grad, constants):
+    """Returns the moments after a gradient, float32."""
+    return m + (1 - constants.beta_1) * (grad - m), v + (1 - constants.beta_2) * (grad * grad - v)
+
+
+class CompiledAdamW(CompiledOptimizer):
+    """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
+
+    _update_decayed = staticmethod(_update_adamw)
+
+    def _epsilon_beside_root(self, beta_2_power):
+        return self._constants.epsilon
+
+    def _decayed_state(self, rate, beta_1_power, beta_2_power):
+        return rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power), 1 - rate * self._constants.weight_decay
+
+
+class CompiledLamb(CompiledOptimizer):
+    """m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight decay * w, w -= rate * |w| / |u| * u.
+
+    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0 their
+    ratio is 1, as in tensorflow-addons.
+    Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
+    """
+
+    _update_decayed = staticmethod(_update_lamb)
+
+    def _epsilon_beside_root(self, beta_2_power):
+        return self._constants.epsilon * tf.sqrt(1 - beta_2_power)
+
+    def _decayed_state(self, rate, beta_1_power, beta_2_power):
+        return rate, 1 / (1 - beta_1_power), 1 / (1 - beta_2_power)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# AdamW with a first moment in float16
+
+
+class CompiledMpAdamW(ScaledMoment, CompiledAdamW):
+    """`CompiledAdamW` with the first moment in float16; vectors too go through the compiled function."""
+
+    def _decayed_state(self, rate, beta_1_power, beta_2_power):
+        return *super()._decayed_state(rate, beta_1_power, beta_2_power), tf.convert_to_tensor(self._scale)
+
+    @staticmethod
+    def _update_decayed(handles, grad, factor, state, constants):
+        _update(handles, grad, factor, state, constants)
+
+    def _update_excluded(self, handles, gradient, step) -> None:
+        step_size, _, scale = step["decayed"]
+        _update(handles, gradient, step["factor"], (step_size, tf.constant(1.0), scale), self._constants)
+
+
+@jitted
+def _update(handles, grad, factor, state, constants):
+    """Updates a weight: `state` is its step size, the share of it that decay leaves, and the scale."""
+    step_size, kept, scale = state
+    weight, v = read((handles[0], handles[2]), grad.shape)
+    kept_m = tf.raw_ops.ReadVariableOp(resource=handles[1], dtype=tf.float16)
+    m = loaded(tf.ensure_shape(kept_m, grad.shape), scale)
+    new_m, new_v = moments(m, v, grad * factor, constants)
+    new_m = stored(new_m, scale)
+    change = step_size * loaded(new_m, scale) / (tf.sqrt(new_v) + constants.epsilon)
+    write(handles, (weight * kept - change, new_m, new_v))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Native: LAMB and AdamW in one operation
+#
+# It reads and writes each number once, LAMB's weights and moments twice.
+
+
+class NativeOptimizer(CompiledOptimizer):
+    """Base of `NativeAdamW` and `NativeLamb`: updates the variables of a device, and their copies in another
+    type, by one call of our own operation."""
+
+    _LAYERWISE = False
+
+    def __init__(self, operations: Any, **arguments):
+        """Makes the optimizer; `operations` are those of `official.native`, the rest as `Moments`."""
+        super().__init__(**arguments)
+        self._operations = operations
+        self._copies: dict[str, tf.Variable] = {}
+
+    def make_copies(self, variables, dtype: tf.DType) -> dict[str, tf.Variable]:
+        """Makes copies of variables in a type, which `update` keeps equal to them, in the strategy's scope.
+        They are no part of a checkpoint. Returns them by the variables' names; `renew_copies` gives them
+        values."""
+        for variable in variables:
+            if variable.name in self._copies:
+                continue
+            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+                zeros = functools.partial(tf.zeros, shape=variable.shape, dtype=dtype)
+                self._copies[variable.name] = tf.Variable(zeros, trainable=False, name="copy")
+        return self._copies
+
+    def renew_copies(self, variables) -> None:
+        """Casts the variables that have copies; in the context of a replica."""
+        for variable in variables:
+            copy = self._copies.get(variable.name)
+            if copy is not None:
+                write_variable(copy, tf.cast(tf.convert_to_tensor(variable), copy.dtype))
+
+    def update(self, gradients, variables, factor) -> None:
+        """Updates variables that have slots with gradients times `factor`, of float32, bfloat16 or float16;
+        in the context of a replica, all with the same gradients."""
+        place = gradients_lib.beside(variables)
+        devices: dict[str, list[tuple]] = {}
+        for gradient, variable in zip(gradients, variables):
+            devices.setdefault(gradients_lib.device_of(variable), []).append((gradient, variable))
+        with tf.name_scope(type(self).__name__):  # by this name profiles tell its operations from others
+            step = self._numbers(factor)
+            self.decay_apart(variables)
+            for pairs in devices.values():
+                with place(pairs[0][1]):
+                    self._update_all(step, *zip(*pairs))
+        self.iterations.assign_add(1)
+
+    def global_norm(self, tensors) -> tf.Tensor:
+        return self._operations.bert_global_norm(tensors=tensors)
+
+    def _update_all(self, step, gradients, variables) -> None:
+        """Updates the variables of a device."""
+        moments = [self._moments[variable.name] for variable in variables]
+        copied = [place for place, variable in enumerate(variables) if variable.name in self._copies]
+        self._operations.bert_update(
+            weights=[variable.handle for variable in variables],
+            m=[each["m"].handle for each in moments],
+            v=[each["v"].handle for each in moments],
+            copies=[self._copies[variables[place].name].handle for place in copied],
+            gradients=list(gradients),
+            step=step,
+            layerwise=self._LAYERWISE,
+            decays=[self.decays(variable) for variable in variables],
+            copy_of=copied,
+            **self._constants._asdict(),
         )
-    )
+
+    def _numbers(self, factor) -> tf.Tensor:
+        """Returns float32 [7]: see `Numbers` in update.h."""
+        shared = self._shared_by_updates(factor)
+        adam = shared["excluded"]
+        step_size = adam["lr"] * tf.sqrt(1 - adam["beta2_power"]) / (1 - adam["beta1_power"])
+        kept = 1 - adam["lr"] * self._constants.weight_decay
+        corrections = [1 / (1 - adam[name]) for name in ("beta1_power", "beta2_power")]
+        return tf.stack([factor, step_size, kept, adam["epsilon"], adam["lr"], *corrections])
+
+
+class NativeAdamW(NativeOptimizer, CompiledAdamW):
+    """`CompiledAdamW` by our own operation."""
+
+
+class NativeLamb(NativeOptimizer, CompiledLamb):
+    """`CompiledLamb` by our own operation."""
+
+    _LAYERWISE = True
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -95,55 +335,77 @@ def make_adamw(learning_rate, weight_decay, excluded, **hyper):
 
 
 _COMPILED: dict[str, Callable[..., Optimizer]] = {
-    "lamb": compiled_optimizers.Lamb,
-    "adam": compiled_optimizers.AdamW,
-    "adamw": compiled_optimizers.AdamW,
-    "mpadamw": compiled_optimizers.CompiledAdamW,
+    "lamb": CompiledLamb,
+    "adam": CompiledAdamW,
+    "adamw": CompiledAdamW,
+    "mpadamw": CompiledMpAdamW,
     "momentum": plain_optimizers.Momentum,
     "sgd": plain_optimizers.Sgd,
 }
 _NATIVE: dict[str, Callable[..., Optimizer]] = {
-    "lamb": native.Lamb,
-    "adam": native.AdamW,
-    "adamw": native.AdamW,
+    "lamb": NativeLamb,
+    "adam": NativeAdamW,
+    "adamw": NativeAdamW,
 }
 
 
 def build_optimizer(config: Config, schedule: Callable, operations: Any = None) -> Optimizer:
-    """Returns the optimizer, made in the strategy's scope. Updates are float32.
+    """Returns the optimizer, made in the strategy's scope by all processes of a run. Updates are float32.
 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w,
       w -= rate * |w| / |u| * u.
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
-    adam: adamw without decay. mpadamw: adamw, see `mixed`. sgd, momentum: see `descent`.
-    --update_kernel says whether the first three are one operation of our own on CPUs, see `native`.
-    --fused_ops=false takes tensorflow-addons' LAMB and AdamW, or where it is not installed, or they are asked
-    for without bias correction, our own in plain TensorFlow operations: all are the same to rounding.
+    adam: adamw without decay. mpadamw: adamw with a first moment in float16. sgd, momentum: without decay.
+    All kernels are the same to rounding; the last three have no native form.
 
     Args:
       config: of the run.
       schedule: step -> learning rate.
-      operations: of the native update; None: those that the run takes, if any, see `library.operations`.
+      operations: stand-ins of the native operations; None: as --kernels says.
     """
     kind, hyper = config.optimizer_type, hyper_parameters(config)
-    if config.fused_ops:
-        if kind in _NATIVE and operations is None:
-            operations = library.operations(config)
-        if kind in _NATIVE and operations is not None:
-            return _NATIVE[kind](operations, learning_rate=schedule, **hyper)
-        return _COMPILED[kind](learning_rate=schedule, **hyper)
-    if kind in ("lamb", "adamw") and hyper["bias_correction"] and has_addons():
-        pass  # a second of start-up
-
-        del hyper["bias_correction"]  # they always do
-        makers: dict[str, Callable[..., Optimizer]] = {"lamb": make_lamb, "adamw": make_adamw}
-        return makers[kind](learning_rate=schedule, **hyper)
-    return build_plain(config, schedule)
+    kernels = "native" if operations is not None else update_kernels(config)
+    if kernels == "plain":
+        return build_plain(config, schedule)
+    if kernels == "native" and kind in _NATIVE:
+        return _NATIVE[kind](operations or native.operations(), learning_rate=schedule, **hyper)
+    return _COMPILED[kind](learning_rate=schedule, **hyper)
 
 
-def has_addons() -> bool:
-    """Returns whether tensorflow-addons is installed, which came to its end with TensorFlow 2.15."""
-    return importlib.util.find_spec("tensorflow_addons") is not None
+def update_kernels(config: Config) -> str:
+    """Returns plain, fused or native: the kernels that update the weights; called in the strategy's scope.
+
+    The processes of a run take the native ones only if all have the same library: only then each computes the
+    very weights that the others compute. Raises ConfigError where --kernels=native cannot be.
+    """
+    asked = kernels_of(config)
+    has_peers = BACKENDS[config.distribution_strategy].several_processes
+    if asked in ("plain", "fused"):
+        native.log_choice(asked)
+        return asked
+    if not has_peers or not native.on_cpus():
+        return native.choose(asked)
+    reason = native.unavailable()
+    if not _all_have(None if reason else native.library_path()):
+        native.fall_back(asked, reason or "the processes of the run do not all have the same library")
+        return "fused"
+    return native.choose(asked)
+
+
+def _all_have(path: str | None) -> bool:
+    """Tells whether all processes of the run have the same library as this one, of the same sources, compiler
+    and CPU. Called by all, those that have none, `path` None, among them: the others wait for them."""
+    name = os.path.basename(path).encode() if path else b""
+    mark = int(hashlib.sha256(name).hexdigest()[:7], 16) if name else 0
+    strategy = tf.distribute.get_strategy()
+
+    @tf.function(autograph=False)
+    def gathered():
+        marks = strategy.run(lambda: gradients_lib.gather({"mark": tf.constant([mark])}))
+        return strategy.experimental_local_results(marks["mark"])[0]
+
+    marks = set(gathered().numpy().tolist())
+    return marks == {mark} and mark != 0
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official.config import initial_loss_scale
 from official.config.table import Config
-from official.optimization import device_placement
+from official.optimization import gradients as gradients_lib
 
 # -----------------------------------------------------------------------------------------------------------
 # Slots
@@ -124,7 +124,7 @@ class Moments(Slots):
         if not apart:
             return
         kept = 1.0 - self._learning_rate(self.iterations) * self._constants.weight_decay
-        place = device_placement.beside(variables)
+        place = gradients_lib.beside(variables)
         for variable in apart:
             with place(variable):
                 write(variable, tf.convert_to_tensor(variable) * kept)
@@ -136,10 +136,7 @@ def write(variable: tf.Variable, value: tf.Tensor) -> None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# LAMB and AdamW
-#
-# --fused_ops=false takes them where tensorflow-addons is not installed. They equal its optimizers to
-# rounding.
+# LAMB and AdamW, equal to those of tensorflow-addons to rounding
 
 
 class PlainOptimizer(Moments):
@@ -153,7 +150,7 @@ class PlainOptimizer(Moments):
         corrections = (1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)) if self._corrects else (1.0, 1.0)
         rate = self._learning_rate(self.iterations)
         self.decay_apart(variables)
-        place = device_placement.beside(variables)
+        place = gradients_lib.beside(variables)
         for gradient, variable in zip(gradients, variables):
             with place(variable):
                 m, v = self._moments[variable.name].values()
@@ -234,7 +231,7 @@ class PlainSgd(Slots):
         """Updates variables with gradients times `factor`, float32 each; in the context of a replica, all
         with the same gradients."""
         rate = self._learning_rate(self.iterations)
-        place = device_placement.beside(variables)
+        place = gradients_lib.beside(variables)
         for gradient, variable in zip(gradients, variables):
             with place(variable):
                 self._update_one(variable, gradient * factor, rate)

@@ -16,8 +16,7 @@ import tensorflow as tf
 from official.config.backends import BACKENDS
 from official.config.table import Config
 from official.optimization import gradients as gradients_lib
-from official.optimization.loss_scale import LossScale
-from official.optimization.train_state import TrainState
+from official.optimization.train_state import LossScale, TrainState
 
 # -----------------------------------------------------------------------------------------------------------
 # Factors of the objective and of the gradients
@@ -329,7 +328,7 @@ def true_norm(config: Config, gradients: Gradients, norm_of: Callable) -> tf.Ten
 
 def clip(config: Config, gradients: Gradients, norm: tf.Tensor, num_replicas: int) -> tf.Tensor | float:
     """Returns the factor that unscales the gradients, whose true ones have the norm `norm`, and clips them
-    where `step_factors.largest_norm` says so. It is NaN where the norm that clips is not finite."""
+    where `largest_norm` says so. It is NaN where the norm that clips is not finite."""
     largest = largest_norm(config, num_replicas)
     factor = 1.0 if largest is None else gradients_lib.clip_factor(norm, largest)
     return factor / gradients.divisor

@@ -13,18 +13,16 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from official.config import Config
+from official.config import Config, kernels_of
 from official.config.backends import BACKENDS
 from official.config.values import DEVICE_BYTES
 from official.distribution.batch_plan import BatchPlan
 from official.io import native_library
-from official.modeling import low_precision_weights as copies_lib
+from official.modeling import stages as copies_lib
 from official.modeling.stages import Stage, symbolic_variable
-from official.optimization import compiled_optimizers, optimizers, plain_optimizers, replica_step
 from official.optimization import gradients as gradients_lib
-from official.optimization.native import library
-from official.optimization.native.optimizers import NativeOptimizer
-from official.optimization.optimizers import TrainState
+from official.optimization import optimizers, plain_optimizers, replica_step
+from official.optimization.optimizers import NativeOptimizer, TrainState
 from official.optimization.train_state import build_state
 from official.planning.graph import (
     ALIASES,
@@ -82,25 +80,25 @@ class Cost:
         return self.parameter_bytes + self.slot_bytes + self.copy_bytes + self.peak_bytes
 
 
-def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
+def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update: bool = False) -> Cost:
     """Builds the training step of one replica and reads its cost.
 
     Args:
-      config: the configuration; the mixed-precision policy must be that of its dtype. Its update_kernel says
-        which of the two the run takes.
+      config: the configuration; the mixed-precision policy must be that of its dtype.
       task: the task.
       plan: the batches of the run.
+      native_update: whether the native kernels update the weights; the blocks are plain or fused.
     """
     # Shapes are all that is wanted of the data: one row is enough.
     spec = task.synthetic_dataset(1).element_spec
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
         batch = symbolic_batch(spec, plan.replica_batch_size)
-        state, copies = _symbolic_state(config, task)
+        state, copies = _symbolic_state(config, task, native_update)
         accumulate = _accumulate_to_send(config, task, state, plan)
         step = replica_step.make_replica_gradients(
             config, task, state, plan.num_accumulation_steps, accumulate
         )
-        with copies_lib.reading(copies):
+        with copies_lib.reading_copies(copies):
             # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
             gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
         flat = FlatGraph()
@@ -113,16 +111,18 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan) -> Cost:
     return dataclasses.replace(cost, gradient_bytes=_bytes(gradients), copy_bytes=_bytes(copies.values()))
 
 
-def _symbolic_state(config: Config, task: PlannedTask) -> tuple[TrainState, dict[str, tf.Variable]]:
+def _symbolic_state(
+    config: Config, task: PlannedTask, native_update: bool
+) -> tuple[TrainState, dict[str, tf.Variable]]:
     """Returns the state of a run, and the copies of weights that its update keeps, by the weights' names."""
     dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
-    operations = StandIn(dtype) if config.update_kernel == "native" else None
+    operations = StandIn(dtype) if native_update else None
     build_optimizer = functools.partial(optimizers.build_optimizer, operations=operations)
     state = build_state(config, lambda: model_of_whole_rows(task), build_optimizer)
     optimizer, model = state.optimizer, state.model
     if not isinstance(optimizer, NativeOptimizer):
         return state, {}
-    return state, optimizer.make_copies(copies_lib.wanted(model, dtype), dtype)
+    return state, optimizer.make_copies(copies_lib.variables_to_copy(model, dtype), dtype)
 
 
 def _accumulate_to_send(
@@ -236,21 +236,16 @@ def _add_update(
         built[kind] = gradient, start, len(flat.nodes)
 
 
-def takes_native_update(config: Config, device: str) -> bool:
-    """Tells whether a run takes the native update, as far as this machine can know.
+def updates_natively(config: Config) -> bool:
+    """Tells whether a run updates its weights by the native kernels, as far as this machine can know.
 
-    Args:
-      config: of the run.
-      device: GPU or CPU: what the run computes on. A device that --plan_device names is another one.
+    A device that --plan_device names is none of its CPUs.
     """
-    if config.update_kernel == "tensorflow" or config.enable_xla:
+    if kernels_of(config) in ("plain", "fused") or BACKENDS[config.distribution_strategy].spread_replicas:
         return False
-    if BACKENDS[config.distribution_strategy].spread_replicas:
+    if device_of(config) != "CPU" or (config.plan_device or "").strip().lower() in DEVICE_BYTES:
         return False
-    on_cpus = device == "CPU" and (config.plan_device or "").strip().lower() not in DEVICE_BYTES
-    if library.what_is_against(config, on_cpus) is not None:
-        return False
-    if config.update_kernel == "native":
+    if config.kernels == "native":
         return True
     try:
         native_library.find_compiler()
@@ -267,8 +262,8 @@ def device_of(config: Config) -> str:
 
 
 class StandIn:
-    """The module of `library.operations` in a graph that is read and never run: a plan needs no compiler. It
-    reads and writes what the operations do."""
+    """The native operations in a graph that is read and never run: a plan needs no compiler. It reads and
+    writes what they do."""
 
     def __init__(self, dtype: tf.DType):
         """Makes it; `dtype` is that of the weights' copies."""
@@ -284,17 +279,17 @@ class StandIn:
         _native_update(list(zip(weights, m, v)), arguments["copies"], gradients, step, written)
 
 
-@compiled_optimizers.jitted
+@optimizers.jitted
 def _native_norm(tensors: list) -> tf.Tensor:
     return tf.add_n([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
 
 
-@compiled_optimizers.jitted
+@optimizers.jitted
 def _native_update(handles: list, copies: list, gradients: list, step: tf.Tensor, written: tuple) -> None:
     dtype, places = written
     for three, gradient in zip(handles, gradients):
-        compiled_optimizers.write(three, compiled_optimizers.read(three, gradient.shape))
-    compiled_optimizers.write(copies, [tf.zeros(gradients[place].shape, dtype) for place in places])
+        optimizers.write(three, optimizers.read(three, gradient.shape))
+    optimizers.write(copies, [tf.zeros(gradients[place].shape, dtype) for place in places])
 
 
 @dataclasses.dataclass(frozen=True)

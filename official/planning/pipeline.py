@@ -8,9 +8,9 @@ from collections.abc import Callable
 from official.config import Config, ConfigError
 from official.config.backends import BACKENDS
 from official.config.settings.devices import PIPELINED, SCHEDULES
+from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import BatchPlan
-from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining.plan import (
+from official.distribution.pipeline_plan import (
     PipelinePlan,
     Work,
     allocation,

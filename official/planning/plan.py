@@ -1,6 +1,5 @@
 """Plan of a run: sizes, steps, evaluations, memory and time, without devices, data or training."""
 
-import contextlib
 import json
 import math
 import statistics
@@ -9,7 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import Config, ConfigError, derived, values
+from official.config import Config, ConfigError, derived, kernels_of, values
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
 from official.config.values import device_bytes
@@ -26,6 +25,7 @@ from official.distribution.batch_plan import (
 from official.io.files import is_remote
 from official.io.record_paths import find_files
 from official.io.writing import naming_output, replace_file
+from official.modeling.layers import computing_in
 from official.optimization import schedules
 from official.planning import graph_cost
 from official.planning.description import describe
@@ -133,27 +133,23 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
 
 def _cost(config: Config, task: graph_cost.PlannedTask, batches: BatchPlan) -> graph_cost.Cost:
     """Returns the cost of a step, or that of a batch of an evaluation where nothing is trained."""
-    with _precision(config):
+    with computing_in(config.dtype):
         if config.do_train:
-            return graph_cost.step_cost(_in_calls(config), task, batches)
+            return graph_cost.step_cost(_in_calls(config), task, batches, graph_cost.updates_natively(config))
         return graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
 
 
 def _in_calls(config: Config) -> Config:
     """Returns the configuration of a step that is not compiled as a whole: its graph is one of calls, and
-    tells what each of them keeps; its update_kernel is the one that the run takes."""
+    tells what each of them keeps."""
     whole_step = BACKENDS[config.distribution_strategy].whole_step
     strategy = "one_device" if whole_step else config.distribution_strategy
-    kernel = (
-        "native" if graph_cost.takes_native_update(config, graph_cost.device_of(config)) else "tensorflow"
-    )
     reduced = "float32" if whole_step else config.allreduce_dtype
     return config_lib.replaced(
         config,
         enable_xla=False,
         distribution_strategy=strategy,
-        update_kernel=kernel,
-        block_kernels="compiled",
+        kernels="plain" if kernels_of(config) == "plain" else "fused",
         allreduce_dtype=reduced,
     )
 
@@ -161,7 +157,7 @@ def _in_calls(config: Config) -> Config:
 def _pipeline(
     config: Config, task: graph_cost.PlannedTask, batches: BatchPlan, cost: graph_cost.Cost
 ) -> dict | None:
-    with _precision(config):
+    with computing_in(config.dtype):
         return describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
 
 
@@ -270,17 +266,6 @@ def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
         * (batches.sequences_per_step if packs_here else batches.train_batch_size),
         "eval_records_read": config.num_eval_samples if evaluates else 0,
     }
-
-
-@contextlib.contextmanager
-def _precision(config: Config) -> Iterator[None]:
-    """Sets the precision of the run for the time of a block."""
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(strategy_lib.POLICIES[config.dtype])
-    try:
-        yield
-    finally:
-        tf.keras.mixed_precision.set_global_policy(before)
 
 
 def learning_rates(config: Config) -> dict[str, float]:

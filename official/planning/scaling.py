@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from official.config import Config, ConfigError, values
 from official.config.backends import BACKENDS
-from official.distribution import strategy
+from official.distribution import backends
 
 _LATENCY_USECS = 10.0  # of a message between hosts, where it is not said
 _LOCAL_LATENCY = 0.1  # of that, inside a host
 
 
 class Network(NamedTuple):
-    """The links that replicas send over: bytes per second each way, and seconds of a message."""
+    """The links of replicas: bytes per second each way, and the seconds of a message between hosts."""
 
     replicas_per_host: int
     host_bytes_per_sec: float
     local_bytes_per_sec: float
-    host_latency_secs: float
-    local_latency_secs: float
+    latency_secs: float
 
 
 class Work(NamedTuple):
@@ -59,11 +58,13 @@ def ring_secs(network: Network, hosts: int, num_bytes: float) -> float:
     In each of its 2 (n - 1) rounds every replica sends a part of n; a round is as slow as its slowest link.
     Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
     """
-    links = [(network.host_bytes_per_sec, network.host_latency_secs)] * (hosts > 1)
-    links += [(network.local_bytes_per_sec, network.local_latency_secs)] * (network.replicas_per_host > 1)
-    rates, latencies = zip(*links or [(math.inf, 0.0)])
     replicas = hosts * network.replicas_per_host
-    return 2 * (replicas - 1) * (num_bytes / replicas / min(rates) + max(latencies))
+    rate, latency = network.host_bytes_per_sec, network.latency_secs
+    if hosts == 1:
+        rate, latency = network.local_bytes_per_sec, latency * _LOCAL_LATENCY
+    elif network.replicas_per_host > 1:
+        rate = min(rate, network.local_bytes_per_sec)
+    return 2 * (replicas - 1) * (num_bytes / replicas / rate + latency)
 
 
 def step_time(
@@ -144,66 +145,58 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
     """
     if config.plan_hosts is None:
         return None
-    network = _network(config, plan)
-    work = work_of(config, plan, network)
-    share = Batch(plan["num_accumulation_steps"], plan["micro_batch_size"])
+    assert config.plan_gbps is not None
+    latency_usecs = _LATENCY_USECS if config.plan_latency_usecs is None else config.plan_latency_usecs
+    network = Network(
+        plan["num_replicas"] // _hosts_of(config, plan),
+        config.plan_gbps * 1e9,
+        (config.plan_local_gbps or config.plan_gbps) * 1e9,
+        latency_usecs / 1e6,
+    )
+    work, overlap = work_of(config, plan, network), config.plan_overlap or 0.0
+    rows, micro_batch_size = plan["global_batch_size"], plan["micro_batch_size"]
 
-    def step(hosts: int, batch: Batch | None, first: dict | None) -> dict | None:
-        """Returns a step of some hosts, with its efficiency beside `first`, that of one."""
+    def step(hosts: int, batch: Batch | None) -> dict | None:
         if batch is None:
             return None
-        secs = step_time(work, network, hosts, batch, config.plan_overlap or 0.0, config.plan_rows_per_sec)
-        rows = hosts * network.replicas_per_host * batch.accumulation * batch.rows
-        rate = rows * plan["sequences_per_row"] / secs["step_secs"]
+        secs = step_time(work, network, hosts, batch, overlap, config.plan_rows_per_sec)
+        global_batch_size = hosts * network.replicas_per_host * batch.accumulation * batch.rows
+        rate = global_batch_size * plan["sequences_per_row"] / secs["step_secs"]
         return {
-            "global_batch_size": rows,
+            "global_batch_size": global_batch_size,
             "num_accumulation_steps": batch.accumulation,
             "micro_batch_size": batch.rows,
             "sequences_per_sec": rate,
-            "efficiency": rate / hosts / first["sequences_per_sec"] if first else 1.0,
             "train_secs": plan["train_sequences"] / rate if plan["train_steps"] and rate else None,
             **secs,
         }
 
-    def row(hosts: int, first: dict) -> dict:
+    found: list[dict[str, Any]] = []
+    for hosts in (1, *values.read_host_counts(config.plan_hosts)):
         replicas = hosts * network.replicas_per_host
-        same = divided(plan["global_batch_size"], replicas, plan["micro_batch_size"])
-        return {
-            "hosts": hosts,
-            "replicas": replicas,
-            "same_share": step(hosts, share, first.get("same_share")),
-            "same_batch": step(hosts, same, first.get("same_batch")),
+        steps = {
+            "same_share": step(hosts, Batch(plan["num_accumulation_steps"], micro_batch_size)),
+            "same_batch": step(hosts, divided(rows, replicas, micro_batch_size)),
         }
-
-    first = row(1, {})
-    most = plan["global_batch_size"] // network.replicas_per_host
+        found.append({"hosts": hosts, "replicas": replicas, **steps})
+        for name, values_of_step in steps.items():
+            if values_of_step:
+                of_one_host = found[0][name]["sequences_per_sec"]
+                values_of_step["efficiency"] = values_of_step["sequences_per_sec"] / hosts / of_one_host
+    most = rows // network.replicas_per_host
     lower = [hosts for hosts in range(1, math.isqrt(most) + 1) if most % hosts == 0]
     return {
         "source": "measure" if plan["measured"] else "plan_tflops",
         "replicas_per_host": network.replicas_per_host,
         "gradient_bytes": work.gradient_bytes,
-        "gbps": network.host_bytes_per_sec / 1e9,
+        "gbps": config.plan_gbps,
         "local_gbps": network.local_bytes_per_sec / 1e9,
-        "latency_usecs": network.host_latency_secs * 1e6,
-        "overlap": config.plan_overlap or 0.0,
+        "latency_usecs": latency_usecs,
+        "overlap": overlap,
         "rows_per_sec": config.plan_rows_per_sec,
         "sharing": sorted({*lower, *(most // hosts for hosts in lower)}),
-        "hosts": [row(hosts, first) for hosts in values.read_host_counts(config.plan_hosts)],
+        "hosts": found[1:],
     }
-
-
-def _network(config: Config, plan: dict) -> Network:
-    """Returns the links of a plan's replicas, by its settings."""
-    assert config.plan_gbps is not None
-    latency_usecs = config.plan_latency_usecs
-    latency_secs = (_LATENCY_USECS if latency_usecs is None else latency_usecs) / 1e6
-    return Network(
-        plan["num_replicas"] // _hosts_of(config, plan),
-        config.plan_gbps * 1e9,
-        (config.plan_local_gbps or config.plan_gbps) * 1e9,
-        latency_secs,
-        latency_secs * _LOCAL_LATENCY,
-    )
 
 
 def gbps_of(config: Config, plan: dict) -> float | None:
@@ -217,19 +210,29 @@ def _hosts_of(config: Config, plan: dict) -> int:
     """Returns the hosts that the plan describes, a process each."""
     if not BACKENDS[config.distribution_strategy].several_processes:
         return 1
-    return plan["num_replicas"] // strategy.planned_replicas(config)
+    return plan["num_replicas"] // backends.planned_replicas(config)
 
 
 def work_of(config: Config, plan: dict, network: Network) -> Work:
     """Returns the cost of a step of one replica alone: by the step that was measured, else by --plan_tflops.
 
+    A pipeline of k micro batches takes k + fill times as long as its busiest device for one: the bubble of
+    its schedule is what both make together.
+
     Raises:
       ConfigError: where the all-reduce alone would take longer than the step that was measured.
     """
-    accumulation = plan["num_accumulation_steps"]
-    imbalance, fill = _pipeline(plan["pipeline"], accumulation)
+    accumulation, pipeline = plan["num_accumulation_steps"], plan["pipeline"]
+    imbalance, fill = 1.0, 0.0  # work of a replica's busiest device over the mean
+    if pipeline is not None:
+        flops = [0.0] * len(pipeline["bytes_per_device"])
+        for device, passes in zip(pipeline["devices"], pipeline["stage_flops"]):
+            flops[device] += sum(passes)
+        imbalance = max(flops) * len(flops) / sum(flops)
+        fill = max(0.0, accumulation / ((1 - pipeline["bubble"]) * imbalance) - accumulation)
     gradient_bytes = plan["all_reduce_bytes"]
     pack_bytes = config.allreduce_bytes_per_pack if config.explicit_allreduce else 0
+    sums_apart = config.explicit_allreduce or config.allreduce_dtype != "float32"
     work = Work(
         row_secs=0.0,
         fill=fill,
@@ -237,7 +240,8 @@ def work_of(config: Config, plan: dict, network: Network) -> Work:
         backward_share=3 / 4 if config.recompute == "block" else 2 / 3,
         gradient_bytes=gradient_bytes,
         packs=math.ceil(gradient_bytes / pack_bytes) if pack_bytes else 1,
-        small_sums=_small_sums(config, plan),
+        # The weights of the losses, the metrics, and the sequences of packed rows.
+        small_sums=(config.loss_normalization == "global") + sums_apart + (plan["sequences_per_row"] != 1),
     )
     if not plan["measured"]:
         row_secs = plan["expected"]["matmul_secs"] * imbalance / plan["replica_batch_size"]
@@ -252,27 +256,3 @@ def work_of(config: Config, plan: dict, network: Network) -> Work:
         )
     rows = (accumulation + fill) * plan["micro_batch_size"]
     return work._replace(row_secs=(step_secs - rest) / rows)
-
-
-def _pipeline(pipeline: dict | None, accumulation: int) -> tuple[float, float]:
-    """Returns (work of a replica's busiest device over the mean, micro batches that fit into the time in
-    which the pipeline fills and empties).
-
-    A pipeline of k micro batches takes k + fill times as long as its busiest device for one: the bubble of
-    its schedule is what both make together.
-    """
-    if pipeline is None:
-        return 1.0, 0.0
-    flops = [0.0] * len(pipeline["bytes_per_device"])
-    for device, passes in zip(pipeline["devices"], pipeline["stage_flops"]):
-        flops[device] += sum(passes)
-    imbalance = max(flops) * len(flops) / sum(flops)
-    return imbalance, max(0.0, accumulation / ((1 - pipeline["bubble"]) * imbalance) - accumulation)
-
-
-def _small_sums(config: Config, plan: dict) -> int:
-    """Returns how often the replicas add up a few numbers in a step: the weights of the losses, the sums of
-    the metrics where the gradients go in packs or in another type, and the sequences of packed rows."""
-    is_packed = plan["sequences_per_row"] != 1
-    apart = config.explicit_allreduce or config.allreduce_dtype != "float32"
-    return (config.loss_normalization == "global") + apart + is_packed

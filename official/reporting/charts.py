@@ -1,23 +1,29 @@
-"""Charts as HTML: curves in an SVG that stretches to its width, and bars."""
+"""Charts as data: curves, levels and marks of a run, of several runs, and bars.
+
+The page's template draws what `draw` returns, in an SVG that stretches to its width; `plots.draw_chart` draws
+a `Chart` with matplotlib.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from official.reporting import palette, verdict
-from official.reporting.names import format_count, format_number, format_power, metric_title
-from official.reporting.verdict import Points, curve, is_finite, smoothed, split_at, thinned
+from official.reporting.formats import (
+    fixed,
+    format_count,
+    format_number,
+    format_power,
+    metric_title,
+    tick_text,
+)
+from official.reporting.verdict import Points, curve, finite_values, is_finite, smoothed, split_at, thinned
 
 if TYPE_CHECKING:
     from official.reporting.result import TrainResult
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Bars
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,46 +44,16 @@ class Bar:
     text: str
 
 
-def bars(rows: Sequence[Bar], legend: Sequence[str] = (), colors: Mapping[str, str] | None = None) -> str:
-    """Returns bars from top to bottom, the longest as wide as the page; nothing where all are empty.
+def bars(rows: Sequence[Bar], legend: Mapping[str, str] | None = None) -> dict | None:
+    """Returns bars for the page, from top to bottom, the longest as wide as it; None where all are empty.
 
     Args:
       rows: the bars.
-      legend: names of parts, explained above them.
-      colors: of these.
+      legend: {name of a part: its colour}, explained above them.
     """
     longest = max((sum(part.value for part in bar.parts) for bar in rows), default=0)
-    if not longest:
-        return ""
-    keys = "".join(
-        f'<span><i class="key" style="border-color:{(colors or {})[name]}"></i>{html.escape(name)}</span>'
-        for name in legend
-    )
-    top = f'<div class="legend">{keys}</div>' if keys else ""
-    return f'<div class="bars">{top}{"".join(_bar(bar, longest) for bar in rows)}</div>'
-
-
-def _bar(bar: Bar, longest: float) -> str:
-    pieces = "".join(
-        f'<i title="{html.escape(part.name)}"'
-        f' style="width:{part.value / longest:.2%};background:{part.color}"></i>'
-        for part in bar.parts
-        if part.value
-    )
-    name, text = html.escape(bar.name), html.escape(bar.text)
-    return f'<div class="bar"><span>{name}</span><b>{text}</b><div class="track">{pieces}</div></div>'
-
-
-# -----------------------------------------------------------------------------------------------------------
-# A chart
-#
-# The drawing has no text: stretched text is too small on a phone and too wide on a screen. Numbers at the
-# axes and the names of the curves are HTML, put in place in percent.
-
-
-_WIDTH, _HEIGHT = 1000, 400  # of the drawing's own units
-_MOST_POINTS = 240  # of a line; a faint line has twice as many
-_CUT = 3.0  # a vertical axis ends at this times what most of the values reach
+    keys = [("", color, name, "") for name, color in (legend or {}).items()]
+    return {"bars": rows, "longest": longest, "legend": keys} if longest else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +66,7 @@ class Curve:
       color: as CSS takes it.
       value: what the legend says behind the name.
       kind: line, faint (raw values behind a line), dots (a line with its points) or dashed.
+      dashes: of the line where colours are not enough, as matplotlib takes them; the page does not use them.
     """
 
     name: str
@@ -97,6 +74,7 @@ class Curve:
     color: str
     value: str = ""
     kind: str = "line"
+    dashes: Any = "-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,48 +89,35 @@ class Chart:
     marks: Sequence[tuple[str, float, str]] = dataclasses.field(default_factory=list)
     x_name: str = "step"
     x_last: float | None = None  # unset: that of the last point
-    digits: int = 3  # of the levels
     may_cut: bool = False  # whether a few huge values may lie above the axis
 
+    @property
+    def values(self) -> list[float]:
+        """Returns the finite values of all curves."""
+        return [value for curve in self.curves for value in finite_values(curve.points)]
 
-def draw(chart: Chart) -> str:
-    """Returns the chart as HTML; an empty text where it has no finite value."""
-    values = [y for curve in chart.curves for _, y in curve.points if is_finite(y)]
-    if not values:
-        return ""
-    last = chart.x_last or max((x for curve in chart.curves for x, _ in curve.points), default=1) or 1
-    low, high, cut = vertical_range(values, [value for _, value, _ in chart.levels], chart.may_cut)
-    drawing = _Drawing(last, low, high)
-    ticks, steps = nice_ticks(low, high, 4), nice_ticks(0, last, 4, whole=True)
-    body = "".join(
-        [
-            drawing.grid(ticks),
-            *(drawing.level(value, color) for _, value, color in chart.levels),
-            *(drawing.mark(x, color) for _, x, color in chart.marks),
-            *map(drawing.curve, chart.curves),
+    @property
+    def last(self) -> float:
+        """Returns the end of the horizontal axis."""
+        return self.x_last or max((x for curve in self.curves for x, _ in curve.points), default=1) or 1
+
+    @property
+    def legend(self) -> list[tuple[str, str, str, str]]:
+        """Returns (dashed or nothing, colour, name, value) of curves, levels and marks that have a name."""
+        found = [
+            ("dashed" if curve.kind == "dashed" else "", curve.color, curve.name, curve.value)
+            for curve in self.curves
         ]
-    )
-    unit = " \u00b7 ".join(
-        filter(
-            None,
-            [chart.unit, f"cut at {tick_text(high, ticks)}, highest {_short(max(values))}" if cut else ""],
-        )
-    )
-    return (
-        f'<figure class="chart"><figcaption><b>{html.escape(chart.title)}</b> '
-        f'<span>{html.escape(unit)}</span></figcaption>{_legend(chart)}<div class="plot">'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%" preserveAspectRatio="none" role="img" '
-        f'aria-label="{html.escape(_describe(chart))}">{body}</svg>{_labels(drawing, ticks, steps)}'
-        f'<span class="x-name">{html.escape(chart.x_name)}</span></div></figure>'
-    )
+        found += [("dashed", color, name, f"{value:.3f}") for name, value, color in self.levels]
+        found += [("dashed", color, name, "") for name, _, color in self.marks]
+        return [entry for entry in found if entry[2]]
 
 
-def _short(value: float) -> str:
-    return format_power(value) if value and not 0.001 <= abs(value) < 1e6 else f"{value:.4g}"
-
-
-# ------------------------------------------------------------------------------------------------------------
+# -----------------------------------------------------------------------------------------------------------
 # Axes
+
+
+_CUT = 3.0  # a vertical axis ends at this times what most of the values reach
 
 
 def vertical_range(
@@ -188,126 +153,69 @@ def nice_ticks(low: float, high: float, count: int, whole: bool = False) -> list
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def tick_text(value: float, ticks: Sequence[float]) -> str:
-    """Returns a number of the vertical axis, with as many digits as tell the ticks apart."""
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(value) or 1
-    if step < 0.001 or abs(value) >= 1e6:
-        return format_power(value) if value else "0"
-    if step >= 1 and abs(value) >= 1e4:
-        return format_count(value)
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    if round(step * 10**digits, 6) % 1:  # 2.5 and the like
-        digits += 1
-    return f"{value:,.{digits}f}"
+# -----------------------------------------------------------------------------------------------------------
+# SVG
 
 
-def _labels(drawing: _Drawing, ticks: list[float], steps: list[float]) -> str:
-    rows = [
-        f'<span class="y" style="top:{drawing.down(tick) / _HEIGHT:.2%}">{tick_text(tick, ticks)}</span>'
-        for tick in ticks
-    ]
-    columns = [
-        f'<span class="x" style="left:{drawing.right(step) / _WIDTH:.2%}">{format_count(step)}</span>'
-        for step in steps
-    ]
-    return "".join(rows + columns)
+_WIDTH, _HEIGHT = 1000, 400  # of the drawing's own units
+_MAX_POINTS = 240  # of a line; a faint line has twice as many
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Lines
+def draw(chart: Chart) -> dict | None:
+    """Returns the chart as the page's template draws it; None where it has no finite value.
+
+    Lines keep their width however the drawing is stretched: `vector-effect`, in the page's style.
+    """
+    values, last = chart.values, chart.last
+    if not values:
+        return None
+    low, high, cut = vertical_range(values, [value for _, value, _ in chart.levels], chart.may_cut)
+    ticks, steps = nice_ticks(low, high, 4), nice_ticks(0, last, 4, whole=True)
+
+    def down(y: float) -> float:
+        return _HEIGHT * (high - y) / (high - low)
+
+    def at(x: float, y: float) -> str:
+        return f"{_WIDTH * x / last:.1f} {max(down(y), -2):.1f}".replace(".0", "")
+
+    paths = [("grid", "", "".join(f"M0 {down(tick):.1f}H{_WIDTH}" for tick in ticks))]
+    paths += [("dashed", color, f"M0 {down(value):.1f}H{_WIDTH}") for _, value, color in chart.levels]
+    paths += [("dashed", color, f"M{_WIDTH * x / last:.1f} 0V{_HEIGHT}") for _, x, color in chart.marks]
+    for each in chart.curves:
+        points = thinned(each.points, 2 * _MAX_POINTS if each.kind == "faint" else _MAX_POINTS)
+        line = "".join(("M" if starts else "L") + at(x, y) for x, y, starts, _ in _strokes(points))
+        paths.append(("line" if each.kind == "dots" else each.kind, each.color, line))
+        if each.kind != "faint":
+            is_dot = each.kind == "dots"
+            dots = "".join(f"M{at(x, y)}h.01" for x, y, _, alone in _strokes(points) if is_dot or alone)
+            paths.append(("dots", each.color, dots))
+    cut_off = f"cut at {tick_text(high, ticks)}, highest {_short(max(values))}" if cut else ""
+    ends = ", ".join(f"{name} {value}".strip() for _, _, name, value in chart.legend)
+    return {
+        "title": chart.title,
+        "unit": " \u00b7 ".join(filter(None, [chart.unit, cut_off])),
+        "legend": chart.legend,
+        "label": f"{chart.title} over the {chart.x_name}: {ends}",  # for those who do not see it
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "paths": [path for path in paths if path[2]],
+        "rows": [(f"{down(tick) / _HEIGHT:.2%}", tick_text(tick, ticks)) for tick in ticks],
+        "columns": [(f"{step / last:.2%}", format_count(step)) for step in steps],
+        "x_name": chart.x_name,
+    }
 
 
-class _Drawing:
-    """Turns numbers into SVG. Lines keep their width however the drawing is stretched: `vector-effect`, in
-    the page's style."""
-
-    def __init__(self, last: float, low: float, high: float):
-        self._last, self._low, self._high = last, low, high
-
-    def right(self, x: float) -> float:
-        return _WIDTH * x / self._last
-
-    def down(self, y: float) -> float:
-        return _HEIGHT * (self._high - y) / (self._high - self._low)
-
-    def _at(self, x: float, y: float) -> str:
-        return f"{self.right(x):.1f} {max(self.down(y), -2):.1f}".replace(".0", "")
-
-    def grid(self, ticks: list[float]) -> str:
-        return f'<path class="grid" d="{"".join(f"M0 {self.down(tick):.1f}H{_WIDTH}" for tick in ticks)}"/>'
-
-    def level(self, value: float, color: str) -> str:
-        return f'<path class="dashed" stroke="{color}" d="M0 {self.down(value):.1f}H{_WIDTH}"/>'
-
-    def mark(self, x: float, color: str) -> str:
-        return f'<path class="dashed" stroke="{color}" d="M{self.right(x):.1f} 0V{_HEIGHT}"/>'
-
-    def curve(self, curve: Curve) -> str:
-        points = thinned(curve.points, 2 * _MOST_POINTS if curve.kind == "faint" else _MOST_POINTS)
-        path = "".join(("M" if start else "L") + self._at(x, y) for x, y, start in _strokes(points))
-        kind = "line" if curve.kind == "dots" else curve.kind
-        line = f'<path class="{kind}" stroke="{curve.color}" d="{path}"/>' if path else ""
-        lone = [
-            (x, y)
-            for (x, y), after, before in _neighbours(points)
-            if is_finite(y) and (curve.kind == "dots" or not (after or before))
-        ]
-        dots = "".join(f"M{self._at(x, y)}h.01" for x, y in lone)
-        return line + (
-            f'<path class="dots" stroke="{curve.color}" d="{dots}"/>'
-            if dots and curve.kind != "faint"
-            else ""
-        )
+def _short(value: float) -> str:
+    return format_power(value) if value and not 0.001 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
-def _strokes(points: Points) -> Iterator[tuple[float, float, bool]]:
-    """Yields (x, y, whether a line starts there) of the finite points."""
-    starts = True
-    for x, y in points:
-        if is_finite(y):
-            yield x, y, starts
-        starts = not is_finite(y)
-
-
-def _neighbours(points: Points) -> Iterator[tuple[tuple[int, float | None], bool, bool]]:
-    """Yields (point, whether the next one is finite, whether the one before is): one alone is no line and
-    needs a dot."""
+def _strokes(points: Points) -> Iterator[tuple[float, float, bool, bool]]:
+    """Yields (x, y, whether a line starts there, whether it also ends there: one point alone is no line and
+    needs a dot) of the finite points."""
     finite = [is_finite(y) for _, y in points]
-    yield from zip(points, finite[1:] + [False], [False] + finite[:-1])
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Words
-
-
-def legend_value(value: float, digits: int) -> str:
-    """Returns a value of a curve, huge ones as powers of ten."""
-    return f"{value:.{digits}f}" if abs(value) < 1e4 else format_power(value)
-
-
-def _legend(chart: Chart) -> str:
-    entries = [
-        ("dashed" if curve.kind == "dashed" else "", curve.color, curve.name, curve.value)
-        for curve in chart.curves
-        if curve.name
-    ]
-    entries += [("dashed", color, name, f"{value:.{chart.digits}f}") for name, value, color in chart.levels]
-    entries += [("dashed", color, name, "") for name, _, color in chart.marks if name]
-    shown = [
-        f'<span><i class="key {kind}" style="border-color:{color}"></i>{html.escape(name)} '
-        f"<b>{html.escape(value)}</b></span>"
-        for kind, color, name, value in entries
-    ]
-    return f'<div class="legend">{"".join(shown)}</div>'
-
-
-def _describe(chart: Chart) -> str:
-    """Returns the chart in words, for those who do not see it."""
-    ends = [f"{curve.name} {curve.value}".strip() for curve in chart.curves if curve.name]
-    ends += [f"{name} {value:.{chart.digits}f}" for name, value, _ in chart.levels] + [
-        name for name, _, _ in chart.marks if name
-    ]
-    return f"{chart.title} over the {chart.x_name}: {', '.join(ends)}"
+    for (x, y), before, after in zip(points, [False, *finite], [*finite[1:], False]):
+        if is_finite(y):
+            yield x, y, not before, not (before or after)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -316,83 +224,57 @@ def _describe(chart: Chart) -> str:
 
 _TRAIN, _EVAL, _TARGET, _CONSTANT = palette.BLUE, palette.VERMILION, palette.GREEN, palette.MUTED
 _PARTS = {"mlm_loss": ("masked LM", palette.SKY), "nsp_loss": ("next sentence", palette.PURPLE)}
-_FEWEST_TO_SMOOTH = 25
-_MOST_DOTS = 60
-_MOST_MARKS = 20
-_MOST_RUNS = len(palette.COLORS)
+MIN_SMOOTHED = 25  # points
+_MAX_DOTS = 60
+_MAX_MARKS = 20
 
 
-def run_charts(metrics: list[dict], result: TrainResult) -> list[str]:
-    """Returns the charts of a run as HTML; what it has no numbers of is left out.
+def run_charts(metrics: list[dict], result: TrainResult, looks_ahead: bool = True) -> list[Chart]:
+    """Returns the charts of a run; those that it has no numbers of are empty, or left out.
 
     Args:
-      metrics: lines of metrics.jsonl.
+      metrics: lines of metrics.jsonl; any value may be missing or None.
       result: the `TrainResult`.
+      looks_ahead: whether the learning rates that are still to come are drawn, too.
     """
     last = max((line["step"] for line in metrics), default=0)
     charts = [
         _loss(metrics),
         _metric(metrics, result),
-        _learning_rate(result, last),
+        _learning_rate(metrics, result, last, looks_ahead),
         _gradient_norm(metrics),
         _throughput(metrics),
         _loss_scale(metrics),
         _skipped_steps(metrics),
     ]
-    return list(
-        filter(
-            None, (draw(dataclasses.replace(chart, x_last=_end(chart, last))) for chart in charts if chart)
+    # All end with the last step, but for those that look ahead.
+    return [
+        dataclasses.replace(
+            chart, x_last=max([last, *(line.points[-1][0] for line in chart.curves if line.points)])
         )
-    )
-
-
-def _end(chart: Chart, last: int) -> int:
-    """Returns the end of the horizontal axis: the last step in all charts of a run, but for those that look
-    ahead."""
-    return max([last, *(line.points[-1][0] for line in chart.curves if line.points)])
-
-
-def compared_charts(runs: dict[str, list[dict]], metric: str) -> list[str]:
-    """Returns evaluation loss and metric of several runs as HTML, {name: lines of metrics.jsonl}; of many
-    runs the first ones."""
-    charts = []
-    for title, unit, name in (("Evaluation loss", "nats", "loss"), (*metric_title(metric), metric)):
-        curves = [
-            Curve(run, points, color, _last(points, 3), "dots")
-            for (run, metrics), color in zip(list(runs.items())[:_MOST_RUNS], palette.COLORS)
-            if (points := curve(metrics, "eval", name))
-        ]
-        charts.append(draw(Chart(title, unit, curves)))
-    return list(filter(None, charts))
+        for chart in charts
+        if chart
+    ]
 
 
 def _curves(points: Points, name: str, color: str, digits: int) -> list[Curve]:
     """A line; where there are many points, their mean over a few, in front of the faint raw ones."""
-    if len(points) < _FEWEST_TO_SMOOTH:
-        return [Curve(name, points, color, _last(points, digits))]
+    if not points:
+        return []
+    if len(points) < MIN_SMOOTHED:
+        return [Curve(name, points, color, last_value(points, digits))]
     smooth = smoothed(points)
-    return [Curve("", points, color, kind="faint"), Curve(name, smooth, color, _last(smooth, digits))]
+    return [Curve("", points, color, kind="faint"), Curve(name, smooth, color, last_value(smooth, digits))]
 
 
-def _last(points: Points, digits: int) -> str:
-    values = [value for _, value in points if value is not None]
-    return legend_value(values[-1], digits) if values else ""
+def last_value(points: Points, digits: int) -> str:
+    """Returns the last finite value of a curve as text; empty without one."""
+    return next((fixed(value, digits) for value in finite_values(points)[-1:]), "")
 
 
 def _evaluations(points: Points, digits: int) -> list[Curve]:
-    return (
-        [
-            Curve(
-                "evaluation",
-                points,
-                _EVAL,
-                _last(points, digits),
-                "dots" if len(points) <= _MOST_DOTS else "line",
-            )
-        ]
-        if points
-        else []
-    )
+    kind = "dots" if len(points) <= _MAX_DOTS else "line"
+    return [Curve("evaluation", points, _EVAL, last_value(points, digits), kind)] if points else []
 
 
 def _loss(metrics: list[dict]) -> Chart:
@@ -403,10 +285,13 @@ def _loss(metrics: list[dict]) -> Chart:
         for part, (name, color) in _PARTS.items()
         if (points := curve(metrics, split, part))
     ]
-    curves = [*parts, *(_curves(train, "train", _TRAIN, 2) if train else []), *_evaluations(evaluation, 2)]
-    bad = [step for step, value in train + evaluation if value is None][:_MOST_MARKS]
+    curves = [*parts, *_curves(train, "train", _TRAIN, 2), *_evaluations(evaluation, 2)]
+    bad = [step for step, value in train + evaluation if value is None][:_MAX_MARKS]
     marks = [("not finite" if number == 0 else "", step, palette.ALARM) for number, step in enumerate(bad)]
-    return Chart("Loss", "nats", curves, marks=marks, x_name=_step_name(metrics), may_cut=True)
+    sizes = {line["samples"] / line["step"] for line in metrics if line.get("samples") and line.get("step")}
+    size = sizes.pop() if len(sizes) == 1 else 0
+    x_name = f"step of {size:,.0f} sequences" if size >= 1 else "step"
+    return Chart("Loss", "nats", curves, marks=marks, x_name=x_name, may_cut=True)
 
 
 def _metric(metrics: list[dict], result: TrainResult) -> Chart:
@@ -420,52 +305,47 @@ def _metric(metrics: list[dict], result: TrainResult) -> Chart:
         )
         if value is not None
     ]
-    return Chart(
-        *metric_title(name),
-        [*(_curves(train, "train", _TRAIN, 3) if train else []), *_evaluations(evaluation, 3)],
-        levels,
-    )
+    curves = [*_curves(train, "train", _TRAIN, 3), *_evaluations(evaluation, 3)]
+    return Chart(*metric_title(name), curves, levels)
 
 
-def _learning_rate(result: TrainResult, last: int) -> Chart | None:
+def _learning_rate(metrics: list[dict], result: TrainResult, last: int, looks_ahead: bool) -> Chart | None:
     """The schedule through its corners, what is still to come dashed; none for an evaluation, or a result
-    from before it was kept."""
+    from before it was kept, unless it does not look ahead: then the rates are those of the metrics."""
     known = sorted((int(step), rate) for step, rate in result.learning_rates.items())
     if not known:
-        return None
-    peak_step, peak = max(known, key=lambda point: (point[1], -point[0]))
+        points = [] if looks_ahead else curve(metrics, "train", "learning_rate")
+        return Chart("Learning rate", "at each step", [Curve("", points, _TRAIN)]) if points else None
     done, ahead = split_at(known, last)
-    curves = (
-        [Curve("done", done, _TRAIN, f"to step {last:,}")]
-        if ahead and done
-        else [Curve("", done or ahead, _TRAIN)]
+    if not looks_ahead and done:
+        known, ahead = done, []
+    peak_step, peak = max(known, key=lambda point: (point[1], -point[0]))
+    if ahead and done:
+        curves = [Curve("done", done, _TRAIN, f"to step {last:,}")]
+        curves.append(Curve("still to come", ahead, _CONSTANT, kind="dashed"))
+    else:
+        curves = [Curve("", done or ahead, _TRAIN)]
+    text = f"{format_power(peak)} at step {peak_step:,}"
+    return Chart(
+        "Learning rate", "the schedule", [*curves, Curve("peak", [(peak_step, peak)], _EVAL, text, "dots")]
     )
-    curves += [Curve("still to come", ahead, _CONSTANT, kind="dashed")] if ahead and done else []
-    curves.append(
-        Curve("peak", [(peak_step, peak)], _EVAL, f"{format_power(peak)} at step {peak_step:,}", "dots")
-    )
-    return Chart("Learning rate", "the schedule", curves)
 
 
 def _gradient_norm(metrics: list[dict]) -> Chart | None:
-    points = curve(metrics, "train", "gradient_norm")
-    return (
-        Chart("Gradient norm", "mean over steps", _curves(points, "norm", palette.PURPLE, 2), may_cut=True)
-        if points
-        else None
-    )
+    curves = _curves(curve(metrics, "train", "gradient_norm"), "norm", palette.PURPLE, 2)
+    return Chart("Gradient norm", "mean over steps", curves, may_cut=True) if curves else None
 
 
 def _throughput(metrics: list[dict]) -> Chart | None:
-    points = [
-        (step, value) for step, value in curve(metrics, "train", "sequences_per_sec") if value is not None
-    ]
+    speeds = curve(metrics, "train", "sequences_per_sec")
+    points = [(step, value) for step, value in speeds if value is not None]
     if not points:
         return None
     median = sorted(value for _, value in points)[len(points) // 2]
+    level = [(0, median), (points[-1][0], median)]
     curves = [
         Curve("", points, palette.SKY),
-        Curve("median", [(0, median), (points[-1][0], median)], _TRAIN, format_number(median), "dashed"),
+        Curve("median", level, _TRAIN, format_number(median), "dashed"),
     ]
     return Chart("Throughput", "sequences per second", curves)
 
@@ -475,11 +355,8 @@ def _loss_scale(metrics: list[dict]) -> Chart | None:
     points = curve(metrics, "train", "loss_scale")
     if all(value in (None, 1.0) for _, value in points):
         return None
-    return Chart(
-        "Loss scale",
-        "keeps small gradients from becoming 0",
-        [Curve("scale", points, palette.GREEN, f"{points[-1][1] or 0:,.0f}")],
-    )
+    curves = [Curve("scale", points, palette.GREEN, f"{points[-1][1] or 0:,.0f}")]
+    return Chart("Loss scale", "keeps small gradients from becoming 0", curves)
 
 
 def _skipped_steps(metrics: list[dict]) -> Chart | None:
@@ -488,18 +365,59 @@ def _skipped_steps(metrics: list[dict]) -> Chart | None:
     for step, count in curve(metrics, "train", "skipped_steps"):
         total += count or 0
         points.append((step, total))
-    return (
-        Chart(
-            "Skipped steps",
-            "so far: a scaled gradient overflowed",
-            [Curve("skipped", points, palette.ORANGE, f"{total:,.0f}")],
-        )
-        if total
-        else None
-    )
+    if not total:
+        return None
+    curves = [Curve("skipped", points, palette.ORANGE, f"{total:,.0f}")]
+    return Chart("Skipped steps", "so far: a scaled gradient overflowed", curves)
 
 
-def _step_name(metrics: list[dict]) -> str:
-    sizes = {line["samples"] / line["step"] for line in metrics if line.get("samples") and line.get("step")}
-    size = sizes.pop() if len(sizes) == 1 else 0
-    return f"step of {size:,.0f} sequences" if size >= 1 else "step"
+# -----------------------------------------------------------------------------------------------------------
+# Charts of several runs
+
+
+# Runs beyond the number of colours have them again, dashed.
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
+
+
+def look(number: int) -> tuple[str, Any]:
+    """Returns (colour, dashes) of a run by its number."""
+    lap, color = divmod(number, len(palette.COLORS))
+    return palette.COLORS[color], _DASHES[lap % len(_DASHES)]
+
+
+def compared_charts(
+    runs: Mapping[str, list[dict]],
+    metrics: Sequence[str],
+    target: float | None = None,
+    over: str = "step",
+    with_training: bool = False,
+) -> list[Chart]:
+    """Returns the charts of the loss and the score of several runs.
+
+    Args:
+      runs: {name: lines of metrics.jsonl}.
+      metrics: the score of each run.
+      target: of the score, a level; None where there is none.
+      over: step or samples.
+      with_training: whether the curves of the training are drawn, too, faint.
+    """
+    title, unit = metric_title(metrics[0]) if len(set(metrics)) == 1 else ("Score", "of each task")
+    both = "nats; evaluation strong, training faint"
+    charts = [
+        Chart("Loss", both, [], may_cut=True) if with_training else Chart("Evaluation loss", "nats", []),
+        Chart(title, unit, [], levels=[] if target is None else [("target", target, palette.MUTED)]),
+    ]
+    x_name = "sequences" if over == "samples" else over
+    for number, ((run, lines), score) in enumerate(zip(runs.items(), metrics)):
+        color, dashes = look(number)
+        for chart, name in zip(charts, ("loss", score)):
+            training, found = (curve(lines, split, name, over) for split in ("train", "eval"))
+            if with_training:
+                training = smoothed(training) if len(training) >= MIN_SMOOTHED else training
+                text = "" if finite_values(found) else f"{last_value(training, 3)} train"
+                label = "" if finite_values(found) or not finite_values(training) else run
+                chart.curves.append(Curve(label, training, color, text, "faint", dashes))
+            if found:
+                chart.curves.append(Curve(run, found, color, last_value(found, 3), "dots", dashes))
+    last = max((line.get(over) or 0 for lines in runs.values() for line in lines), default=0)
+    return [dataclasses.replace(chart, x_name=x_name, x_last=last) for chart in charts]

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import statistics
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -15,16 +15,13 @@ from official import config as config_lib
 from official.io import json_files
 from official.io.errors import ConfigError
 from official.io.files import is_remote
-from official.reporting import mllog, palette, plots
+from official.reporting import charts, mllog, plots
+from official.reporting.formats import DASH, format_number, metric_name
 from official.reporting.metrics import read_metrics_counted
-from official.reporting.names import format_number, metric_name, metric_title
 from official.reporting.result import FILE_NAME as RESULT
 from official.reporting.result import load_result
-from official.reporting.verdict import curve, smoothed
 
 if TYPE_CHECKING:
-    import numpy as np
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -262,9 +259,8 @@ def _median_speed(metrics: list[dict]) -> float | None:
 # Table
 
 
-_DASH = "\u2013"
 # Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
-_MOST_SETTINGS = 5
+_MAX_SETTINGS = 5
 _HEADER_WIDTH, _VALUE_WIDTH = 10, 24
 
 
@@ -278,7 +274,7 @@ def format_comparison(comparison: dict) -> str:
 def _tables(runs: list[dict], names: list[str]) -> list[str]:
     settings = [(name, short_values([run["settings"][name] for run in runs])) for name in names]
     run_names = [run["run"] for run in runs]
-    if len(names) <= _MOST_SETTINGS:
+    if len(names) <= _MAX_SETTINGS:
         return [format_table([("run", run_names), *settings, *_result_columns(runs)])]
     by_run = zip(run_names, zip(*(values for _, values in settings)))
     listed = [("setting", names), *((run, list(values)) for run, values in by_run)]
@@ -304,11 +300,11 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
         ("best_accuracy", f"best {score}", "{:.4f}"),
     ]
     shown = [
-        (title, [_DASH if run[name] is None else form.format(run[name]) for run in runs])
+        (title, [DASH if run[name] is None else form.format(run[name]) for run in runs])
         for name, title, form in columns
     ]
     speeds = [
-        _DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs
+        DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs
     ]
     return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
 
@@ -330,7 +326,7 @@ def short_values(values: list) -> list[str]:
 
 def _text(value: Any) -> str:
     if value is None:
-        return _DASH
+        return DASH
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -364,24 +360,14 @@ def _broken(title: str) -> list[str]:
 
 
 def _is_number(cell: str) -> bool:
-    return re.fullmatch(rf"{_DASH}|-?[\d,.]+(e[-+]?\d+)?", cell) is not None
+    return re.fullmatch(rf"{DASH}|-?[\d,.]+(e[-+]?\d+)?", cell) is not None
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Picture
 
 
-_TRAINING_ONLY = " train"  # after the value of a run without evaluations
-_LABEL_WIDTH, _CAPTION_WIDTH = 26, 150
-# In inches. An inch of a label holds about thirteen characters.
-_PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.6, 3.9, 0.65, 0.7, 0.62, 0.075, 0.2
-# Runs beyond the number of colours have them again, dashed.
-_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
-
-
-class _Look(NamedTuple):
-    color: str
-    dashes: str | tuple
+_MAX_LABEL, _MAX_CAPTION = 26, 150  # characters
 
 
 def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
@@ -395,117 +381,20 @@ def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
     Returns:
       A figure with two axes.
     """
-    looks = [_look(number) for number in range(len(runs))]
-    captions = _captions(runs)
-    margin = _CHARACTER * (8 + len(_TRAINING_ONLY) + max(len(_label(run)) for run in runs))
-    below = _LINE * (len(captions) + 1) if captions else 0
-    width, height = 2 * (_LEFT + _PANEL + margin), _TOP + _HEIGHT + _BOTTOM + below
-    last = max((line.get("samples") or 0 for run in runs for line in run.metrics), default=0)
-    with plots.style():
-        figure = plots.new_figure(width, height)
-        loss, score = _two_axes(figure, margin, below)
-        _draw_loss(loss, runs, looks)
-        _draw_score(score, runs, looks, target)
-        for axes in (loss, score):
-            plots.finish_axes(axes, "sequences", last)
-        for number, (look, (name, text)) in enumerate(zip(looks, captions)):
-            at = 1 - (_TOP + _HEIGHT + _BOTTOM + _LINE * (number + 0.5)) / height
-            figure.text(_LEFT / width, at, name, color=look.color, fontsize=9, fontweight="bold", va="center")
-            figure.text((_LEFT + margin) / width, at, text, color=palette.INK, fontsize=9, va="center")
-    return figure
-
-
-def _two_axes(figure: Figure, margin: float, below: float) -> tuple[Axes, Axes]:
-    """Returns two axes side by side, each with `margin` inches for labels at its right, `below` for
-    captions."""
-    width, height = figure.get_size_inches()
-    grid = dict(
-        left=_LEFT / width,
-        right=1 - margin / width,
-        wspace=(margin + _LEFT) / _PANEL,
-        bottom=(below + _BOTTOM) / height,
-        top=1 - _TOP / height,
-    )
-    left, right = figure.subplots(1, 2, gridspec_kw=grid)
-    return left, right
-
-
-def _look(number: int) -> _Look:
-    lap, color = divmod(number, len(palette.COLORS))
-    return _Look(palette.COLORS[color], _DASHES[lap % len(_DASHES)])
-
-
-def _label(run: Run) -> str:
-    return run.name if len(run.name) <= _LABEL_WIDTH else "\u2026" + run.name[1 - _LABEL_WIDTH :]
-
-
-def _captions(runs: list[Run]) -> list[tuple[str, str]]:
-    """Returns (name, the settings in which it differs from the others) for each run; none where only the seed
-    differs."""
-    names = differing_settings(runs)
-    if not set(names) - {"seed"}:
-        return []
-    values = [short_values([setting(run, name) for run in runs]) for name in names]
-    captions = []
-    for number, run in enumerate(runs):
-        text = ", ".join(f"{name} {column[number]}" for name, column in zip(names, values))
-        captions.append((_label(run), text if len(text) <= _CAPTION_WIDTH else _cut(text)))
-    return captions
-
-
-def _cut(text: str) -> str:
-    return text[: _CAPTION_WIDTH - 1] + "\u2026"
-
-
-def _draw_loss(axes: Axes, runs: list[Run], looks: list[_Look]) -> None:
-    import numpy as np
-
-    plots.write_head(axes, "Loss", "nats; evaluation strong, training faint")
-    labels = [label for run, look in zip(runs, looks) for label in _draw_run(axes, run, "loss", look)]
-    values = _drawn_values(axes)
-    if values.size:
-        low, high = values.min(), np.quantile(values, 0.97)  # the first steps would take half of the height
-        margin = 0.06 * (high - low) + 1e-6
-        axes.set_ylim(low - margin, high + margin)
-    plots.label_ends(axes, labels)
-
-
-def _drawn_values(axes: Axes) -> np.ndarray:
-    """Returns all heights of the curves that are finite."""
-    import numpy as np
-
-    values = np.array([value for line in axes.lines for value in np.asarray(line.get_ydata(), float)])
-    return values[np.isfinite(values)]
-
-
-def _draw_score(axes: Axes, runs: list[Run], looks: list[_Look], target: float | None) -> None:
-    metrics = [metric_of(run) for run in runs]
-    plots.write_head(axes, *(metric_title(metrics[0]) if len({*metrics}) == 1 else ("Score", "of each task")))
-    labels = [
-        label
-        for run, metric, look in zip(runs, metrics, looks)
-        for label in _draw_run(axes, run, metric, look)
-    ]
     targets = {run_target(run, target) for run in runs}
-    if len(targets) == 1:
-        level = targets.pop()
-        labels += plots.draw_level(axes, level, palette.MUTED, f"target {level or 0:g}")
-    if (_drawn_values(axes) >= 0).all():  # a correlation may be below
-        axes.set_ylim(bottom=0)
-    plots.label_ends(axes, labels)
+    level = targets.pop() if len(targets) == 1 else None
+    metrics = {_shortened(run.name): run.metrics for run in runs}
+    found = charts.compared_charts(metrics, list(map(metric_of, runs)), level, "samples", with_training=True)
+    names = differing_settings(runs)
+    captions = []
+    if set(names) - {"seed"}:  # else nothing but the seed differs
+        values = [short_values([setting(run, name) for run in runs]) for name in names]
+        for number, run in enumerate(runs):
+            text = ", ".join(f"{name} {column[number]}" for name, column in zip(names, values))
+            text = text if len(text) <= _MAX_CAPTION else text[: _MAX_CAPTION - 1] + "\u2026"
+            captions.append((_shortened(run.name), text, charts.look(number)[0]))
+    return plots.plot_charts(found, captions=captions)
 
 
-def _draw_run(axes: Axes, run: Run, name: str, look: _Look) -> list[plots.Label]:
-    """Draws a metric of a run; returns the label for the end of its strongest curve."""
-    training, evaluations = (curve(run.metrics, split, name, "samples") for split in ("train", "eval"))
-    if len(training) >= plots.FEWEST_TO_SMOOTH:
-        training = smoothed(training)
-    colors = {"color": look.color, "linestyle": look.dashes}
-    plots.draw_line(axes, training, most_dots=2, linewidth=1.1, alpha=0.35, zorder=3, **colors)
-    plots.draw_line(axes, evaluations, most_dots=40, linewidth=1.9, zorder=4, **colors)
-    if label := plots.end_label(evaluations, _label(run), look.color, 3):
-        return label
-    return [
-        (value, text + _TRAINING_ONLY, color)
-        for value, text, color in plots.end_label(training, _label(run), look.color, 3)
-    ]
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MAX_LABEL else "\u2026" + name[1 - _MAX_LABEL :]

@@ -16,8 +16,8 @@ from official.reporting.comparison import Run, differing_settings, format_table
 # Those that have reference convergence points of closed BERT.
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
 _RUNS_OF_A_SUBMISSION = 10
-_FEWEST_RUNS = 3  # one of them counts
-_MOST_FAILURES = 1  # the library's rule for BERT; it counts as the slowest
+_MIN_RUNS = 3  # one of them counts
+_MAX_FAILURES = 1  # the library's rule for BERT; it counts as the slowest
 _REFERENCE_TARGET = 0.720
 _NOT_THE_RECIPE = ("seed", "init_checkpoint", "train_batch_size")
 _NOTE = "Note: "
@@ -47,7 +47,7 @@ def score(runs: list[Run], ruleset: str) -> dict:
         failures = len(scored) - len(successes)
         batches = {row["batch_size"] for row in scored}
         minutes = samples = None
-        if len(successes) >= _FEWEST_RUNS and failures <= _MOST_FAILURES and len(batches) == 1:
+        if len(successes) >= _MIN_RUNS and failures <= _MAX_FAILURES and len(batches) == 1:
             minutes = _olympic_mean([row["minutes"] for row in successes], failures)
             samples = _olympic_mean([row["samples"] for row in successes], failures)
         references = [] if samples is None else _references(batches.pop(), samples, ruleset)
@@ -197,10 +197,8 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
             f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more leave no"
             " score."
         )
-    if (reached := len(rows) - len(failed)) < _FEWEST_RUNS:
-        notes.append(
-            f"a score takes at least {_FEWEST_RUNS} runs that reached the target; these are {reached}."
-        )
+    if (reached := len(rows) - len(failed)) < _MIN_RUNS:
+        notes.append(f"a score takes at least {_MIN_RUNS} runs that reached the target; these are {reached}.")
     if len(rows) != _RUNS_OF_A_SUBMISSION:
         notes.append(f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.")
     if len(batches) > 1:

@@ -13,7 +13,7 @@ from absl import logging
 from official.io import json_files
 from official.io.errors import ConfigError
 from official.io.writing import LineFile, read_lines
-from official.reporting.observer import End, Evaluation, Observer
+from official.reporting.callback import Callback, End, Evaluation
 
 FILE_NAME = "metrics.jsonl"
 OPEN_STEPS = "open_interval_steps"  # of a line: an interval that a signal has cut has so many so far
@@ -86,7 +86,7 @@ def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
     return kept
 
 
-class MetricsWriter(Observer):
+class MetricsWriter(Callback):
     """Appends to model_dir/metrics.jsonl."""
 
     def __init__(self, model_dir: str, resume_step: int | None = None):

@@ -18,7 +18,7 @@ from official.config.table import Config
 from official.io import json_files
 from official.io.errors import ConfigError
 from official.io.writing import LineFile, read_lines, set_aside
-from official.reporting.observer import End, Evaluation, Observer, Start
+from official.reporting.callback import Callback, End, Evaluation, Start
 
 # -----------------------------------------------------------------------------------------------------------
 # Lines
@@ -205,7 +205,7 @@ def _packed_rows(config: Config, sequences_per_step: int) -> list[tuple[str, obj
     return [("rows_per_step", rows)] if sequences_per_step != rows else []
 
 
-class MLPerfLog(Observer):
+class MLPerfLog(Callback):
     """Writes the log of one process, through mlperf-logging, to a file and, where that is asked for, to
     stdout.
 

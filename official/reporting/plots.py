@@ -1,15 +1,17 @@
-"""Parts of plots: the style, axes and their titles, lines, horizontal levels, labels at the ends of lines."""
+"""Pictures of results, drawn with matplotlib: the style, charts with labels at the ends of lines, a run."""
 
 from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from official.reporting import palette
-from official.reporting.names import format_power
+from official.reporting import charts, palette
+from official.reporting.charts import Chart
+from official.reporting.formats import format_power
 from official.reporting.verdict import Points, finite_values, thinned
 
 if TYPE_CHECKING:  # matplotlib takes long to load: functions import it when they are called
@@ -18,8 +20,7 @@ if TYPE_CHECKING:  # matplotlib takes long to load: functions import it when the
 
 Label = tuple[float, str, str]  # (height in the units of the axis, text, colour)
 
-FEWEST_TO_SMOOTH = 25
-_MOST_POINTS = 1500
+_MAX_POINTS = 1500
 _LABEL_GAP = 0.075  # of the height of the axes
 _STYLE: dict[Any, Any] = {
     "font.size": 9.5,
@@ -112,30 +113,25 @@ def finish_axes(axes: Axes, label: str, last: float) -> None:
 # Lines and their labels
 
 
-def draw_line(axes: Axes, points: Points, most_dots: int = 0, **look: Any) -> None:
+def draw_line(axes: Axes, points: Points, max_dots: int = 0, **look: Any) -> None:
     """Draws points as a line; nothing where none of them is finite.
 
     Args:
       axes: where to draw.
       points: sorted; None interrupts the line.
-      most_dots: up to this many points are marked with a dot each.
+      max_dots: up to this many points are marked with a dot each.
       **look: colour, width and the like, as `Axes.plot` takes them.
     """
     if not finite_values(points):
         return
-    shown = thinned(points, _MOST_POINTS)
+    shown = thinned(points, _MAX_POINTS)
     dots: dict[str, Any] = {"marker": "o", "markersize": 3.4, "markeredgewidth": 0}
     axes.plot(
         [at for at, _ in shown],
         [math.nan if value is None else value for _, value in shown],
         **look,
-        **(dots if len(points) <= most_dots else {}),
+        **(dots if len(points) <= max_dots else {}),
     )
-
-
-def end_label(points: Points, name: str, color: str, digits: int = 2) -> list[Label]:
-    """Returns the label for the end of a line, "name value"; none where no value is finite."""
-    return [(value, f"{name} {value:.{digits}f}", color) for value in finite_values(points)[-1:]]
 
 
 def draw_level(axes: Axes, value: float | None, color: str, label: str) -> list[Label]:
@@ -174,3 +170,89 @@ def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
         raised.append(max(height, raised[-1] + gap if raised else 0.0))
     top = 1 - (len(raised) - 1) * gap
     return [min(height, top + index * gap) for index, height in enumerate(raised)]
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Charts
+
+
+# {kind of a curve: its look}; points of few are marked with a dot each.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "line": {"linewidth": 1.8, "zorder": 3, "max_dots": 10},
+    "dots": {"linewidth": 1.9, "zorder": 4, "max_dots": 40},
+    "faint": {"linewidth": 0.9, "alpha": 0.3, "max_dots": 2},
+    "dashed": {"linewidth": 1.2, "zorder": 3.5},
+}
+# In inches. The margin right of a panel holds the labels; an inch of a label holds about thirteen characters.
+_PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.3, 2.7, 0.65, 0.75, 0.62, 0.08, 0.2
+
+
+def draw_chart(axes: Axes, chart: Chart) -> None:
+    """Draws a chart, with the names and last values of its curves and levels at the right."""
+    write_head(axes, chart.title, chart.unit)
+    labels: list[Label] = []
+    for each in chart.curves:
+        dashes = (0, (5, 3)) if each.kind == "dashed" else each.dashes
+        draw_line(axes, each.points, color=each.color, linestyle=dashes, clip_on=False, **_LOOKS[each.kind])
+        if each.name and finite_values(each.points):
+            labels.append((finite_values(each.points)[-1], f"{each.name} {each.value}".strip(), each.color))
+    for name, value, color in chart.levels:
+        labels += draw_level(axes, value, color, f"{name} {value:.3f}")
+    for name, at, color in chart.marks:
+        axes.axvline(at, color=color, linewidth=1, alpha=0.7, linestyle=":")
+        axes.annotate(name, (at, 1), xycoords=("data", "axes fraction"), xytext=(-4, -8), color=color,
+                      textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip
+    if chart.values:
+        low, high, cut = charts.vertical_range(
+            chart.values, [value for _, value, _ in chart.levels], chart.may_cut
+        )
+        axes.set_ylim(low, high)
+        for line in axes.lines if cut else ():
+            line.set_clip_on(True)
+    finish_axes(axes, chart.x_name, chart.last)
+    label_ends(axes, labels)
+
+
+def plot_charts(found: Sequence[Chart], columns: int = 2, captions: Sequence[tuple] = ()) -> Figure:
+    """Returns a figure of charts, by rows.
+
+    Args:
+      found: the charts.
+      columns: charts side by side.
+      captions: lines below them, (name, text, colour of the name).
+    """
+    rows = -(-len(found) // columns)
+    names = [f"{name} {value}" for chart in found for _, _, name, value in chart.legend]
+    margin = max(1.85, _CHARACTER * max(map(len, names), default=0))
+    below = _LINE * (len(captions) + 1) if captions else 0
+    width, high = columns * (_LEFT + _PANEL + margin), _TOP + _HEIGHT + _BOTTOM
+    height = rows * high + below
+    with style():
+        figure = new_figure(width, height)
+        for number, chart in enumerate(found):
+            row, column = divmod(number, columns)
+            left = (_LEFT + column * (_LEFT + _PANEL + margin)) / width
+            bottom = (below + (rows - row - 1) * high + _BOTTOM) / height
+            draw_chart(figure.add_axes((left, bottom, _PANEL / width, _HEIGHT / height)), chart)
+        for number, (name, text, color) in enumerate(captions):
+            at = (below - _LINE * (number + 0.5)) / height
+            figure.text(_LEFT / width, at, name, color=color, fontsize=9, fontweight="bold", va="center")
+            figure.text((_LEFT + margin) / width, at, text, color=palette.INK, fontsize=9, va="center")
+    return figure
+
+
+_PICTURED = ("Loss", "Learning rate", "Throughput")  # and the metric of the run
+
+
+def save_run(model_dir: str, path: str) -> None:
+    """Draws loss, metric, learning rate and throughput of the run in `model_dir` into the file `path`, in the
+    format of its ending (png, svg, pdf)."""
+    from official.io.writing import replace_file  # late: these load TensorFlow
+    from official.reporting.metrics import read_metrics
+    from official.reporting.result import from_dict, read_result
+
+    values = {"status": "interrupted", "reason": "", "step": 0, "samples": 0, **read_result(model_dir)}
+    result, metrics = from_dict(values), read_metrics(model_dir)
+    _, metric, *others = charts.run_charts(metrics, result, looks_ahead=False)
+    found = [chart for chart in [_, metric, *others] if chart.title in (*_PICTURED, metric.title)]
+    replace_file(path, render(plot_charts(found), os.path.splitext(path)[1][1:]))

@@ -11,8 +11,8 @@ from absl import logging
 from absl.logging import converter
 
 from official.io import quiet
-from official.reporting.names import format_number
-from official.reporting.observer import End, Evaluation, Observer, Start
+from official.reporting.callback import Callback, End, Evaluation, Start
+from official.reporting.formats import format_number, format_secs
 
 # Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
 _LINES_OF_A_RUN = 100
@@ -60,7 +60,7 @@ class _Formatter(standard_logging.Formatter):
         return super().format(record)
 
 
-class Progress(Observer):
+class Progress(Callback):
     """Shows the progress of a run.
 
     A bar where stderr is a terminal and progress is logged at all (`verbosity` >= 0), plain log lines
@@ -180,15 +180,3 @@ def _describe(values: dict, accuracy_label: str, secs_left: float) -> list[str]:
     if values.get("sequences_per_sec") is not None:
         parts.append(f"{format_number(values['sequences_per_sec'])} seq/s")
     return parts + [f"left {format_secs(secs_left)}"]
-
-
-def format_secs(secs: float) -> str:
-    """Returns a duration as m:ss, h:mm:ss or 'Nd h:mm:ss'."""
-    if not math.isfinite(secs):
-        return "?"
-    minutes, secs = divmod(max(0, round(secs)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if not (days or hours):
-        return f"{minutes}:{secs:02d}"
-    return (f"{days}d " if days else "") + f"{hours}:{minutes:02d}:{secs:02d}"

@@ -1,21 +1,25 @@
 """The page about a run: report.html, one file that opens without a network."""
 
-import html
+from __future__ import annotations
+
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from official import config as config_lib
+from official.io import json_files
+from official.io.errors import ConfigError
 from official.io.writing import replace_file
 from official.reporting import charts as charts_lib
-from official.reporting import page, verdict
+from official.reporting import page, palette, verdict
+from official.reporting.charts import Bar, Part
+from official.reporting.formats import fixed, format_number, format_secs, is_known, metric_name
 from official.reporting.metrics import plain_value, read_metrics
-from official.reporting.names import format_number, is_known, metric_name
-from official.reporting.profiles import section
-from official.reporting.progress import format_secs
+from official.reporting.page import Section
+from official.reporting.profile import MEMORY, TIMES
 from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
 
@@ -57,25 +61,20 @@ def write_report(
       Path of the report.
     """
     settings = json.loads(config_json) if isinstance(config_json, str) else dict(config_json)
-    metrics = read_metrics(model_dir)
-    command = _command_line(os.path.join(model_dir, "command.txt"))
+    metrics, command = read_metrics(model_dir), _command_line(model_dir)
     is_program = command.partition(" ")[0].endswith(".py")
     judged = verdict.judge(metrics, result, f"python {command}" if is_program else command)
-    charts = page.charts(charts_lib.run_charts(metrics, result))
+    of_whom = "" if settings.get("do_train", True) else "The training that the weights are from"
     sections = [
         page.cards(_numbers(result)),
-        charts
-        if settings.get("do_train", True)
-        else page.section("The training that the weights are from", charts),
+        _charts(charts_lib.run_charts(metrics, result), of_whom),
         _pipeline(result),
-        section.sections(model_dir),
-        page.examples(result.examples),
-        *(page.section(name, page.table(rows[0], rows[1:])) for name, rows in result.tables.items()),
+        *profile_sections(model_dir),
+        *page.examples(result.examples),
+        *(page.table(rows[0], rows[1:], title=name) for name, rows in result.tables.items()),
         _details(model_dir, settings, result, parameter_rows),
     ]
-    path = os.path.join(model_dir, name)
-    replace_file(path, _page(model_dir, title, judged, result, sections))
-    return path
+    return _write(model_dir, name, title, judged, result, sections)
 
 
 def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: dict[str, str]) -> str:
@@ -93,18 +92,242 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
     """
     metrics = {f"seed {seed}": read_metrics(os.path.join(model_dir, folder)) for seed, folder in runs.items()}
     links = {seed: f"{folder}/{FILE_NAME}" for seed, folder in runs.items()}
+    drawn = dict(list(metrics.items())[: len(palette.COLORS)])
+    note, scores = "Each seed links to its own report.", [result.target_metric] * len(drawn)
     sections = [
         page.cards(_means(result.scores, len(runs))),
-        *(
-            page.section(name, page.table(rows[0], rows[1:], links), "Each seed links to its own report.")
-            for name, rows in result.tables.items()
-        ),
-        page.charts(charts_lib.compared_charts(metrics, result.target_metric)),
-        _details(model_dir, result.config, result, (), next(iter(runs.values()))),
+        *(page.table(rows[0], rows[1:], name, note, links) for name, rows in result.tables.items()),
+        _charts(charts_lib.compared_charts(drawn, scores)),
+        _details(os.path.join(model_dir, next(iter(runs.values()))), result.config, result, ()),
     ]
-    path = os.path.join(model_dir, FILE_NAME)
-    replace_file(path, _page(model_dir, title, verdict.judge_repeats(result, len(runs)), result, sections))
+    judged = verdict.judge_repeats(result, len(runs))
+    return _write(model_dir, FILE_NAME, title, judged, result, sections)
+
+
+def _write(
+    model_dir: str,
+    name: str,
+    title: str,
+    judged: verdict.Verdict,
+    result: TrainResult,
+    sections: Sequence[Section],
+) -> str:
+    folder = page.name_of(model_dir)
+    lines = [judged.sentence, judged.advice and f"Next: {judged.advice}"]
+    path = os.path.join(model_dir, name)
+    kicker = (title, folder)
+    text = page.render(folder, kicker, judged.headline, lines, judged.tone, sections, result.status)
+    replace_file(path, text)
     return path
+
+
+def _charts(charts: Sequence[charts_lib.Chart], title: str = "") -> Section:
+    return Section("charts", [drawn for chart in charts if (drawn := charts_lib.draw(chart))], title)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Numbers
+
+
+def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
+    """Returns the headline numbers of a run as (value, name); the value is None where the run has none."""
+    speed, wall, memory = result.sequences_per_sec, result.wall_secs, result.peak_memory_bytes
+    return [
+        *_scores(result),
+        (_fixed(result.target), f"target of {metric_name(result.target_metric)}"),
+        (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
+        (_fixed(result.eval_loss), "evaluation loss, nats"),
+        (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
+        (f"{result.sequences_per_row:.2f}" if result.sequences_per_row else None, "sequences a row"),
+        (
+            f"{result.packing_efficiency:.1%}" if result.packing_efficiency else None,
+            "of the places of a row hold a token",
+        ),
+        (f"{result.skipped_steps:,}" if result.skipped_steps else None, "steps skipped: gradient overflow"),
+        (format_number(speed) if speed else None, "sequences per second"),
+        (
+            format_secs(wall) if wall else None,
+            "wall time, h:mm:ss" if (wall or 0) >= 3600 else "wall time, m:ss",
+        ),
+        (f"{memory / 1e9:.1f} GB" if memory else None, "most memory in use"),
+    ]
+
+
+def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
+    """Returns the scores of the best evaluation, its metric first; for a task without them the last
+    evaluation."""
+    best, target = result.scores.get("best_step"), result.target_metric
+    if target not in result.scores:
+        return [(_fixed(result.eval_accuracy), f"{metric_name(target)}, last evaluation")]
+    which = f"best evaluation, step {best:,}" if isinstance(best, int) else "best evaluation"
+    names = [target, *(name for name in result.scores if is_known(name) and name != target)]
+    titles = [f"{metric_name(target)}, {which}", *map(metric_name, names[1:])]
+    return [(_fixed(result.scores[name]), title) for name, title in zip(names, titles)]
+
+
+def _means(scores: dict, count: int) -> list[tuple[str | None, str]]:
+    """Returns (mean, its deviation and name) of {metric: mean, metric_std: standard deviation}."""
+    return [
+        (
+            _fixed(scores[name]),
+            f"\u00b1 {_fixed(scores[name + '_std'])} {metric_name(name)}, mean of {count} runs",
+        )
+        for name in scores
+        if f"{name}_std" in scores
+    ]
+
+
+def _fixed(value: float | None) -> str | None:
+    value = plain_value(value)
+    return None if value is None else fixed(value) if isinstance(value, float) else str(value)
+
+
+def _pipeline(result: TrainResult) -> Section:
+    """Returns the table of the stages on each device of a replica; empty without a pipeline."""
+    found = result.pipeline or {"stages": "", "devices": [], "schedule": "", "micro_batches": 0}
+    stages = enumerate(zip(found["stages"].split(" / "), found["devices"]))
+    rows = [(f"{number}: {stage}", device) for number, (stage, device) in stages]
+    note = f"Schedule {found['schedule']}, {found['micro_batches']:,} micro batches a step."
+    return page.table(("Stage", "Device of a replica"), rows, "Pipeline", note)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Profile
+
+
+_MAX_OPERATIONS = 20
+_WEIGHTS, _SLOTS = "weights", "optimizer's state"
+_LEGEND = {
+    _WEIGHTS: palette.BLUE,
+    _SLOTS: palette.SKY,
+    "forward": palette.GREEN,
+    "backward": palette.ORANGE,
+}
+
+
+def profile_sections(model_dir: str) -> list[Section]:
+    """Returns the profile of a run, from its files in `model_dir`; nothing of a file that is missing or
+    damaged."""
+    parts: dict[str, Callable[[dict], Section]] = {TIMES: _times, MEMORY: _memory}
+    found = []
+    for name, section_of in parts.items():
+        try:
+            found.append(section_of(json_files.read_json(os.path.join(model_dir, name))))
+        except (ConfigError, KeyError, TypeError, ValueError, IndexError):
+            continue
+    return found
+
+
+def _steps(record: dict) -> str:
+    first, last = record["steps"]
+    return f"From step {first:,} to step {last:,}, on {', '.join(record['devices'])}."
+
+
+def _times(record: dict) -> Section:
+    rows = [
+        Bar(
+            each["kind"],
+            [Part("", each["ms_per_step"], palette.BLUE)],
+            f"{each['ms_per_step']:,.1f} ms, {each['share']:.1%}",
+        )
+        for each in record["kinds"]
+    ]
+    note = (
+        f"{_steps(record)} A step took {1000 * record['secs_per_step']:,.1f} ms. Times are those of the"
+        f" operations of a step, {record['busy_ms_per_step']:,.1f} ms, added up over all threads."
+    )
+    operations = [
+        (
+            f"{each['type']} {each['name']}",
+            _part_of_step(each),
+            f"{each['ms_per_step']:,.2f}",
+            f"{each['count_per_step']:,.0f}",
+            f"{each['share']:.1%}",
+        )
+        for each in record["operations"][:_MAX_OPERATIONS]
+    ]
+    parts = [
+        (_part_of_step(each), f"{each['ms_per_step']:,.2f}", f"{each['share']:.1%}")
+        for each in record["parts"]
+    ]
+    folded = [
+        page.table(("Part", "ms a step", "Share"), parts, "Time by part of the step"),
+        page.table(("Operation", "Part", "ms a step", "Times", "Share"), operations, "Longest operations"),
+    ]
+    return Section("bars", charts_lib.bars(rows), "Where the time goes", note, folded)
+
+
+def _part_of_step(row: dict) -> str:
+    part = row["part"].replace("layer_{}", "all layers")
+    return f"{part}, {row['pass']}" if row["pass"] else part
+
+
+def _memory(record: dict) -> Section:
+    memory, stages = record["allocators"][0], record["variables"]
+    held: dict[str, dict[str, int]] = {
+        each["part"]: {_WEIGHTS: each["weights_bytes"], _SLOTS: each["slots_bytes"]} for each in stages
+    }
+    for each in memory["parts"]:
+        held.setdefault(each["part"], {})[each["pass"]] = each["held_at_peak_bytes"]
+    rows = [
+        Bar(
+            part,
+            [Part(name, size, _LEGEND.get(name, palette.MUTED)) for name, size in sizes.items()],
+            _size(sum(sizes.values())),
+        )
+        for part, sizes in held.items()
+        if sum(sizes.values())
+    ]
+    variables = sum(each["weights_bytes"] + each["slots_bytes"] for each in stages)
+    note = (
+        f"{_steps(record)} At most {_size(memory['peak_bytes'])} were in use, while"
+        f" {_part_of_step(memory['running_at_peak'])} ran. What a part of the step had taken then is"
+        f" measured; weights and the optimizer's state of one replica, {_size(variables)} together, are"
+        " computed from their shapes."
+    )
+    names = ("held_at_peak_bytes", "most_held_bytes", "peak_while_running_bytes")
+    parts = [(_part_of_step(each), *(_size(each[name]) for name in names)) for each in memory["parts"]]
+    head = ("Part", "Held at the peak", "Held at most", "All in use while it ran")
+    folded = [page.table(head, parts, "Memory by part of the step")]
+    return Section("bars", charts_lib.bars(rows, _LEGEND), "Memory at the peak", note, folded)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is folded away
+
+
+def _details(
+    command_folder: str, settings: dict, result: TrainResult, parameters: Sequence[ParameterRow]
+) -> Section:
+    numbers = {name: value for name, value in result_dict(result).items() if name not in _SHOWN_ELSEWHERE}
+    if result.sequences_per_row is not None:
+        numbers["rows_per_step"] = settings.get("train_batch_size")
+    fresh = [("", name) for name in result.fresh_variables]
+    cells = [
+        (
+            row.name,
+            " \u00d7 ".join(map(str, row.shape)) or "scalar",
+            row.tensors,
+            row.parameters,
+            f"{row.megabytes:,.2f}",
+        )
+        for row in parameters
+    ]
+    head = ("Name", "Shape", "Tensors", "Parameters", "MB")
+    folded = [
+        Section("code", _command_line(command_folder), "Command"),
+        page.pairs(changed_settings(settings), "Settings other than the defaults"),
+        page.pairs(numbers, "All numbers of the result"),
+        page.pairs(fresh, f"Variables that started fresh: {len(fresh)}"),
+        page.pairs(_flat(result.environment), "Environment"),
+        page.pairs(_flat(result.data), "Data and digests"),
+        page.table(head, cells, f"Parameters: {format_total(parameters)}"),
+    ]
+    return Section("", None, "Details", folded=folded)
 
 
 def changed_settings(values: dict) -> dict:
@@ -119,141 +342,6 @@ def changed_settings(values: dict) -> dict:
     return changed
 
 
-def _page(
-    model_dir: str, title: str, judged: verdict.Verdict, result: TrainResult, sections: list[str]
-) -> str:
-    badge = f'<span class="badge">{html.escape(result.status)}</span>'
-    kicker = f"{html.escape(title)} \u00b7 {html.escape(page.name_of(model_dir))} \u00b7 {badge}"
-    lines = [judged.sentence, judged.advice and f"Next: {judged.advice}"]
-    return page.page(
-        page.name_of(model_dir),
-        kicker,
-        judged.headline,
-        lines,
-        judged.tone,
-        "\n".join(filter(None, sections)),
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Numbers
-
-
-def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
-    """Returns the headline numbers of a run as (value, name); the value is None where the run has none."""
-    return [
-        *_scores(result),
-        (_fixed(result.target), f"target of {metric_name(result.target_metric)}"),
-        (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
-        (_fixed(result.eval_loss), "evaluation loss, nats"),
-        (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
-        *_packing(result),
-        (f"{result.skipped_steps:,}" if result.skipped_steps else None, "steps skipped: gradient overflow"),
-        (
-            format_number(result.sequences_per_sec) if result.sequences_per_sec else None,
-            "sequences per second",
-        ),
-        (
-            format_secs(result.wall_secs) if result.wall_secs else None,
-            "wall time, h:mm:ss" if (result.wall_secs or 0) >= 3600 else "wall time, m:ss",
-        ),
-        (
-            f"{result.peak_memory_bytes / 1e9:.1f} GB" if result.peak_memory_bytes else None,
-            "most memory in use",
-        ),
-    ]
-
-
-def _packing(result: TrainResult) -> list[tuple[str | None, str]]:
-    """Returns cards of a packed run, (value, name): sequences a row, and the share of places with a token."""
-    if result.sequences_per_row is None or result.packing_efficiency is None:
-        return []
-    return [
-        (f"{result.sequences_per_row:.2f}", "sequences a row"),
-        (f"{result.packing_efficiency:.1%}", "of the places of a row hold a token"),
-    ]
-
-
-def _pipeline(result: TrainResult) -> str:
-    """Returns the table of the stages on each device of a replica; nothing without a pipeline."""
-    if not result.pipeline:
-        return ""
-    stages, devices = result.pipeline["stages"].split(" / "), result.pipeline["devices"]
-    rows = [(f"{number}: {stage}", device) for number, (stage, device) in enumerate(zip(stages, devices))]
-    note = (
-        f"Schedule {result.pipeline['schedule']}, {result.pipeline['micro_batches']:,} micro batches a step."
-    )
-    return page.section("Pipeline", page.table(("Stage", "Device of a replica"), rows), note)
-
-
-def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
-    """Returns the scores of the best evaluation, its metric first; for a task without them the last
-    evaluation."""
-    best = result.scores.get("best_step")
-    which = f"best evaluation, step {best:,}" if isinstance(best, int) else "best evaluation"
-    known = [name for name in result.scores if is_known(name) or name == result.target_metric]
-    names = sorted(known, key=lambda name: name != result.target_metric)
-    if result.target_metric in names:
-        return [
-            (
-                _fixed(result.scores[name]),
-                f"{metric_name(name)}, {which}" if name == result.target_metric else metric_name(name),
-            )
-            for name in names
-        ]
-    return [(_fixed(result.eval_accuracy), f"{metric_name(result.target_metric)}, last evaluation")]
-
-
-def _means(scores: dict, count: int) -> list[tuple[str | None, str]]:
-    """Returns (mean, its deviation and name) of {metric: mean, metric_std: standard deviation}."""
-    names = [name for name in scores if f"{name}_std" in scores]
-    return [
-        (
-            _fixed(scores[name]),
-            f"\u00b1 {_fixed(scores[name + '_std'])} {metric_name(name)}, mean of {count} runs",
-        )
-        for name in names
-    ]
-
-
-def _fixed(value: float | None) -> str | None:
-    value = plain_value(value)
-    return None if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-# ------------------------------------------------------------------------------------------------------------
-# What is folded away
-
-
-def _details(
-    model_dir: str,
-    settings: dict,
-    result: TrainResult,
-    parameters: Sequence[ParameterRow],
-    command_folder: str = "",
-) -> str:
-    numbers = {name: value for name, value in result_dict(result).items() if name not in _SHOWN_ELSEWHERE}
-    if result.sequences_per_row is not None:
-        numbers["rows_per_step"] = settings.get("train_batch_size")
-    folded = "".join(
-        [
-            page.folded("Command", _command(os.path.join(model_dir, command_folder, "command.txt"))),
-            page.folded("Settings other than the defaults", page.pairs(changed_settings(settings))),
-            page.folded("All numbers of the result", page.pairs(numbers)),
-            page.folded(
-                f"Variables that started fresh: {len(result.fresh_variables)}",
-                page.pairs([("", name) for name in result.fresh_variables]),
-            ),
-            page.folded("Environment", page.pairs(_flat(result.environment))),
-            page.folded("Data and digests", page.pairs(_flat(result.data))),
-            page.folded(f"Parameters: {format_total(parameters)}", _parameters(parameters))
-            if parameters
-            else "",
-        ]
-    )
-    return page.section("Details", folded)
-
-
 def _flat(values: dict, prefix: str = "") -> dict:
     """Returns nested values under dotted names."""
     flat: dict[str, Any] = {}
@@ -262,28 +350,10 @@ def _flat(values: dict, prefix: str = "") -> dict:
     return flat
 
 
-def _command(path: str) -> str:
-    line = _command_line(path)
-    return f"<pre>{html.escape(line)}</pre>" if line else ""
-
-
-def _command_line(path: str) -> str:
-    """Returns a saved command line; empty where there is none."""
+def _command_line(folder: str) -> str:
+    """Returns the saved command line of a run; empty where there is none."""
+    path = os.path.join(folder, "command.txt")
     if not tf.io.gfile.exists(path):
         return ""
     with tf.io.gfile.GFile(path) as file:
         return file.read().strip()
-
-
-def _parameters(rows: Sequence[ParameterRow]) -> str:
-    cells = [
-        (
-            row.name,
-            " \u00d7 ".join(map(str, row.shape)) or "scalar",
-            f"{row.tensors:,}",
-            f"{row.parameters:,}",
-            f"{row.megabytes:,.2f}",
-        )
-        for row in rows
-    ]
-    return page.table(("Name", "Shape", "Tensors", "Parameters", "MB"), cells)

@@ -27,9 +27,9 @@ _TYPES = {"None": type(None), **{kind.__name__: kind for kind in (bool, dict, fl
 _FORMER = ("predicted_sequences_per_sec",)  # numbers of earlier versions that are no scores
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """The end of a run.
+    """The end of a run, made once, from what was measured.
 
     Attributes:
       status: success (threshold reached), finished (no threshold asked for, all steps done), aborted
@@ -158,11 +158,11 @@ def from_dict(values: dict) -> TrainResult:
     return TrainResult(**fields, scores=scores)
 
 
-def evaluation_entry(result: TrainResult, command: str, checkpoint: str, settings: dict) -> dict:
+def evaluation_entry(fields: dict, command: str, checkpoint: str, settings: dict) -> dict:
     """Returns the entry of an evaluation or prediction in `evaluations`.
 
     Args:
-      result: its own.
+      fields: the fields of its own result.
       command: the command line.
       checkpoint: prefix, or path, of the weights.
       settings: {name: value} of what was read, and how.
@@ -172,17 +172,18 @@ def evaluation_entry(result: TrainResult, command: str, checkpoint: str, setting
       digest), target_metric, eval_accuracy, eval_loss, majority_accuracy, predictions, report, and the
       scores.
     """
-    values = result_dict(result)
     names = ["step", "status", "reason", "data", "target_metric", "eval_accuracy", "eval_loss"]
-    names += ["majority_accuracy"] * (result.eval_accuracy is not None)
-    names += ["predictions", "report", *result.scores]
-    return {
+    names += ["baseline_score"] * (fields["eval_accuracy"] is not None)
+    names += ["predictions", "report"]
+    entry = {
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": command,
         "checkpoint": checkpoint,
         "settings": settings,
-        **{name: values[name] for name in names},
+        **{_NAMES_IN_FILE.get(name, name): fields[name] for name in names},
+        **fields["scores"],
     }
+    return plain_value(entry)
 
 
 def add_evaluation(model_dir: str, entry: dict) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 6.4, 3.5  # inches, of a panel
-_MOST_TICKS = 13
+_MAX_TICKS = 13
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         )
     plots.write_head(axes, panel.title, panel.unit)
     every = sorted({count for curve in panel.curves for count, _ in curve.points})
-    step = -(-len(every) // _MOST_TICKS)
+    step = -(-len(every) // _MAX_TICKS)
     axes.set_xscale("log", base=2)
     axes.set_xticks(every[::step], [f"{count:,}" for count in every[::step]], fontsize=8)
     axes.minorticks_off()

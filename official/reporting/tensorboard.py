@@ -7,8 +7,8 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from official.reporting.callback import Callback, End, Evaluation, Start
 from official.reporting.metrics import finite_numbers
-from official.reporting.observer import End, Evaluation, Observer, Start
 
 FOLDER = "tensorboard"
 
@@ -31,7 +31,7 @@ class Tags(Protocol):
         ...
 
 
-class TensorBoard(Observer):
+class TensorBoard(Callback):
     """Writes an event file for each split that has numbers."""
 
     def __init__(self, model_dir: str, resume_step: int | None = None, tags: Tags | None = None):

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from official.reporting.names import format_number, metric_name
+from official.reporting.formats import format_number, metric_name
 
 if TYPE_CHECKING:
     from official.reporting.result import TrainResult
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _LAST_PART = 0.2  # of the steps
-_FEWEST_POINTS = 4  # to speak of a trend
+_MIN_POINTS = 4  # to speak of a trend
 _TREND = 0.01  # relative change of the loss that counts
 _SURE = 3.0  # standard errors
 _OVER_FITTED = 0.02  # relative rise of the evaluation loss
@@ -128,13 +128,13 @@ def trend(losses: Points) -> Trend | None:
     A change of less than _SURE standard errors is none: noise is not taken for progress.
     """
     points = [(step, value) for step, value in losses if value is not None]
-    if len(points) <= _FEWEST_POINTS:
+    if len(points) <= _MIN_POINTS:
         return None
     last = points[-1][0]
     part = [point for point in points if point[0] > (1 - _LAST_PART) * last]
     over = "the last fifth of the steps"
-    if len(part) < _FEWEST_POINTS:
-        part = points[-_FEWEST_POINTS:]
+    if len(part) < _MIN_POINTS:
+        part = points[-_MIN_POINTS:]
         over = f"the last {last - part[0][0]:,} steps"
     slope, error, mean_step, mean = _line(part)
     if abs(slope) < _SURE * error:

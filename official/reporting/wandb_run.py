@@ -15,8 +15,8 @@ from official.config import Config, ConfigError
 from official.io.errors import how_to_install
 from official.io.files import is_remote
 from official.io.writing import replace_file
+from official.reporting.callback import Callback, Evaluation, Start
 from official.reporting.metrics import finite_numbers, plain_value
-from official.reporting.observer import Evaluation, Observer, Start
 from official.reporting.result import EXIT_CODES
 from official.reporting.tensorboard import Tags
 
@@ -33,7 +33,7 @@ _PATIENCE = {
 }
 
 
-class WandbRun(Observer):
+class WandbRun(Callback):
     """The W&B run of a run's folder: every process of the run, after a kill too, goes on with the same one.
 
     Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Whatever

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from official.config import Config
+
+Value = TypeVar("Value")
 
 if TYPE_CHECKING:
     MakeTask = Callable[[Config], Any]
@@ -37,3 +39,11 @@ class _Tasks(_Table):
 TASKS = _Tasks(
     {"pretrain": "pretraining.PretrainingTask", "squad": "squad.SquadTask", "glue": "glue.GlueTask"}
 )
+
+
+def known(value: Value | None) -> Value:
+    """Returns an optional value that the checks of the configuration, or `find_data`, have set. Raises
+    ValueError where it is None."""
+    if value is None:
+        raise ValueError("asked for before find_data has found it, or though the configuration lacks it")
+    return value

@@ -14,9 +14,9 @@ import numpy as np
 
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
 
-MOST = 6  # items of a group
-_MOST_TOKENS = 160  # of a sequence that are shown
-_MOST_FACTS = 6  # masked tokens of a sequence whose predictions are listed
+MAX_ITEMS = 6  # items of a group
+_MAX_TOKENS = 160  # of a sequence that are shown
+_MAX_FACTS = 6  # masked tokens of a sequence whose predictions are listed
 _LONG_WORD = 20  # characters
 _AROUND = 140  # characters of a passage on either side of an answer
 _MORE = "\u2026"
@@ -27,7 +27,7 @@ def group(title: str, note: str, items: list[dict]) -> list[dict]:
     return [{"title": title, "note": note, "items": items}] if items else []
 
 
-def evenly(items: Sequence, count: int = MOST) -> list:
+def evenly(items: Sequence, count: int = MAX_ITEMS) -> list:
     """Returns at most `count` items, spread over all of them."""
     if len(items) <= count:
         return list(items)
@@ -61,13 +61,13 @@ def masked_sequence(row: dict[str, np.ndarray], word: Callable[[int], str]) -> d
     guesses = dict(zip(truths, row["top_ids"][is_masked, 0].tolist()))
     lines: list[list[list[str]]] = [[]]
     length = int(row["input_mask"].sum())
-    for position, token in enumerate(row["input_ids"][: min(length, _MOST_TOKENS)].tolist()):
+    for position, token in enumerate(row["input_ids"][: min(length, _MAX_TOKENS)].tolist()):
         text = word(token)
         if position not in truths and text == "[SEP]":
             lines.append([])
         elif position in truths or text != "[CLS]":
             _append(lines[-1], _pieces(truths.get(position, token), guesses.get(position), word))
-    if length > _MOST_TOKENS:
+    if length > _MAX_TOKENS:
         lines[-1].append([f" {_MORE}", ""])
     return {"texts": [line for line in lines if line], "facts": _masked_facts(row, is_masked, word)}
 
@@ -105,7 +105,7 @@ def _masked_facts(
     row: dict[str, np.ndarray], is_masked: np.ndarray, word: Callable[[int], str]
 ) -> list[list[str]]:
     facts = []
-    for number in np.flatnonzero(is_masked)[:_MOST_FACTS]:
+    for number in np.flatnonzero(is_masked)[:_MAX_FACTS]:
         best = zip(row["top_ids"][number].tolist(), row["top_probabilities"][number].tolist())
         facts.append(
             [
@@ -206,13 +206,13 @@ def sure_mistakes(
             "texts": [[[column[row], ""]] for column in texts],
             "facts": [["predicted", name(row, predicted_N[row])], ["label", name(row, truths_N[row])]],
         }
-        for row in order[:MOST].tolist()
+        for row in order[:MAX_ITEMS].tolist()
     ]
 
 
 def far_scores(texts: Sequence[Sequence[str]], predictions_N: np.ndarray, truths_N: np.ndarray) -> list[dict]:
     """Returns the items of the rows whose predicted scores are farthest from the true ones."""
-    order = np.argsort(-np.abs(predictions_N - truths_N), kind="stable")[:MOST].tolist()
+    order = np.argsort(-np.abs(predictions_N - truths_N), kind="stable")[:MAX_ITEMS].tolist()
     return [
         {
             "texts": [[[column[row], ""]] for column in texts],

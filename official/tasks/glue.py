@@ -8,33 +8,29 @@ from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
 from official.config.checks import check_segment_types
-from official.data import generated
 from official.data.glue import files as files_lib
 from official.data.glue import tasks
-from official.data.pipeline import TrainingOrder
-from official.data.rows import token_rows
-from official.data.word_pieces.vocabulary import load_for_text
+from official.data.rows.token_rows import TokenRows
+from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.io import files, model_folder, vocabulary_files
+from official.io import files, model_folder
 from official.modeling import objectives
 from official.modeling.models import SequenceModel
 from official.tasks import examples as examples_lib
-from official.tasks.known import known
+from official.tasks import known
+from official.tasks.fine_tuning import FineTuning
 
-_SYNTHETIC_SEQUENCES = 1000
 
-
-class GlueTask:
-    """See `official.training.task.Task` and `ScoredTask` for what each member means."""
+class GlueTask(FineTuning):
+    """A GLUE task; see `official.training.task.Task` and `ScoredTask` for what each member means."""
 
     losses = ("label_loss",)
     output_names = ("logits",)
     local_epsilon = {"label_loss": 0.0}
-    is_scored = True
     predicts_evaluation_set = False
 
     def __init__(self, config: Config):
-        self._config = config
+        super().__init__(config)
         self._glue_task = tasks.find_task(known(config.glue_task))
         self.class_names = self._glue_task.class_names
         if len(self._glue_task.text_columns) == 2:
@@ -42,27 +38,15 @@ class GlueTask:
         self.metrics = self.losses if self._glue_task.is_regression else self.losses + ("label_accuracy",)
         self.eval_metrics = self.losses
         self.target_metric = self._glue_task.main_metric
-        self._rows: dict[str, files_lib.GlueRows] = {}  # {train, dev, test}
+        self._files: dict[str, files_lib.GlueRows] = {}  # {train, dev, test}
         self._features: dict[str, files_lib.GlueFeatures] = {}
         self.companions = {model_folder.LABELS: model_folder.labels_json(self._glue_task.labels).encode()}
 
     # --------------------------------------------------------------------------------------------------------
     # Data
 
-    def find_data(self) -> list[str]:
-        config = self._config = generated.with_files(self._config)
-        if config.use_synthetic_data:
-            return []
-        vocab_file = known(config.vocab_file)
-        vocabulary = load_for_text(
-            vocab_file, config.do_lower_case, config.init_checkpoint, size=config.model.vocab_size
-        )
-        self.companions.update(
-            vocabulary_files.companions(
-                vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
-            )
-        )
-        tokenizer = Tokenizer(vocabulary)
+    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+        config, tokenizer = self._config, Tokenizer(vocabulary)
         for split, is_needed in (
             ("train", config.do_train),
             ("dev", config.do_eval),
@@ -70,11 +54,15 @@ class GlueTask:
         ):
             if not is_needed:
                 continue
-            rows = self._rows[split] = files_lib.read_split(self._glue_task, split, known(config.data_dir))
+            rows = self._files[split] = files_lib.read_split(self._glue_task, split, known(config.data_dir))
             if not len(rows):
                 raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
             features = self._features[split] = files_lib.make_features(
                 rows, tokenizer, vocabulary, config.max_seq_length
+            )
+            labels = self._no_labels(len(features)) if features.labels is None else features.labels
+            self._rows["eval" if split == "dev" else split] = TokenRows(
+                features.ids, features.lengths, features.first_lengths, {"labels": labels}
             )
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
             if features.truncated:
@@ -85,57 +73,19 @@ class GlueTask:
                     len(rows),
                     config.max_seq_length,
                 )
-        return [rows.path for rows in self._rows.values()]
-
-    @property
-    def train_samples(self) -> int | None:
-        return len(self._rows["train"]) if "train" in self._rows else None
-
-    @property
-    def sequences_per_row(self) -> float | None:
-        lengths = self._features["train"].lengths if "train" in self._features else None
-        return token_rows.sequences_per_row(lengths, self._config)
-
-    def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
-        if self._config.use_synthetic_data:
-            return self.synthetic_dataset(replica_batch)
-        shape = token_rows.shape_of(self._config, global_batch, replica_batch)
-        return token_rows.training_dataset(self._token_rows("train"), shape, order)
-
-    def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return self._whole("dev", batch_size)
-
-    def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
-        return self._whole("test", batch_size)
-
-    def _whole(self, split: str, batch_size: int) -> tf.data.Dataset:
-        shape = token_rows.shape_of(self._config, batch_size, batch_size)
-        return token_rows.evaluation_dataset(self._token_rows(split), shape)
-
-    def _token_rows(self, split: str) -> token_rows.TokenRows:
-        features = self._features[split]
-        labels = self._no_labels(len(features)) if features.labels is None else features.labels
-        return token_rows.TokenRows(
-            features.ids, features.lengths, features.first_lengths, {"labels": labels}
-        )
+        return [rows.path for rows in self._files.values()]
 
     def _no_labels(self, count: int) -> np.ndarray:
         return np.zeros(count, np.float32 if self._glue_task.is_regression else np.int32)
 
-    def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
-        config = self._config
-        labels = (
-            np.random.default_rng(config.seed)
-            .integers(0, self._glue_task.num_outputs, _SYNTHETIC_SEQUENCES)
-            .astype(self._no_labels(0).dtype)
-        )
-        return token_rows.synthetic_dataset({"labels": labels}, batch_size, config)
-
-    def explain_read_error(self) -> str | None:
-        return None  # all data are in memory
+    def _random_labels(
+        self, generator: np.random.Generator, length: int, count: int
+    ) -> dict[str, np.ndarray]:
+        labels = generator.integers(0, self._glue_task.num_outputs, count)
+        return {"labels": labels.astype(self._no_labels(0).dtype)}
 
     def data_files(self) -> dict[str, list[str]]:
-        return {split: [rows.path] for split, rows in self._rows.items()}
+        return {split: [rows.path] for split, rows in self._files.items()}
 
     def data_digest(self) -> dict:
         return {
@@ -146,7 +96,7 @@ class GlueTask:
                 "truncated": self._features[split].truncated,
                 "problems": list(map(str, rows.problems)),
             }
-            for split, rows in self._rows.items()
+            for split, rows in self._files.items()
         }
 
     # --------------------------------------------------------------------------------------------------------
@@ -169,7 +119,7 @@ class GlueTask:
     # Scores
 
     def _labels(self) -> np.ndarray:
-        return known(self._rows["dev"].labels)
+        return known(self._files["dev"].labels)
 
     def _predictions(self, outputs: dict[str, np.ndarray]) -> np.ndarray:
         logits_NC = outputs["logits"]
@@ -193,7 +143,7 @@ class GlueTask:
         }
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
-        rows, labels_N, predictions = self._rows["dev"], self._labels(), self._predictions(outputs)
+        rows, labels_N, predictions = self._files["dev"], self._labels(), self._predictions(outputs)
         if self._glue_task.is_regression:
             items = examples_lib.far_scores(rows.texts, predictions, labels_N)
             return examples_lib.group(

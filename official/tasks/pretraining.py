@@ -9,11 +9,13 @@ import tensorflow as tf
 from absl import logging
 
 from official import config as config_lib
-from official.config import Config, ConfigError, encoder_options
+from official.config import Config, ConfigError, encoder_options, kernels_of
 from official.config.derived import VOCABULARY_ROUNDING
 from official.data import generated, pipeline, synthetic
 from official.data.pretraining import inspection
-from official.data.records import framing, record_batches, record_files, record_formats
+from official.data.records import batches as record_batches
+from official.data.records import files as record_files
+from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
 from official.data.records.streams import num_streams
@@ -23,7 +25,7 @@ from official.io import record_paths, vocabulary_files
 from official.modeling import objectives
 from official.modeling.models import BertPretrainer
 from official.tasks import examples as examples_lib
-from official.tasks.known import known
+from official.tasks import known
 
 _GUESSES = 3  # of a masked token, in the report
 
@@ -144,7 +146,7 @@ class PretrainingTask:
         if config.pack_on_the_fly:
             return _Split(files, self._schema, Packer(self._schema, config_lib.pack_depth(config)))
         told = config.max_seq_length, config.max_predictions_per_seq, config.max_sequences_per_pack
-        sizes = record_files.row_sizes(files, framing.Wanted(*told))
+        sizes = record_files.row_sizes(files, record_files.Wanted(*told))
         if sizes is None:
             self._check_not_told_of_packs(files, flag)
             return _Split(files, self._schema, None)
@@ -214,13 +216,7 @@ class PretrainingTask:
             os.path.join(self._config.model_dir, _counts_name(order)) if self._config.model_dir else ""
         )
         batches = record_batches.training_dataset(
-            files,
-            self._train.schema,
-            replica_batch,
-            order,
-            streams,
-            counts_path,
-            self._train.packer,
+            files, self._train.schema, replica_batch, order, streams, counts_path, self._train.packer
         )
         return schema_lib.fitted(batches, self._config)
 
@@ -265,7 +261,7 @@ class PretrainingTask:
 
     def terms(self, outputs, batch) -> objectives.Terms:
         basis = self._config.loss_averaging_basis
-        return objectives.pretraining_terms(outputs, batch, basis, encoder_options(self._config)["fused"])
+        return objectives.pretraining_terms(outputs, batch, basis, kernels_of(self._config))
 
     def evaluate(self, model, batch) -> tuple[dict, dict]:
         return self.terms(model(batch), batch), {}
@@ -302,7 +298,7 @@ class PretrainingTask:
             "The start of the evaluation set. Green: masked and predicted right; struck out: a wrong"
             " prediction, before the token that was masked, in blue. Below: the masked tokens with the"
             " likeliest predictions and their probabilities.",
-            [examples_lib.masked_sequence(row, word) for row in rows[: examples_lib.MOST]],
+            [examples_lib.masked_sequence(row, word) for row in rows[: examples_lib.MAX_ITEMS]],
         )
 
     def _vocabulary(self) -> Vocabulary | None:

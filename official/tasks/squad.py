@@ -10,20 +10,18 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
-from official.data import generated
-from official.data.pipeline import TrainingOrder
-from official.data.rows import token_rows
+from official.data.rows.token_rows import TokenRows
 from official.data.squad import answers as answers_lib
 from official.data.squad import cache, evaluation, squad_files
 from official.data.squad import features as features_lib
-from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
-from official.io import files, vocabulary_files
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.io import files
 from official.modeling import layers, objectives
 from official.modeling.models import SpanModel
 from official.tasks import examples as examples_lib
-from official.tasks.known import known
+from official.tasks import known
+from official.tasks.fine_tuning import FineTuning
 
-_SYNTHETIC_SEQUENCES = 1000
 _SHOWN_QUESTIONS = 3  # in one line of the log; the result has them all
 
 Outputs = dict  # {output: [windows, ...]}
@@ -37,8 +35,8 @@ class _Split:
     features: features_lib.Features
 
 
-class SquadTask:
-    """See `official.training.task.Task` and `ScoredTask` for what each member means."""
+class SquadTask(FineTuning):
+    """SQuAD; see `official.training.task.Task` and `ScoredTask` for what each member means."""
 
     losses = ("span_loss",)
     metrics = losses + ("start_accuracy", "end_accuracy")
@@ -46,12 +44,11 @@ class SquadTask:
     output_names = ("start_logits", "end_logits")
     target_metric = "f1"
     local_epsilon = {"span_loss": 0.0}
-    is_scored = True
     class_names = None
     predicts_evaluation_set = True
 
     def __init__(self, config: Config):
-        self._config = config
+        super().__init__(config)
         self._windows = features_lib.WindowRules(
             config.max_seq_length, config.doc_stride, config.max_query_length
         )
@@ -61,10 +58,8 @@ class SquadTask:
             config.version_2_with_negative,
             config.null_score_diff_threshold,
         )
-        self._train: _Split | None = None
-        self._eval: _Split | None = None
+        self._splits: dict[str, _Split] = {}  # {train, eval}
         self._gold: squad_files.GoldAnswers | None = None
-        self.companions: dict[str, bytes] = {}
         # The last outputs and their answers: scores, tables and files are made of the same ones.
         self._answered: tuple[Outputs, answers_lib.Answers] | None = None
 
@@ -72,23 +67,21 @@ class SquadTask:
     # Data
 
     def find_data(self) -> list[str]:
-        config = self._config = generated.with_files(self._config)
-        if config.use_synthetic_data:
-            return []
-        self._windows.check()
-        vocab_file = known(config.vocab_file)
-        vocabulary = load_for_text(
-            vocab_file, config.do_lower_case, config.init_checkpoint, size=config.model.vocab_size
-        )
-        self.companions = vocabulary_files.companions(
-            vocab_file, vocabulary.do_lower_case, config.model.max_position_embeddings
-        )
+        if not self._config.use_synthetic_data:
+            self._windows.check()
+        return super().find_data()
+
+    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+        config = self._config
         if config.do_train:
-            self._train = self._read("train_file", True, vocabulary)
-            if not len(self._train.features):
+            features = self._read("train", "train_file", vocabulary).features
+            if not len(features):
                 raise ConfigError(f"--train_file={config.train_file} has no question that can be trained on.")
+            positions = {"start_positions": features.start_positions, "end_positions": features.end_positions}
+            self._rows["train"] = _token_rows(features, positions)
         if config.do_eval or config.do_predict:
-            self._eval = self._read("predict_file", False, vocabulary)
+            features = self._read("eval", "predict_file", vocabulary).features
+            self._rows["eval"] = _token_rows(features, {})
         if config.do_eval:
             self._gold = squad_files.read_gold_answers(known(config.predict_file))
             if not any(self._gold.answers.values()):
@@ -96,11 +89,11 @@ class SquadTask:
                     f"--predict_file={config.predict_file} has no answers to compare with. Drop --do_eval to"
                     " only predict."
                 )
-        return [split.data.path for split in (self._train, self._eval) if split]
+        return [split.data.path for split in self._splits.values()]
 
-    def _read(self, flag: str, for_training: bool, vocabulary: Vocabulary) -> _Split:
+    def _read(self, name: str, flag: str, vocabulary: Vocabulary) -> _Split:
         config = self._config
-        data = squad_files.read_squad(config[flag], flag, for_training, config.version_2_with_negative)
+        data = squad_files.read_squad(config[flag], flag, name == "train", config.version_2_with_negative)
         skipped = [f"{name} ({why})" for name, why in data.skipped_questions.items()]
         for what, questions in (("skipped", skipped), ("without text", data.empty_questions)):
             if questions:
@@ -109,51 +102,25 @@ class SquadTask:
                 logging.warning("%s: %d questions %s: %s%s", data.path, len(questions), what, shown, more)
         folder = config.cache_dir or os.path.join(config.model_dir, "features")
         features = cache.load_or_make_features(
-            data, vocabulary, self._windows, None if files.is_remote(folder) else folder, os.cpu_count() or 1
+            data, vocabulary, self._windows, None if files.is_remote(folder) else folder
         )
-        return _Split(data, features)
+        self._splits[name] = _Split(data, features)
+        return self._splits[name]
 
-    @property
-    def train_samples(self) -> int | None:
-        return len(self._train.features) if self._train else None
+    predict_dataset = FineTuning.eval_dataset
 
-    @property
-    def sequences_per_row(self) -> float | None:
-        lengths = self._train.features.lengths if self._train else None
-        return token_rows.sequences_per_row(lengths, self._config)
-
-    def train_dataset(self, global_batch: int, replica_batch: int, order: TrainingOrder) -> tf.data.Dataset:
-        if self._config.use_synthetic_data:
-            return self.synthetic_dataset(replica_batch)
-        features = known(self._train).features
-        rows = _token_rows(
-            features, {"start_positions": features.start_positions, "end_positions": features.end_positions}
-        )
-        shape = token_rows.shape_of(self._config, global_batch, replica_batch)
-        return token_rows.training_dataset(rows, shape, order)
-
-    def eval_dataset(self, batch_size: int) -> tf.data.Dataset:
-        shape = token_rows.shape_of(self._config, batch_size, batch_size)
-        return token_rows.evaluation_dataset(_token_rows(known(self._eval).features, {}), shape)
-
-    predict_dataset = eval_dataset
+    def _random_labels(
+        self, generator: np.random.Generator, length: int, count: int
+    ) -> dict[str, np.ndarray]:
+        positions = generator.integers(0, length, (2, count)).astype(np.int32)
+        return {"start_positions": positions.min(axis=0), "end_positions": positions.max(axis=0)}
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
-        config = self._config
-        length = token_rows.synthetic_length(config)
-        positions = (
-            np.random.default_rng(config.seed).integers(0, length, (2, _SYNTHETIC_SEQUENCES)).astype(np.int32)
-        )
-        columns = {"start_positions": positions.min(axis=0), "end_positions": positions.max(axis=0)}
-        dataset = token_rows.synthetic_dataset(columns, batch_size, config)
+        dataset = super().synthetic_dataset(batch_size)
         return dataset.map(_without_answers) if for_evaluation else dataset
 
-    def explain_read_error(self) -> str | None:
-        return None  # all data are in memory
-
     def data_files(self) -> dict[str, list[str]]:
-        splits = {"train": self._train, "eval": self._eval}
-        return {name: [split.data.path] for name, split in splits.items() if split}
+        return {name: [split.data.path] for name, split in self._splits.items()}
 
     def data_digest(self) -> dict:
         return {
@@ -165,8 +132,7 @@ class SquadTask:
                 "skipped_questions": split.data.skipped_questions,
                 "empty_questions": split.data.empty_questions,
             }
-            for name, split in (("train", self._train), ("eval", self._eval))
-            if split
+            for name, split in self._splits.items()
         }
 
     # --------------------------------------------------------------------------------------------------------
@@ -194,7 +160,7 @@ class SquadTask:
 
     def _answer(self, outputs: Outputs) -> answers_lib.Answers:
         if self._answered is None or self._answered[0] is not outputs:
-            split = known(self._eval)
+            split = self._splits["eval"]
             answers = answers_lib.answer_questions(
                 outputs["start_logits"], outputs["end_logits"], split.features, split.data, self._answers
             )
@@ -245,7 +211,7 @@ class SquadTask:
 
     def examples(self, outputs: Outputs) -> list[dict]:
         answers, scores = self._answer(outputs), self._scores(outputs)
-        data = known(self._eval).data
+        data = self._splits["eval"].data
         questions = {question.id: question for question in data.questions}
         gold = known(self._gold).answers
 
@@ -281,7 +247,7 @@ class SquadTask:
     def constant_prediction(self) -> tuple[str, float] | None:
         """Returns the better one of never answering and of answering with the whole sentence in which the
         answer stands, and its F1: a model that scores no more has not found where answers begin and end."""
-        gold, data = known(self._gold).answers, known(self._eval).data
+        gold, data = known(self._gold).answers, self._splits["eval"].data
         score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
         found = {question.id: data.sentence_of(question) for question in data.questions}
         sentences = {**dict.fromkeys(gold, ""), **found}
@@ -296,11 +262,9 @@ class SquadTask:
         return answers_lib.write_answers(self._answer(outputs), folder)
 
 
-def _token_rows(features: features_lib.Features, columns: dict[str, np.ndarray]) -> token_rows.TokenRows:
+def _token_rows(features: features_lib.Features, columns: dict[str, np.ndarray]) -> TokenRows:
     is_token_NL = np.arange(features.input_ids.shape[1]) < features.lengths[:, None]
-    return token_rows.TokenRows(
-        features.input_ids[is_token_NL], features.lengths, features.first_lengths, columns
-    )
+    return TokenRows(features.input_ids[is_token_NL], features.lengths, features.first_lengths, columns)
 
 
 def _without_answers(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

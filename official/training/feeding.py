@@ -11,9 +11,8 @@ import tensorflow as tf
 from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
-from official.distribution.batch_plan import BatchPlan
+from official.distribution.batch_plan import BatchPlan, Layout, Share, shares
 from official.io.files import is_remote
-from official.training import resume
 from official.training.task import Dataset, Task
 
 # -----------------------------------------------------------------------------------------------------------
@@ -57,15 +56,15 @@ def training_batches(
     """Returns endless batches of the training set in an order. Every host reads its own part, in batches of
     one replica."""
 
-    def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         if plan.layout:
-            return resume.host_dataset(task, plan, plan.layout, order, context)
+            return host_dataset(task, plan, plan.layout, order, context)
         own = dataclasses.replace(
             order, host=context.input_pipeline_id, num_hosts=context.num_input_pipelines
         )
         return task.train_dataset(plan.train_batch_size, plan.replica_batch_size, own)
 
-    return iter(strategy_lib.distribute(host_dataset, strategy))
+    return iter(strategy_lib.distribute(make, strategy))
 
 
 def synthetic_batches(
@@ -109,3 +108,38 @@ def first_rows(dataset: Dataset, rows: int, strategy: tf.distribute.Strategy) ->
         return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
     return strategy_lib.batches(strategy_lib.distribute(host_dataset, strategy), strategy)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Resharding: a run goes on with another number of workers than it was laid out for
+
+
+def host_dataset(
+    task: Task, plan: BatchPlan, layout: Layout, order: TrainingOrder, context: tf.distribute.InputContext
+) -> tf.data.Dataset:
+    """Returns the batches of one host, one per replica, from the rows of its micro batches of the layout.
+
+    A host reads only the files of the workers whose micro batches it computes. Where several hosts share the
+    micro batches of one worker, each reads all of that worker's files and drops the rows of the others.
+    """
+    host, hosts = context.input_pipeline_id, context.num_input_pipelines
+    own = dataclasses.replace(order, num_hosts=layout.workers, reader=host)
+    parts = [_part(task, layout, own, share) for share in shares(layout, host, hosts)]
+    steps = parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(_joined)
+    batches = pipeline.rebatched(steps, plan.replica_batch_size, drop_remainder=True)
+    return pipeline.fixed(batches.prefetch(pipeline.CALLS))
+
+
+def _part(task: Task, layout: Layout, order: TrainingOrder, share: Share) -> tf.data.Dataset:
+    """Returns the rows of a share of one worker's micro batches in the layout, one element per step."""
+    rows = layout.train_batch_size
+    own = dataclasses.replace(order, host=share.worker)
+    batches = task.train_dataset(rows, rows // layout.num_replicas, own)
+    steps = pipeline.rebatched(batches, rows // layout.workers, drop_remainder=True)
+    micro = rows // layout.micro_batches
+    first, last = share.first * micro, share.last * micro
+    return steps.map(lambda step: {name: value[first:last] for name, value in step.items()})
+
+
+def _joined(*parts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    return {name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]}

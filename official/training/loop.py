@@ -1,110 +1,364 @@
-"""The loop of a run under a TensorFlow distribution strategy."""
+"""Loop of a run: metrics, evaluations, checkpoints and signals between two calls of the devices."""
 
-import functools
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
-from official.distribution import strategy as strategy_lib
-from official.optimization.optimizers import restored
-from official.training import evaluate, feeding
-from official.training import step as step_lib
-from official.training.run_loop import HostWait, NonFiniteError, RunLoop, Together
-from official.training.task import Dataset, ExampleTask, Outputs, reading
+from official.checkpoint.manager import CheckpointManager
+from official.config import values as values_lib
+from official.config.table import Config
+from official.data.pipeline import TrainingOrder
+from official.distribution import batch_plan
+from official.io import signals
+from official.optimization.replica_step import mean_metrics
+from official.optimization.train_state import TrainState
+from official.reporting.callback import Callback, Evaluation
+from official.training.metrics_window import (
+    MetricsWindow,
+    NonFiniteError,
+    PackingCounts,
+    StepsPerCall,
+    position_from_saved,
+    window_from_saved,
+)
+from official.training.process_group import Interruption, ProcessGroup
+from official.training.task import Dataset, ExampleTask, Outputs, Task, is_scored, reading
 
-__all__ = ["Loop", "NonFiniteError"]
 
-_EXAMPLES = 8  # rows a replica
+@dataclasses.dataclass
+class Outcome:
+    """Measurements of the loop so far.
+
+    Attributes:
+      eval_metrics: values of the last evaluation.
+      outputs: the model's outputs in the last evaluation of this process.
+      reached: whether the target was reached.
+      skipped_steps: number of updates that loss scaling skipped.
+      loop_rates: (sequences, seconds) of each metrics window.
+      first_step_secs: seconds from the start of this process to the end of its first step.
+      step_secs: seconds per step in the last device call after the first.
+      interrupted: whether a signal stopped the loop before its end.
+      packing: counts of the packed rows trained on in this process.
+    """
+
+    eval_metrics: dict = dataclasses.field(default_factory=dict)
+    outputs: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    reached: bool = False
+    skipped_steps: int = 0
+    loop_rates: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    first_step_secs: float | None = None
+    step_secs: float | None = None
+    interrupted: bool = False
+    packing: PackingCounts = dataclasses.field(default_factory=PackingCounts)
+
+    def sequences_per_sec(self) -> float | None:
+        """Returns the training throughput, without the first window, which includes the compilation, unless
+        it is the only one; None without training."""
+        steady = self.loop_rates[1:] or self.loop_rates
+        secs = sum(secs for _, secs in steady)
+        return sum(sequences for sequences, _ in steady) / secs if secs else None
+
+    def startup_secs(self, process_started: float, run_started: float) -> float:
+        """Returns the startup time in seconds: up to the end of the first step, less the time of a step;
+        without training, up to the start of the run. Both arguments are seconds since 1970."""
+        if self.first_step_secs is None:
+            return run_started - process_started
+        return max(self.first_step_secs - (self.step_secs or 0.0), 0.0)
 
 
-class Loop(RunLoop):
-    """The loop of a run whose graphs are those of `official.training.step`."""
+@dataclasses.dataclass
+class RunLoop:
+    """The loop of a run on any kind of device.
+
+    Subclasses make the device calls: `official.training.strategy_loop` under TensorFlow's strategies,
+    `official.graphcore.run` on IPUs. The course of a run is `run`, from top to bottom.
+
+    Attributes:
+      strategy: the strategy in whose scope variables are made.
+      plan: batches of all replicas.
+      callbacks: told of the run's events.
+      evaluated: {step: values} of evaluations that an earlier process made.
+      process_started: start of this process, seconds since 1970.
+      check_folder: raises ConfigError where the run no longer owns its folder.
+      train_loop: runs steps on the devices, see `step.make_train_loop`; set by the subclass.
+      weights_are_finite: tells whether every weight of the model is finite; set by the subclass.
+    """
+
+    config: Config
+    task: Task
+    state: TrainState
+    strategy: Any
+    plan: batch_plan.BatchPlan
+    manager: CheckpointManager
+    callbacks: list[Callback]
+    evaluated: dict[int, dict] = dataclasses.field(default_factory=dict)
+    process_started: float = dataclasses.field(default_factory=time.time)
+    check_folder: Callable[[], None] = lambda: None
+    train_loop: Callable = dataclasses.field(init=False)
+    weights_are_finite: Callable = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        state, strategy = self.state, self.strategy
-        self.wait = HostWait() if config_lib.follows_graphcore_log(self.config) else None
-        self.train_loop = step_lib.make_train_loop(
-            self.config, self.task, state, strategy, self.plan, self.wait
-        )
-        self.eval_step = step_lib.make_eval_step(self.task, state, strategy)
-        self.weights_are_finite = step_lib.make_finite_check(state)
-        super().__post_init__()
-
-    def _find_peers(self) -> Together:
-        return Together(self.interruption, *step_lib.peers(self.strategy))
-
-    def no_totals(self) -> dict[str, tf.Tensor]:
-        return step_lib.no_totals(self.task, self.plan)
-
-    def _train_iterator(self) -> Iterator:
-        if self.config.synthetic_input:
-            return self._held_batch
-        return feeding.training_batches(self.task, self.plan, self.order(), self.strategy)
-
-    def _synthetic_batches(self) -> Iterator:
-        return feeding.synthetic_batches(self.task, self.plan.replica_batch_size, self.strategy)
-
-    @functools.cached_property
-    def _held_batch(self) -> strategy_lib.HeldBatch:
-        """The single batch of --synthetic_input, which the graph of the steps holds."""
-        return strategy_lib.held(self._synthetic_batches(), self.strategy)
-
-    def _evaluated(self, dataset: Dataset, secs: list[float] | None = None) -> tuple[np.ndarray, Outputs]:
-        distributed = self.together.interruptible(
-            lambda: reading(self.task, lambda: feeding.whole_set(dataset, self.plan, self.strategy))
-        )
-        batches = strategy_lib.batches(distributed, self.strategy)
-        return reading(self.task, lambda: evaluate.run(self.eval_step, batches, self.together.poll, secs))
-
-    def few_outputs(self, task: ExampleTask) -> Outputs:
-        """Returns the task's example outputs of the first rows of the evaluation set: one small batch per
-        replica, so that it costs next to nothing."""
-
-        def work() -> Outputs:
-            look = step_lib.make_example_step(task, self.state, self.strategy)
-            rows = min(_EXAMPLES, self.plan.replica_eval_batch_size)
-            batches = feeding.first_rows(task.example_dataset, rows, self.strategy)
-            return evaluate.run(look, batches, before_each=lambda: None)[1]
-
-        return reading(task, work)
+        self.outcome, self.interruption = Outcome(), Interruption()
+        self.processes = self._find_peers()
+        self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
+        saved = self.manager.companion(self.state.step)
+        self.nothing = self.no_totals()
+        self.window = window_from_saved(saved, self.state.step, self.nothing)
+        rows = self.state.step * self.plan.train_batch_size
+        self.data_position = position_from_saved(saved, self.state.samples_done, rows)
+        stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
+        self.steps_per_call = StepsPerCall(stops, self.config.device_iterations)
 
     # --------------------------------------------------------------------------------------------------------
-    # Compiling
+    # The devices
 
-    def warm_up(self) -> None:
-        """Compiles the training and evaluation steps that the run needs, on synthetic data, and leaves every
-        variable bit-equal. The observers are told of each."""
-        since, works = time.monotonic(), self.compilations().values()
-        if works:
-            self._tell_compiling(0, len(works), since)
-        for number, work in enumerate(works, 1):
-            work()
-            self._tell_compiling(number, len(works), since)
-        if self.wait:
-            self.wait.take_secs()  # of no step that counts
+    def _find_peers(self) -> ProcessGroup:
+        """Returns the processes of the run: this one alone."""
+        return ProcessGroup(self.interruption)
 
-    def compilations(self) -> dict[str, Callable[[], None]]:
-        """Returns {name: function that compiles it} of the steps to compile before the run starts: training,
-        evaluation."""
-        works = {"training": self._compile_training} if self.state.step < self.last_step else {}
-        config = self.config
-        if config.do_eval or config.do_predict and not config.do_train:
-            works["evaluation"] = self._compile_evaluation
-        return works
+    def no_totals(self) -> dict[str, tf.Tensor]:
+        """Returns the initial totals of `train_loop`, see `step.no_totals`."""
+        raise NotImplementedError
 
-    def _compile_training(self) -> None:
-        with restored(list(self.state.variables().values())):
-            batches = self._held_batch if self.config.synthetic_input else self._synthetic_batches()
-            self.train_loop(batches, tf.constant(1), self.nothing)
+    def take_wait_secs(self) -> float | None:
+        """Returns the seconds that steps waited for their batches since the last call; None where that isn't
+        measured."""
+        return None
 
-    def _compile_evaluation(self) -> None:
-        rows = self.plan.replica_eval_batch_size
-        batches = feeding.synthetic_batches(self.task, rows, self.strategy, for_evaluation=True)
-        self.eval_step(strategy_lib.next_batch(batches, self.strategy))
+    def few_outputs(self, task: ExampleTask) -> Outputs | None:
+        """Returns the task's example outputs of the first rows of the evaluation set, for the report; None
+        where the devices compute none."""
+        raise NotImplementedError
 
-    def _tell_compiling(self, done: int, graphs: int, since: float) -> None:
-        for observer in self.observers:
-            observer.on_compiling(done, graphs, time.monotonic() - since)
+    def _train_iterator(self) -> Any:
+        """Returns the training batches from the run's position, for `train_loop`."""
+        raise NotImplementedError
+
+    def _evaluated(self, dataset: Dataset, secs: list[float] | None = None) -> tuple[np.ndarray, Outputs]:
+        """Evaluates a set; returns (sums, outputs), see `evaluate.run`.
+
+        Args:
+          dataset: makes the set's global batches.
+          secs: gets the seconds of each batch, where it is given.
+
+        Raises:
+          Interrupted: on a signal, between two batches.
+        """
+        raise NotImplementedError
+
+    # --------------------------------------------------------------------------------------------------------
+    # The course of the run
+
+    def notify(self, event: Callable, *arguments: Any) -> None:
+        """Tells all callbacks of an event, a method of `Callback`."""
+        for callback in self.callbacks:
+            getattr(callback, event.__name__)(*arguments)
+
+    def run(self) -> None:
+        """Trains to the threshold, the last step or a signal, saves the final state, and records the results
+        in `outcome`.
+
+        Raises:
+          NonFiniteError: where a metric is not finite; the state is not saved then.
+          ConfigError: where a data file cannot be read, or the folder of the run is gone.
+        """
+        if self.evaluated:
+            self.outcome.eval_metrics = self.evaluated[max(self.evaluated)]
+        self.manager.pin(self.best_step())
+        try:
+            self._train_and_evaluate()
+        except signals.Interrupted:
+            self.outcome.interrupted = True
+            first = self.window.first_step
+            if self.config.do_train and first < self.state.step:  # a run that stops early has metrics, too
+                steps = self.state.step - first
+                self.notify(Callback.on_open_interval, self.state.step, steps, self._window_values())
+            self._count_window()
+        if self.config.do_train and not self.manager.is_saved(self.state.step):
+            self._save()
+        self.manager.wait()
+
+    def _train_and_evaluate(self) -> None:
+        """Trains and evaluates in turns up to the threshold or the last step. Raises Interrupted on a signal,
+        between two updates."""
+        iterator = None
+        while True:
+            self._evaluate_if_due()
+            if self.outcome.reached or self.state.step >= self.last_step:
+                return
+            if iterator is None:
+                iterator = self.processes.interruptible(lambda: reading(self.task, self._train_iterator))
+            self._train(iterator)
+            if self.state.step % config_lib.checkpoint_every_steps(self.config) == 0:
+                self._save()
+
+    def order(self) -> TrainingOrder:
+        """Returns the order of the training data from the run's position."""
+        order = TrainingOrder(self.config.seed, self.state.samples_done)
+        return self.data_position.order(order) if self.plan.is_packed else order
+
+    def _save(self) -> None:
+        """Saves the state, or starts to with --async_checkpoints.
+
+        Raises:
+          NonFiniteError: where a weight is not finite: the last good checkpoint stays.
+          ConfigError: where the folder is full or cannot be written to; also for the previous checkpoint.
+        """
+        if not self.weights_are_finite():
+            raise NonFiniteError(f"weights not finite after step {self.state.step}")
+        self.check_folder()
+        self.notify(Callback.on_checkpoint, self.state.step)
+        kept = self.window.to_saved() if self.window.first_step < self.state.step else {}
+        if self.plan.is_packed:
+            kept.update(self.data_position.to_saved())
+        write = self.manager.begin_save if self.config.async_checkpoints else self.manager.save
+        write(self.state.step, json.dumps(kept) + "\n" if kept else None)
+
+    # --------------------------------------------------------------------------------------------------------
+    # Training
+
+    def _train(self, iterator: Any) -> dict:
+        """Trains to the end of the metrics window, in calls of some seconds, reports it and returns its
+        values.
+
+        The end of a window depends on steps alone, and its totals continue from call to call: the length of
+        calls changes no bit.
+        """
+        self.processes.poll()
+        step = self.state.step
+        planned = batch_plan.next_evaluation(self.config, step, self.last_step) - step
+        end = step + batch_plan.loop_length(step, config_lib.steps_per_loop(self.config), step + planned)
+        sequences = planned * self.plan.sequences_per_step
+        self.notify(Callback.on_training, step, self.state.samples_done, sequences)
+        while True:
+            values = self._call_devices(iterator, end - self.state.step)
+            if self.state.step >= end:
+                break
+            self.processes.poll()
+        self.notify(Callback.on_interval, self.state.step, values)
+        self.window.check_skipped(self.state)
+        self._count_window()
+        self.window = MetricsWindow(self.state.step, self.nothing)
+        return values
+
+    def _call_devices(self, iterator: Any, left: int) -> dict:
+        """Runs some of the `left` steps of the window and returns the values of its line so far. Raises
+        NonFiniteError."""
+        self.check_folder()
+        self.manager.check()
+        self.notify(Callback.on_call, self.state.step)
+        first, steps = self.steps_per_call.is_unknown, self.steps_per_call.steps(left, self.state.step)
+        started, samples, before = time.monotonic(), self.state.samples_done, self.window.totals
+        # The first one compiles, for minutes perhaps, and nothing is trained yet.
+        with signals.expendable() if first else contextlib.nullcontext():
+            totals = reading(self.task, lambda: self.train_loop(iterator, tf.constant(steps), before))
+            totals["sums"].numpy()  # waits
+        secs = time.monotonic() - started
+        self.steps_per_call.note(steps, self.processes.mean(secs))
+        if self.plan.is_packed:
+            rows, new = steps * self.plan.train_batch_size, (totals["counts"] - before["counts"]).numpy()
+            self.data_position.add(rows, new[:-1])
+            self.outcome.packing.add(rows, new)
+        self.window.add(totals, steps, self.state.samples_done - samples, secs, self.take_wait_secs())
+        values = self._window_values()
+        if self.window.bad_step is not None:
+            self.notify(Callback.on_interval, self.state.step, values)
+            raise self.window.non_finite(self.task, values)
+        if first:  # includes the compilation, and counts as the startup time instead
+            self.outcome.first_step_secs = time.time() - self.process_started
+            self.notify(Callback.on_first_step, self.state.step, self.outcome.first_step_secs)
+        else:
+            self.outcome.step_secs = secs / steps
+            self.notify(Callback.on_steps, self.state.step, values)
+        return values
+
+    def _window_values(self) -> dict:
+        rows = self.plan.train_batch_size if self.plan.is_packed else 0
+        return self.window.values(self.task, self.state, rows, self.config.max_seq_length)
+
+    def _count_window(self) -> None:
+        """Adds the window, whole or cut off, to the outcome."""
+        if self.window.steps:
+            self.outcome.loop_rates.append((self.window.sequences, self.window.secs))
+        self.outcome.skipped_steps += int(self.window.totals["skipped"])
+
+    # --------------------------------------------------------------------------------------------------------
+    # Evaluation
+
+    def _evaluate_if_due(self) -> None:
+        step = self.state.step
+        if not batch_plan.eval_is_due(self.config, step, self.last_step):
+            return
+        known = self.evaluated.get(step)
+        if known:
+            self.outcome.eval_metrics = known
+        else:
+            self.processes.poll()
+            self.outcome.eval_metrics = self.evaluate()
+            if self.config.do_train and is_scored(self.task):
+                self._keep_best(step)
+        accuracy, target = self.outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
+        self.outcome.reached = target is not None and accuracy >= target
+
+    def _keep_best(self, step: int) -> None:
+        """Saves the state where its evaluation is the best so far, and protects it from removal."""
+        self.evaluated[step] = self.outcome.eval_metrics
+        if self.best_step() == step:
+            if not self.manager.is_saved(step):
+                self._save()
+            self.manager.pin(step)
+
+    def best_step(self) -> int | None:
+        """Returns the step of the best evaluation of a scored task: of equal scores the one with the lower
+        loss, of equal losses the first; None without one."""
+        if not (is_scored(self.task) and self.evaluated):
+            return None
+
+        def rank(step: int) -> tuple[float, float]:
+            values = self.evaluated[step]
+            loss = values.get("loss")  # none of tasks whose evaluation set has no labels
+            return values[self.task.target_metric], -math.inf if loss is None else -loss
+
+        return max(sorted(self.evaluated), key=rank)
+
+    def evaluate(self) -> dict:
+        """Evaluates the whole set, sums first and divides once, reports the values and returns them.
+
+        Raises:
+          Interrupted: on a signal.
+          NonFiniteError: where a value is not finite.
+        """
+        started, step, samples = time.monotonic(), self.state.step, self.state.samples_done
+        self.notify(Callback.on_evaluation_start, step, samples)
+        try:
+            (*sums, sequences), outputs = self._evaluated(self.task.eval_dataset)
+        finally:
+            self.notify(Callback.on_evaluation_stop, step, samples)
+        self.outcome.outputs, name = outputs, self.task.target_metric
+        metrics = mean_metrics(self.task.losses, self.task.eval_metrics, np.asarray(sums))
+        values = {"samples": samples, **metrics}
+        if is_scored(self.task) and all(np.isfinite(output).all() for output in outputs.values()):
+            values.update(self.task.score(outputs))
+        values.setdefault(name, math.nan)  # where it cannot be computed
+        target, secs = self.config.stop_threshold, time.monotonic() - started
+        evaluation = Evaluation(step, samples, round(sequences), values, name, target, secs)
+        self.notify(Callback.on_evaluation, evaluation)
+        bad = [name for name, value in values.items() if not math.isfinite(value)]
+        if bad:
+            raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {step}")
+        return values
+
+    def outputs_of(self, dataset: Dataset, secs: list[float] | None = None) -> Outputs:
+        """Returns the model's outputs, in the order of the sequences. `dataset` makes the set's global
+        batches from their size; `secs` gets the seconds of each."""
+        return self._evaluated(dataset, secs)[1]

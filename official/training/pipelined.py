@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
 
-from official.config.table import Config
-from official.distribution.backends.pipeline import PipelineStrategy, as_pipeline
-from official.distribution.pipelining import plan as plan_lib
-from official.distribution.pipelining.plan import PipelinePlan, Work, before
+from official.distribution import pipeline_plan as plan_lib
+from official.distribution.backends import PipelineStrategy, as_pipeline
+from official.distribution.pipeline_plan import PipelinePlan, Work, before
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
 from official.optimization import gradients as gradients_lib
 from official.optimization import optimizers as state_lib
 from official.optimization import replica_step
-from official.optimization.device_placement import device_of
-from official.optimization.optimizers import TrainState
-from official.optimization.replica_step import Accumulate, Batch, Objective, Shared
-from official.training.task import Task
+from official.optimization.gradients import device_of
+
+if TYPE_CHECKING:
+    from official.config.table import Config
+    from official.optimization.optimizers import TrainState
+    from official.optimization.replica_step import Accumulate, Batch, Objective, Shared
+    from official.training.task import Task
 
 # -----------------------------------------------------------------------------------------------------------
 # A round of micro batches
@@ -68,7 +70,7 @@ def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
     return parts
 
 
-def copies(part: Part) -> dict[str, tf.Tensor]:
+def tied_copies(part: Part) -> dict[str, tf.Tensor]:
     """Returns {name: copy} of a part's tied variables on its device, shared by all micro batches."""
     with tf.device(part.device):
         return {variable.name: tf.identity(variable) for variable in part.tied}
@@ -95,7 +97,7 @@ class PipelineRound:
 
     Attributes:
       batches: features [micro batches, rows, ...].
-      copied: copies of each part's tied variables, see `copies`.
+      copied: copies of each part's tied variables, see `tied_copies`.
       shared: values shared by all micro batches of the step.
       first: number of the round's first micro batch in the step.
     """
@@ -138,8 +140,8 @@ class PipelineRound:
 
     def _forward(self, work: Work) -> Any:
         """Runs the forward pass of a micro batch through a part. Returns the tensors that complete it."""
-        part, place = self.parts[work.stage], (work.stage, work.micro_batch)
-        sent = tf.nest.map_structure(tf.identity, self._sent.pop(place, {}))
+        part, key = self.parts[work.stage], (work.stage, work.micro_batch)
+        sent = tf.nest.map_structure(tf.identity, self._sent.pop(key, {}))
         kept = _Kept(tf.GradientTape(), _with_gradients(sent), {})
         with kept.tape as tape:
             tape.watch([*kept.inputs.values(), *self.copied[work.stage].values()])
@@ -148,7 +150,7 @@ class PipelineRound:
             kept.outputs = _with_gradients(handed)
             if work.stage == len(self.parts) - 1:
                 kept.total = self._finish(carried, work.micro_batch)
-        self._sent[work.stage + 1, work.micro_batch], self._kept[place] = handed, kept
+        self._sent[work.stage + 1, work.micro_batch], self._kept[key] = handed, kept
         return [handed, kept.total] if kept.total is not None else handed
 
     def _run_stages(self, part: Part, work: Work, sent: Tensors) -> Tensors:
@@ -193,8 +195,8 @@ class PipelineRound:
         back = {name: each for name, each in zip(kept.inputs, of_inputs) if each is not None}
         self._upstream[work.stage - 1, work.micro_batch] = back
         totals = self._gradients[work.stage]
-        for place, (total, new) in enumerate(zip(totals, gradients)):
-            totals[place] = new if total is None else gradients_lib.add(total, new)
+        for number, (total, new) in enumerate(zip(totals, gradients)):
+            totals[number] = new if total is None else gradients_lib.add(total, new)
         return [*totals, *back.values()]
 
 
@@ -264,6 +266,11 @@ def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
     logging.info("Pipeline (%s, bubble %.1f %% %s): %s", plan.schedule, 100 * bubble, equal, where)
 
 
+def is_pipeline(strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether a strategy spreads the model over several devices."""
+    return as_pipeline(strategy) is not None
+
+
 def description(strategy: tf.distribute.Strategy) -> dict | None:
     """Returns the entry of a pipeline in result.json: stages in Graphcore's notation, devices, schedule and
     micro batches; None without a pipeline."""
@@ -302,7 +309,7 @@ def make_accumulate(
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
         parts = make_parts(model, plan)
-        copied = [copies(part) for part in parts]
+        copied = [tied_copies(part) for part in parts]
 
         def one_round(number: tf.Tensor, rows: Batch) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
             batches = {name: gradients_lib.cut(value, size) for name, value in rows.items()}

@@ -1,4 +1,9 @@
-"""Resuming: result, settings, layout and data files of earlier processes of a run, and its assets."""
+"""Resuming a run: the files that a resumed run reads, and what follows from them.
+
+`result.json`, `config.json` and `metrics.jsonl` of the earlier processes (`PreviousRun`; `run_lock` reads
+`command.txt` and has the lock), the newest checkpoint with the loop's file beside it, the assets that give
+the weights their meaning, `layout.json`, and `data_files.json`.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,7 @@ from official.checkpoint.manager import CheckpointManager
 from official.config.model import contradictions
 from official.config.setting import LENGTH
 from official.config.table import Config
-from official.data import pipeline
-from official.data.pipeline import TrainingOrder
-from official.distribution.batch_plan import BatchPlan, Layout, Share, shares
+from official.distribution.batch_plan import Layout
 from official.io import files, json_files, writing
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json
@@ -37,7 +40,7 @@ from official.training.task import Task, is_scored
 # Previous run
 
 
-class Earlier:
+class PreviousRun:
     """The result, settings and metrics of a run's folder, read before this process writes to it."""
 
     def __init__(self, model_dir: str):
@@ -68,7 +71,7 @@ class Earlier:
             self.record.check(asked)
             self.record.check_steps(asked, config_lib.train_steps(config))
 
-    def tell_changes(self, asked: Config) -> None:
+    def log_changes(self, asked: Config) -> None:
         """Logs the settings changed since the run was started: a warning for those that affect the
         weights."""
         changes = self.record.changes(asked)
@@ -112,14 +115,6 @@ class Earlier:
         prediction, score = (self.result.get(f"majority_{name}") for name in ("prediction", "accuracy"))
         return None if prediction is None or score is None else (prediction, score)
 
-    def complete(self, result: TrainResult, first_step: int) -> None:
-        """Adds the earlier processes' share to the result of this process, which resumed at `first_step`:
-        skipped steps and, where nothing was trained, throughput and wall time."""
-        result.skipped_steps += self.skipped_steps(first_step)
-        if result.step == first_step == self.result.get("step"):  # nothing was trained: the speed is theirs
-            result.sequences_per_sec = self.result.get("sequences_per_sec")
-            result.wall_secs = self.result.get("wall_secs")
-
 
 def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
     """Decides from the run in the folder what is left to do, before anything is built.
@@ -134,30 +129,30 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
     if not config.do_train:
         return config, None
     try:
-        earlier = Earlier(config.model_dir)
+        previous = PreviousRun(config.model_dir)
     except OSError:  # told where the folder is locked
         return config, None
-    record, result = earlier.record, earlier.result
+    record, result = previous.record, previous.result
     record.check(config)
     if not (record.is_over and result) or record.changes(config)[LENGTH]:
         return config, None
-    same = earlier.evaluates_like(config)
+    same = previous.evaluates_like(config)
     evaluate = config.do_eval and not (same and result.get("eval_accuracy") is not None)
     predict = config.do_predict and not (same and result.get("predictions"))
     if evaluate or predict:
         logging.info("The run in %s is over: its weights are evaluated, and not trained", config.model_dir)
         return config_lib.replaced(config, do_train=False), None
-    over = result_lib.from_dict(result)
-    over.reason += ". The run is over, and nothing in its folder was changed"
-    over.signal = None  # which was for the process of then
-    return config, over
+    reason = f"{result['reason']}. The run is over, and nothing in its folder was changed"
+    return config, result_lib.from_dict(
+        {**result, "reason": reason, "signal": None}
+    )  # that of another process
 
 
 def restore(
     config: Config,
     manager: CheckpointManager,
     state: TrainState,
-    earlier: Earlier,
+    previous: PreviousRun,
     task: Task,
     initialize: Callable[[str], list[str]],
 ) -> tuple[str, list[str]]:
@@ -165,7 +160,7 @@ def restore(
 
     Args:
       config, manager, state, task: of the run.
-      earlier: result, metrics and settings of earlier processes.
+      previous: result, metrics and settings of earlier processes.
       initialize: path -> names; sets the model's variables from a checkpoint, and returns the names of those
         that the checkpoint lacks.
 
@@ -175,14 +170,14 @@ def restore(
     Raises:
       ConfigError: where there is nothing to evaluate, or a checkpoint is of another model.
     """
-    best = earlier.result.get("best_step") if is_scored(task) and not config.do_train else None
+    best = previous.result.get("best_step") if is_scored(task) and not config.do_train else None
     prefix = best is not None and manager.restore(best) or manager.restore_newest()
     if prefix:
-        earlier.check_model(config)
+        previous.check_model(config)
         if state.loss_scale:
             state.loss_scale.go_on(state.step)
         logging.info("Resuming from %s: step %d, %d sequences", prefix, state.step, state.samples_done)
-        return prefix, earlier.result.get("fresh_variables", [])
+        return prefix, previous.result.get("fresh_variables", [])
     if config.init_checkpoint:
         fresh = initialize(config.init_checkpoint)
         if fresh and is_scored(task) and not config.do_train:
@@ -209,7 +204,7 @@ def restore(
 _FLAGS = {"vocab.txt": "vocab_file", "tokenizer_config.json": "do_lower_case", "labels.json": "glue_task"}
 
 
-def missing(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
+def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]:
     """Returns the part of {name: content} that a run's folder lacks.
 
     Raises:
@@ -257,7 +252,7 @@ def _says_the_same(name: str, there: bytes, wanted: bytes) -> bool:
 LAYOUT_FILE = "layout.json"
 
 
-def read(model_dir: str) -> Layout | None:
+def read_layout(model_dir: str) -> Layout | None:
     """Returns the saved layout of the run that continues in a folder; None without a checkpoint or a saved
     layout.
 
@@ -280,41 +275,6 @@ def read(model_dir: str) -> Layout | None:
 def write_layout(model_dir: str, layout: Layout) -> None:
     """Saves the layout of a run. Raises OSError."""
     replace_file(os.path.join(model_dir, LAYOUT_FILE), json.dumps(dataclasses.asdict(layout)) + "\n")
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Resharding
-
-
-def host_dataset(
-    task: Task, plan: BatchPlan, layout: Layout, order: TrainingOrder, context: tf.distribute.InputContext
-) -> tf.data.Dataset:
-    """Returns the batches of one host, one per replica, from the rows of its micro batches of the layout.
-
-    A host reads only the files of the workers whose micro batches it computes. Where several hosts share the
-    micro batches of one worker, each reads all of that worker's files and drops the rows of the others.
-    """
-    host, hosts = context.input_pipeline_id, context.num_input_pipelines
-    own = dataclasses.replace(order, num_hosts=layout.workers, reader=host)
-    parts = [_part(task, layout, own, share) for share in shares(layout, host, hosts)]
-    steps = parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(_joined)
-    batches = pipeline.rebatched(steps, plan.replica_batch_size, drop_remainder=True)
-    return pipeline.fixed(batches.prefetch(pipeline.CALLS))
-
-
-def _part(task: Task, layout: Layout, order: TrainingOrder, share: Share) -> tf.data.Dataset:
-    """Returns the rows of a share of one worker's micro batches in the layout, one element per step."""
-    rows = layout.train_batch_size
-    own = dataclasses.replace(order, host=share.worker)
-    batches = task.train_dataset(rows, rows // layout.num_replicas, own)
-    steps = pipeline.rebatched(batches, rows // layout.workers, drop_remainder=True)
-    micro = rows // layout.micro_batches
-    first, last = share.first * micro, share.last * micro
-    return steps.map(lambda step: {name: value[first:last] for name, value in step.items()})
-
-
-def _joined(*parts: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    return {name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -342,12 +302,12 @@ class DataFile(NamedTuple):
         return f"{self.name} ({self.bytes:,} bytes, {self.digest[:8]})"
 
 
-def note(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
+def write_data_files(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
     """Saves the data files, {split: paths}, that a run begins with. Raises OSError."""
-    _write(model_dir, {split: _look_at(paths) for split, paths in data_files.items()}, False)
+    _write_notes(model_dir, {split: _describe_files(paths) for split, paths in data_files.items()}, False)
 
 
-def have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
+def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
     """Tells whether a resumed run has, or once had, other data than it began with, and saves the present
     ones.
 
@@ -358,8 +318,8 @@ def have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
     Raises:
       ConfigError: with --deterministic, where the data differ now; for a damaged file.
     """
-    noted, changed = _read(config.model_dir)
-    found: Notes = {split: _look_at(paths) for split, paths in data_files.items()}
+    noted, changed = _read_notes(config.model_dir)
+    found: Notes = {split: _describe_files(paths) for split, paths in data_files.items()}
     told = {split: _difference(found[split], noted[split]) for split in found if split in noted}
     differences = [f"{split}: {difference}" for split, difference in told.items() if difference]
     if differences and config.deterministic:
@@ -369,18 +329,18 @@ def have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
         )
     if differences:
         logging.warning("The data are not those that this run began with; %s", "; ".join(differences))
-    _write(config.model_dir, {**noted, **found}, changed or bool(differences))
+    _write_notes(config.model_dir, {**noted, **found}, changed or bool(differences))
     return changed or bool(differences)
 
 
-def _write(model_dir: str, notes: Notes, changed: bool) -> None:
+def _write_notes(model_dir: str, notes: Notes, changed: bool) -> None:
     values = {"changed": changed, "files": {split: list(map(list, own)) for split, own in notes.items()}}
     replace_file(os.path.join(model_dir, DATA_FILE), json.dumps(values) + "\n")
 
 
-def _read(model_dir: str) -> tuple[Notes, bool]:
-    """Returns ({split: data files}, whether they changed earlier), as saved by `_write`; empty where an older
-    version began the run."""
+def _read_notes(model_dir: str) -> tuple[Notes, bool]:
+    """Returns ({split: data files}, whether they changed earlier), as saved by `_write_notes`; empty
+    where an older version began the run."""
     path = os.path.join(model_dir, DATA_FILE)
     if not files.is_file(path):
         return {}, False
@@ -392,7 +352,7 @@ def _read(model_dir: str) -> tuple[Notes, bool]:
         raise ConfigError(f"{path} is damaged. Restore or remove it.") from None
 
 
-def _look_at(paths: list[str]) -> list[DataFile]:
+def _describe_files(paths: list[str]) -> list[DataFile]:
     sizes = files.sizes(paths)
     with ThreadPoolExecutor(_READERS) as readers:
         digests = readers.map(_digest, paths, sizes)
@@ -402,13 +362,13 @@ def _look_at(paths: list[str]) -> list[DataFile]:
 
 def _digest(path: str, size: int) -> str:
     """Returns a digest of a small file, or of the beginning, middle and end of a large one."""
-    places = (0, size // 2, size - _SAMPLE_BYTES) if size > _WHOLE_BYTES else (0,)
-    length = _SAMPLE_BYTES if len(places) > 1 else size
+    offsets = (0, size // 2, size - _SAMPLE_BYTES) if size > _WHOLE_BYTES else (0,)
+    length = _SAMPLE_BYTES if len(offsets) > 1 else size
     digest = hashlib.blake2b(digest_size=16)
     try:
         with files.naming(path), files.reading_parts(path) as read:
-            for place in places:
-                digest.update(read(place, length))
+            for offset in offsets:
+                digest.update(read(offset, length))
     except ConfigError:
         raise
     except ValueError as error:  # it ends before

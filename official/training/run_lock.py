@@ -30,7 +30,7 @@ OVER = ("success", "finished", "aborted")
 # Keys of a model that change no weight's place: a run that goes on may have others.
 _MODEL_RECIPE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 _FIRST_OF_SEVERAL = "run-1"  # folder of --num_runs
-_MOST_OF_CHANGES, _MOST_OF_VALUE = 100, 36  # characters of a message, which has to fit into a line
+_MAX_CHANGES, _MAX_VALUE = 100, 36  # characters of a message, which has to fit into a line
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ class Record:
         state = self.result.get("status") if self.is_over else "not over"
         more = "more steps (--num_train_epochs, --stop_steps), " if self.is_over else ""
         text, names = ", ".join(changes), [change.partition(" ")[0] for change in changes]
-        if len(text) > _MOST_OF_CHANGES:
-            text = ", ".join(names if len(changes[0]) > _MOST_OF_CHANGES else [changes[0], *names[1:]])
+        if len(text) > _MAX_CHANGES:
+            text = ", ".join(names if len(changes[0]) > _MAX_CHANGES else [changes[0], *names[1:]])
         raise ConfigError(
             f"{text} {problem} the run in --model_dir={self.model_dir}, {state} at step {self.step}. Allowed:"
             f" {more}--do_train=false, another --model_dir, or --overwrite."
@@ -183,7 +183,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= _MOST_OF_VALUE else f"...{text[3 - _MOST_OF_VALUE :]}"
+    return text if len(text) <= _MAX_VALUE else f"...{text[3 - _MAX_VALUE :]}"
 
 
 @contextlib.contextmanager

@@ -1,35 +1,72 @@
-"""Graphs that the devices run: a loop of optimizer steps, a step of an evaluation."""
+"""Graphs that the devices run: a loop of optimizer steps, a step of an evaluation.
+
+A replica's part of an optimizer step, from the accumulation of gradients to their clipping, is
+`official.optimization.replica_step`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from official.config.table import Config
 from official.data.pipeline import MOST_STREAMS
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends.pipeline import as_pipeline
-from official.distribution.batch_plan import BatchPlan
-from official.modeling import low_precision_weights as copies_lib
+from official.modeling import stages as copies_lib
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
-from official.optimization.loss_scale import LossScale
-from official.optimization.native.optimizers import NativeOptimizer
-from official.optimization.optimizers import TrainState
 from official.training import pipelined
-from official.training.run_loop import HostWait
-from official.training.task import ExampleTask, Task
 
-# -----------------------------------------------------------------------------------------------------------
-# Weights in low precision
+if TYPE_CHECKING:
+    from official.config.table import Config
+    from official.distribution.batch_plan import BatchPlan
+    from official.optimization.loss_scale import LossScale
+    from official.optimization.train_state import TrainState
+    from official.training.task import ExampleTask, Task
+
+# AutoGraph would read model and optimizer, nothing in which needs it, for seconds.
+_graph = functools.partial(tf.function, autograph=False)
+Totals = dict[str, tf.Tensor]
 
 
-class NarrowWeights(NamedTuple):
-    """The two functions by which a training loop uses the copies.
+class HostWait:
+    """A sum of the seconds in which steps wait for their batches, which graphs add to.
+
+    On GPUs the program runs ahead of the devices: waiting while they still compute counts, too, so that the
+    sum is an upper bound.
+    """
+
+    def __init__(self) -> None:
+        with tf.device("CPU"):
+            self._secs = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    def timed(self, take: Callable[[], Any], after: Iterable[tf.Tensor]) -> Any:
+        """Returns the batch of `take` and adds its time to the sum; for use in graphs.
+
+        Args:
+          take: returns the batch of every replica.
+          after: tensors of the step before; the clock starts once they are computed.
+        """
+        with tf.device("CPU"), tf.control_dependencies(list(after)):
+            began = tf.timestamp()
+        with tf.control_dependencies([began]):
+            batch = take()
+        with tf.device("CPU"), tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            self._secs.assign_add(tf.timestamp() - began)
+        return batch
+
+    def take_secs(self) -> float:
+        """Returns the seconds summed since the last call, and resets the sum."""
+        secs = float(self._secs.numpy())
+        self._secs.assign(0.0)
+        return secs
+
+
+class LowPrecisionWeights(NamedTuple):
+    """The two functions by which a training loop uses low-precision copies of the weights.
 
     Attributes:
       reading: wraps a replica's function so that it reads the copies.
@@ -41,23 +78,27 @@ class NarrowWeights(NamedTuple):
     renew: Callable[[], None]
 
 
-def make(config: Config, state: TrainState, strategy: tf.distribute.Strategy) -> NarrowWeights:
+def _low_precision_weights(
+    config: Config, state: TrainState, strategy: tf.distribute.Strategy
+) -> LowPrecisionWeights:
     """Makes the copies of a run; without effect where TensorFlow's operations update the weights, under XLA,
     and in a pipeline."""
-    optimizer, dtype = state.optimizer, tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
-    if not isinstance(optimizer, NativeOptimizer) or config.enable_xla or as_pipeline(strategy) is not None:
-        return NarrowWeights(lambda function: function, lambda: None)
+    optimizer: Any = state.optimizer
+    dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
+    updates_copies = hasattr(optimizer, "make_copies")  # the compiled update does
+    if not updates_copies or config.enable_xla or pipelined.is_pipeline(strategy):
+        return LowPrecisionWeights(lambda function: function, lambda: None)
     # The first values of a strategy's variables go from process to process, which TensorFlow does not do in
     # bfloat16. On CPUs, where copies are, a process has one replica: a variable of its own is all it needs.
     scope = contextlib.nullcontext() if strategy_lib.has_peers(strategy) else strategy.scope()
     with scope:
-        variables = copies_lib.wanted(state.model, dtype)
+        variables = copies_lib.variables_to_copy(state.model, dtype)
         copies = optimizer.make_copies(variables, dtype)
 
     def reading(function: Callable) -> Callable:
         @functools.wraps(function)
         def with_copies(*arguments):
-            with copies_lib.reading(copies):
+            with copies_lib.reading_copies(copies):
                 return function(*arguments)
 
         return with_copies
@@ -65,20 +106,7 @@ def make(config: Config, state: TrainState, strategy: tf.distribute.Strategy) ->
     def renew() -> None:
         strategy.run(lambda: optimizer.renew_copies(variables))
 
-    return NarrowWeights(reading, renew)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Steps
-#
-# A replica's part of an optimizer step is `official.optimization.replica_step`.
-
-
-_graph = functools.partial(
-    tf.function, autograph=False
-)  # AutoGraph would read model and optimizer, nothing in which needs it, for seconds
-
-Totals = dict[str, tf.Tensor]
+    return LowPrecisionWeights(reading, renew)
 
 
 def no_totals(task: Task, plan: BatchPlan) -> Totals:
@@ -111,10 +139,13 @@ def make_train_loop(
     batches.
     """
     accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
+    layout, counts_as = plan.layout, None  # the replicas and micro batches that a step counts as
+    if layout:
+        counts_as = replica_step.LaidOut(layout.num_replicas, layout.num_accumulation_steps)
     gradients = replica_step.make_replica_gradients(
-        config, task, state, plan.num_accumulation_steps, accumulate, _laid_out(plan)
+        config, task, state, plan.num_accumulation_steps, accumulate, counts_as
     )
-    weights = make(config, state, strategy)
+    weights = _low_precision_weights(config, state, strategy)
     gradients = weights.reading(gradients)
     if state.loss_scale:
         run_step = _scaled_step(gradients, state, state.loss_scale, strategy)
@@ -142,14 +173,6 @@ def make_train_loop(
         return tf.while_loop(lambda index, _: index < num_steps, one_more, (tf.constant(0), totals))[1]
 
     return train_loop
-
-
-def _laid_out(plan: BatchPlan) -> replica_step.LaidOut | None:
-    """Returns the replicas and micro batches that a step counts as, by the run's layout; None without a
-    layout."""
-    if plan.layout is None:
-        return None
-    return replica_step.LaidOut(plan.layout.num_replicas, plan.layout.num_accumulation_steps)
 
 
 def _make_counting(strategy: tf.distribute.Strategy) -> Callable:
@@ -277,28 +300,20 @@ def make_finite_check(state: TrainState) -> Callable[[], tf.Tensor]:
     return weights_are_finite
 
 
-def make_sum_over_replicas(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns (scalar of this process) -> its sum over all replicas of all processes."""
+def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Tensor] | None, int]:
+    """Returns the arguments of a `ProcessGroup`: (scalar -> its sum over all replicas, None for one process;
+    number of replicas)."""
 
     @_graph()
     def sum_over_replicas(value):
-        return _first(
-            strategy, strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,))
-        )
+        own = strategy.run(lambda own: gradients_lib.reduce_sum(tf.identity(own)), args=(value,))
+        return _first(strategy, own)
 
-    return sum_over_replicas
-
-
-def peers(strategy: tf.distribute.Strategy) -> tuple[Callable[[tf.Tensor], tf.Tensor] | None, int]:
-    """Returns the arguments of `Together`: (scalar -> its sum over all replicas, None for a single process;
-    number of replicas)."""
-    add = make_sum_over_replicas(strategy)
-
-    def add_together(value: tf.Tensor) -> tf.Tensor:
+    def add(value: tf.Tensor) -> tf.Tensor:
         strategy_lib.note_passed(strategy)
-        return add(value)
+        return sum_over_replicas(value)
 
-    return add_together if strategy_lib.has_peers(strategy) else None, strategy.num_replicas_in_sync
+    return add if strategy_lib.has_peers(strategy) else None, strategy.num_replicas_in_sync
 
 
 def _first(strategy, value):

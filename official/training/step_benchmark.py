@@ -1,4 +1,4 @@
-"""Speed of the product's own training step, and of bare matrix products on the same machine."""
+"""Workloads of benchmarks: training steps, and matrix products."""
 
 import time
 from collections.abc import Callable
@@ -84,6 +84,7 @@ def make_loop(
     make_task: Callable[[Config], Task],
     steps: int,
     batch: dict[str, np.ndarray] | None = None,
+    reads_data: bool = False,
 ) -> Loop:
     """Builds model, optimizer and training loop.
 
@@ -92,13 +93,17 @@ def make_loop(
       make_task: makes the task of a configuration.
       steps: of a call.
       batch: {feature: array [B, ..]} that every step takes, B a replica's rows; without it, random records.
+      reads_data: whether the records are those of the configuration.
     """
-    strategy = strategy_lib.make_strategy(config)
-    task = make_task(config)
+    strategy, task = strategy_lib.make_strategy(config), make_task(config)
+    if reads_data:
+        task.find_data()
     plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
     state = pipelined.make_state(config, task, strategy)
     train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
-    if batch is None:
+    if reads_data:
+        iterator = feeding.training_batches(task, plan, TrainingOrder(config.seed), strategy)
+    elif batch is None:
         iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
     else:
         iterator = feeding.one_batch(batch, strategy)
@@ -134,14 +139,8 @@ def make_step(
 def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> Callable[[], None]:
     """Builds model, optimizer and training loop and returns a function that runs `steps` steps on the
     training data of the configuration. Raises ConfigError where the data are missing or wrong."""
-    strategy, task = strategy_lib.make_strategy(config), make_task(config)
-    task.find_data()
-    plan = make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
-    state = pipelined.make_state(config, task, strategy)
-    train_loop = step_lib.make_train_loop(config, task, state, strategy, plan)
-    iterator = feeding.training_batches(task, plan, TrainingOrder(config.seed), strategy)
-    count, nothing = tf.constant(steps), step_lib.no_totals(task, plan)
-    return lambda: train_loop(iterator, count, nothing)["sums"].numpy()  # waits
+    loop = make_loop(config, make_task, steps, reads_data=True)
+    return lambda: loop.function(*loop.arguments)["sums"].numpy()  # waits
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:

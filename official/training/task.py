@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.optimization.replica_step import Batch, Objective, Terms
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard  # noqa: UP035  # typing has it from Python 3.10 on
+
+    from official.data.pipeline import TrainingOrder
 
     Outputs = dict[str, np.ndarray]  # {output: [sequences of the set, ...]}
     Dataset = Callable[[int], tf.data.Dataset]  # of a set: rows of a global batch -> its batches

@@ -178,6 +178,6 @@ def _replace(rng: random.Random, tensors: dict, name: str, kind: str) -> None:
 
 
 def _write_checkpoint(container, tensors: dict, path: str) -> None:
-    from official.checkpoint.mapping import tensors as tensors_lib
+    from official.checkpoint import tensors as tensors_lib
 
     container.write({name: tensors_lib.of_array(values, name) for name, values in tensors.items()}, path)

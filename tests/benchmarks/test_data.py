@@ -6,7 +6,7 @@ import data
 import numpy as np
 import pytest
 
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from tests.conftest import write_records
 from tests.records import short_examples
 
@@ -22,7 +22,7 @@ def made(tmp_path, monkeypatch):
     for kind in data.FORMATS:
         folder = tmp_path / f"{LENGTH}_{max(data.DUPE_FACTORS)}_{kind}"
         folder.mkdir()
-        encoded = encoders.encode(short_examples(RECORDS, length=LENGTH, most=MOST), kind)
+        encoded = encoding.encode(short_examples(RECORDS, length=LENGTH, most=MOST), kind)
         write_records(folder / "part-0.tfrecord", encoded)
         (folder / "manifest.json").write_text(json.dumps({"files": {"part-0.tfrecord": RECORDS}}))
     return str(tmp_path)

@@ -152,7 +152,7 @@ def test_of_a_short_job_the_median_run_counts(tmp_path, monkeypatch):
 
 def test_the_model_for_hugging_face_has_the_same_weights(tmp_path):
     bert = BertConfig(**TINY)
-    made_up = source.made_up(bert, "answer", seed=3)
+    made_up = source.random_source(bert, "answer", seed=3)
     folder = inference.write_huggingface(made_up, None, str(tmp_path / "a"))
     read = registry.open_checkpoint(folder, "path").to_canonical().tensors
     assert set(read) == set(made_up.tensors)

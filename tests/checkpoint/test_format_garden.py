@@ -7,12 +7,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from official.checkpoint import DamagedError, canonical
+from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import bundle, object_bundle
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import NOTHING_GIVEN, Options
-from official.checkpoint.formats import garden
-from official.checkpoint.mapping import canonical
-from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint.formats import NOTHING_GIVEN, Options, garden
 from official.io.errors import ConfigError
 
 HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8
@@ -148,32 +146,13 @@ def arrays_of(tensors) -> dict[str, np.ndarray]:
     return {name: tensor.read() for name, tensor in tensors.items()}
 
 
-def shape_of(name: str) -> tuple[int, ...]:
-    special = {
-        "bert/embeddings/word_embeddings": (WORDS, HIDDEN),
-        "bert/embeddings/token_type_embeddings": (2, HIDDEN),
-        "bert/embeddings/position_embeddings": (POSITIONS, HIDDEN),
-        "cls/predictions/output_bias": (WORDS,),
-        "cls/seq_relationship/output_weights": (2, HIDDEN),
-        "cls/seq_relationship/output_bias": (2,),
-    }
-    if name in special:
-        return special[name]
-    if name.endswith("intermediate/dense/bias"):
-        return (INNER,)
-    if name.endswith("kernel"):
-        feed_forward = {"intermediate/dense/kernel": (HIDDEN, INNER), "output/dense/kernel": (INNER, HIDDEN)}
-        return next(
-            (shape for end, shape in feed_forward.items() if name.endswith(end) and "attention" not in name),
-            (HIDDEN, HIDDEN),
-        )
-    return (HIDDEN,)
+SIZES = canonical.Sizes(WORDS, HIDDEN, INNER, POSITIONS, types=2)
 
 
 def random_canonical(names, dtype=np.float32) -> tensors_lib.Tensors:
     generator = np.random.default_rng(0)
     return {
-        name: tensors_lib.of_array(generator.normal(size=shape_of(name)).astype(dtype), name)
+        name: tensors_lib.of_array(generator.normal(size=canonical.shape_of(name, SIZES)).astype(dtype), name)
         for name in each_layer(names)
     }
 
@@ -205,13 +184,10 @@ def test_reads_what_the_model_saves(kind, tmp_path):
     )
     mapped = read(prefix)
     assert not mapped.unmatched and mapped.dropped.keys() == {"save_counter"}
-    assert {name: tensor.shape for name, tensor in mapped.tensors.items()} == {
-        name: shape_of(name) for name in each_layer(names)
-    }
+    shapes = {name: canonical.shape_of(name, SIZES) for name in each_layer(names)}
+    assert {name: tensor.shape for name, tensor in mapped.tensors.items()} == shapes
     values = arrays_of(mapped.tensors)
-    assert {name: array.shape for name, array in values.items()} == {
-        name: shape_of(name) for name in each_layer(names)
-    }
+    assert {name: array.shape for name, array in values.items()} == shapes
     kernel = named["transformer/layer_1/self_attention/query/kernel"]
     assert kernel.shape == (HIDDEN, *SPLIT)
     assert np.array_equal(
@@ -279,17 +255,16 @@ def test_other_heads_and_states_are_left_out(tmp_path):
     assert "no optimizer" in mapped.dropped["global_step"]
 
 
-@pytest.mark.parametrize(
-    "heads_asked, message",
-    [
+def test_wrong_number_of_heads():
+    for heads, message in (
         (5, "--num_attention_heads=5 does not divide the hidden size 12"),
         (0, "--num_attention_heads=0"),
         (None, "Give --num_attention_heads"),
-    ],
-)
-def test_wrong_number_of_heads(heads_asked, message):
-    with pytest.raises(ConfigError, match=message):
-        garden.from_canonical(random_canonical(canonical.ENCODER), Options(num_attention_heads=heads_asked))
+        ("3", "--num_attention_heads=3 does not divide"),
+        (True, "--num_attention_heads=True"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            garden.from_canonical(random_canonical(canonical.ENCODER), Options(num_attention_heads=heads))
 
 
 def test_heads_of_the_published_sizes():
@@ -383,20 +358,16 @@ def test_a_bundle_by_name_is_not_taken_for_one(tmp_path):
         object_bundle.read(str(tmp_path / "ckpt"))
 
 
-@pytest.mark.parametrize("damage", ["truncate data", "flip a bit", "remove data"])
-def test_damaged_files(damage, tmp_path):
+def test_damaged_files(tmp_path):
     prefix = write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
     data = tmp_path / "ckpt.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[-10] ^= 1
-    {
-        "truncate data": lambda: data.write_bytes(content[:1000]),
-        "flip a bit": lambda: data.write_bytes(content),
-        "remove data": data.unlink,
-    }[damage]()
-    assert object_bundle.locate(prefix) == prefix
-    with pytest.raises(DamagedError):
-        arrays_of(object_bundle.read(prefix))
+    content = data.read_bytes()
+    flipped = content[:-10] + bytes([content[-10] ^ 1]) + content[-9:]
+    for damage in (lambda: data.write_bytes(content[:1000]), lambda: data.write_bytes(flipped), data.unlink):
+        damage()
+        assert object_bundle.locate(prefix) == prefix
+        with pytest.raises(DamagedError):
+            arrays_of(object_bundle.read(prefix))
 
 
 def test_a_damaged_index_is_no_object_checkpoint(tmp_path):
@@ -443,9 +414,3 @@ def test_the_number_of_heads_is_in_the_kernels(tmp_path):
     prefix = str(tmp_path / "model")
     tf.train.Checkpoint(model=make_pretrainer()).write(prefix)
     assert garden.heads_of(object_bundle.read(prefix)) == HEADS
-
-
-@pytest.mark.parametrize("number", ["3", 3.0, True])
-def test_a_number_of_heads_that_is_no_integer(number):
-    with pytest.raises(ConfigError, match="--num_attention_heads="):
-        garden.from_canonical(random_canonical(canonical.ENCODER), Options(num_attention_heads=number))

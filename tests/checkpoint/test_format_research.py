@@ -1,14 +1,17 @@
 """GroupBERT's research names: the published map name by name, and there and back bit by bit."""
 
+import re
+
 import numpy as np
 import pytest
 
-from official.checkpoint.format import Options
-from official.checkpoint.formats import graphcore, research
+from official.checkpoint import canonical
+from official.checkpoint.formats import Options, graphcore, research
 from official.io.errors import ConfigError
 from tests.checkpoint.test_format_graphcore import (
     ALL_HEADS,
     GOOGLE,
+    SIZES,
     H,
     I,
     V,
@@ -78,67 +81,21 @@ RESEARCH = {
         for name, shape in RESEARCH_LAYER.items()
     },
 }
-APPS_LAYER = {
-    "convolution/prenorm/LayerNorm/gamma": (H,),
-    "convolution/prenorm/LayerNorm/beta": (H,),
-    "convolution/pre/glu/values/dense/kernel": (H, H),
-    "convolution/pre/glu/values/dense/bias": (H,),
-    "convolution/pre/glu/gates/dense/kernel": (H, H),
-    "convolution/pre/glu/gates/dense/bias": (H,),
-    "convolution/dwconv/weight": (7, 4, H),
-    "convolution/dwconv/LayerNorm/gamma": (H,),
-    "convolution/dwconv/LayerNorm/beta": (H,),
-    "convolution/post/dense/kernel": (H, H),
-    "convolution/post/dense/bias": (H,),
-    "feed_forward_1/prenorm/LayerNorm/gamma": (H,),
-    "feed_forward_1/prenorm/LayerNorm/beta": (H,),
-    "feed_forward_1/intermediate/dense/kernel": (H, I),
-    "feed_forward_1/intermediate/dense/bias": (I,),
-    "feed_forward_1/output/dense/kernel": (I // GROUPS, H),
-    "feed_forward_1/output/dense/bias": (H,),
-    "feed_forward_1/output/mixer/dense/kernel": (H, H),
-    "feed_forward_1/output/mixer/dense/bias": (H,),
-    "attention/prenorm/LayerNorm/gamma": (H,),
-    "attention/prenorm/LayerNorm/beta": (H,),
-    "attention/self/query/kernel": (H, H),
-    "attention/self/query/bias": (H,),
-    "attention/self/key/kernel": (H, H),
-    "attention/self/key/bias": (H,),
-    "attention/self/value/kernel": (H, H),
-    "attention/self/value/bias": (H,),
-    "attention/projection/dense/kernel": (H, H),
-    "attention/projection/dense/bias": (H,),
-    "feed_forward_2/prenorm/LayerNorm/gamma": (H,),
-    "feed_forward_2/prenorm/LayerNorm/beta": (H,),
-    "feed_forward_2/intermediate/dense/kernel": (H, I),
-    "feed_forward_2/intermediate/dense/bias": (I,),
-    "feed_forward_2/output/dense/kernel": (I // GROUPS, H),
-    "feed_forward_2/output/dense/bias": (H,),
-    "feed_forward_2/output/mixer/dense/kernel": (H, H),
-    "feed_forward_2/output/mixer/dense/bias": (H,),
-}
+
+
+def apps_shape(name: str) -> tuple[int, ...]:
+    """Returns the shape of one of GroupBERT's tensors under Graphcore's name."""
+    if "/dwconv/weight" in name:
+        return (7, 4, H)
+    if re.search("feed_forward_./output/dense/kernel", name):
+        return (I // GROUPS, H)
+    return canonical.shape_of(name, SIZES)
+
+
 APPS = {
-    "bert/embeddings/word_embeddings": (V, H),
-    "bert/embeddings/token_type_embeddings": (2, H),
-    "bert/embeddings/position_embeddings": (12, H),
-    "bert/embeddings/LayerNorm/gamma": (H,),
-    "bert/embeddings/LayerNorm/beta": (H,),
-    "LayerNorm/gamma": (H,),
-    "LayerNorm/beta": (H,),
-    "bert/pooler/dense/kernel": (H, H),
-    "bert/pooler/dense/bias": (H,),
-    "cls/predictions/transform/dense/kernel": (H, H),
-    "cls/predictions/transform/dense/bias": (H,),
-    "cls/predictions/transform/LayerNorm/gamma": (H,),
-    "cls/predictions/transform/LayerNorm/beta": (H,),
-    "cls/predictions/output_bias": (V,),
-    "cls/seq_relationship/output_weights": (2, H),
-    "cls/seq_relationship/output_bias": (2,),
-    **{
-        f"bert/encoder/layer_{layer}/{name}": shape
-        for layer in range(2)
-        for name, shape in APPS_LAYER.items()
-    },
+    name.replace("{layer}", str(layer)): apps_shape(name)
+    for name in (*canonical.GROUPBERT, *canonical.PRETRAINING_HEADS)
+    for layer in range(2)
 }
 KEY_BIASES = {"bert/encoder/layer_0/attention/self/key/bias", "bert/encoder/layer_1/attention/self/key/bias"}
 

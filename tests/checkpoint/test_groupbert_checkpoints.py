@@ -8,15 +8,15 @@ import tensorflow as tf
 
 from official.checkpoint import initialize, registry, sidecar_files
 from official.checkpoint.convert import convert
-from official.checkpoint.format import Options
+from official.checkpoint.formats import Options
 from official.checkpoint.manager import CheckpointManager
 from official.config import BertConfig, ConfigError
 from official.inference import verification
 from official.modeling.models import BertPretrainer
 from tests.checkpoint.test_convert import arrays_of, assert_same, write
 from tests.conftest import TINY
+from tests.modeling.models import randomised
 from tests.modeling.test_groupbert import config
-from tests.modeling.test_modeling import randomised
 
 WITHOUT = {"use_qkv_bias": False, "use_attention_projection_bias": False, "use_cls_layer": False}
 EXACT = Options.of(precision=32, use_cls_layer=True, with_optimizer=True)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
-from official.checkpoint.mapping import tensors as tensors_lib
 from official.config import BertConfig
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text
 from official.data.word_pieces.wordpiece import Tokenizer

@@ -19,7 +19,7 @@ SIZES = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 40}
 def made_up(folder, **changed) -> str:
     """Writes a checkpoint and returns its folder."""
     sizes = {**SIZES, **changed}
-    found = source.made_up(bert_config_from_dict(sizes, "sizes"), "answer")
+    found = source.random_source(bert_config_from_dict(sizes, "sizes"), "answer")
     bundle.write(found.tensors, str(folder / "ckpt-0"))
     (folder / "config.json").write_text(json.dumps(sizes))
     (folder / "vocab.txt").write_text("\n".join(found.vocabulary.words) + "\n")

@@ -7,7 +7,7 @@ import pytest
 
 from official.cli import serve
 from official.io.errors import ConfigError
-from official.serving.server.limits import Limits
+from official.serving.server.settings import Limits
 
 
 def parsed(monkeypatch, *arguments: str):

@@ -11,7 +11,7 @@ from official.data.glue import files as files_lib
 from official.data.glue import tasks
 from official.data.squad import squad_files
 from official.data.text import documents
-from official.inference import calibration
+from official.inference import methods
 from official.io import files, json_files, record_paths, vocabulary_files
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
@@ -67,7 +67,7 @@ READERS = {
     "vocabulary": vocabulary_files.read,
     "SQuAD": lambda path: squad_files.read_squad(path, "train_file", True, False),
     "context": ask.read_context,
-    "calibration": calibration._lines,  # pylint: disable=protected-access
+    "calibration": methods.calibration_texts,
     "parts": read_parts,
     "text": read_documents,
     "records": lambda path: record_paths.find_files(path, "input_files"),
@@ -148,7 +148,7 @@ def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path):
     assert json_files.read_json(write("a.json", '{"a": 1}')) == {"a": 1}
     assert json_files.read_yaml(write("a.yml", "a: 1\n"), "spec") == {"a": 1}
     assert ask.read_context(write("context.txt", "A text.\r\nIt ends.")) == "A text.\nIt ends."
-    read = calibration._lines(write("lines.txt", "one\r\n\ntwo\n"))  # pylint: disable=protected-access
+    read = methods.calibration_texts(write("lines.txt", "one\r\n\ntwo\n"))
     assert read == ["one", "two"]
     write("train.tsv", "x\t1\t\tA sentence.\n")
     assert files_lib.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["A sentence."],)

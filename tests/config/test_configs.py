@@ -197,7 +197,7 @@ def test_configuration_is_locked():
         (["--max_predictions_per_seq=300"], "larger than max_seq_length"),
         (["--steps_per_loop=300", "--do_eval", "--steps_between_eval=1000"], "Nearest valid: 900 or 1200"),
         (["--stop_steps=4000"], "beyond num_steps_per_epoch x num_train_epochs"),
-        (["--stop_threshold=0.7"], "needs evaluations"),
+        (["--stop_threshold=0.7"], "stop_threshold=0.7 needs --do_eval"),
         (["--clip_scope=micro_batch"], "loss_normalization=local"),
         (["--scale_loss", "--loss_normalization=global"], "loss_normalization=local"),
         (["--optimizer_type=adamww"], "did you mean adamw"),

@@ -1,6 +1,7 @@
 """The table of settings: a row is all there is to a setting, and the configuration has its type."""
 
 import dataclasses
+import json
 import shutil
 import subprocess
 import sys
@@ -8,9 +9,9 @@ import typing
 
 import pytest
 
-from official.config import FIELDS, SECTIONS, Config, ConfigError, replaced
+from official.config import FIELDS, REMOVED, SECTIONS, Config, ConfigError, build_config, replaced, to_json
 from official.config.backends import BACKENDS
-from official.config.checks import check_backend
+from official.config.checks import check_rows
 from official.config.setting import Section, setting
 from tests.conftest import ROOT
 
@@ -104,7 +105,18 @@ def test_a_misspelled_trait_of_a_row_is_found_at_once():
         Section("Made up", Rows, evaluation=False)
 
 
+def test_settings_of_earlier_versions_are_left_out_at_their_defaults_and_refused_else(make_config):
+    saved = json.loads(to_json(make_config()))
+    defaults = {name: default for name, (default, _) in REMOVED.items()}
+    assert build_config([("saved", {**saved, **defaults})]) == build_config([("saved", saved)])
+    for name, (default, now) in REMOVED.items():
+        other = not default if isinstance(default, bool) else "x"
+        with pytest.raises(ConfigError, match=f"{name}=.* is of earlier versions") as error:
+            build_config([("saved", {**saved, name: other})])
+        assert now in str(error.value)
+
+
 def test_a_back_end_refuses_what_only_others_know():
     config = Config(distribution_strategy="one_device", tpu="x")
     with pytest.raises(ConfigError, match="tpu=x needs --distribution_strategy=tpu, received one_device."):
-        check_backend(config)
+        check_rows(config)

@@ -9,7 +9,7 @@ from official.cli import records
 from official.cli import text as text_lib
 from official.data.packing import creation as packing
 from official.data.pretraining import inspection
-from official.data.records import record_files
+from official.data.records import files as record_files
 from official.data.text import documents, preparation
 from official.io import files, jobs, writing
 from official.io.errors import ConfigError

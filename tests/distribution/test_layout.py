@@ -18,19 +18,13 @@ def test_a_new_run_is_laid_out_for_those_who_begin_it(make_config):
     assert (plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size) == (4, 3, 4)
 
 
-@pytest.mark.parametrize(
-    "workers,replicas,accumulation", [(1, 1, 12), (2, 2, 6), (3, 3, 4), (1, 2, 6), (6, 6, 2), (12, 12, 1)]
-)
-def test_the_global_batch_and_its_micro_batches_stay(make_config, workers, replicas, accumulation):
+def test_the_global_batch_and_its_micro_batches_stay(make_config):
     config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3)
-    plan, layout = lay_out(config, workers, replicas, BEGAN)
-    assert layout == plan.layout == BEGAN
-    assert (plan.num_replicas, plan.num_accumulation_steps) == (replicas, accumulation)
-    assert plan.micro_batch_size == 4 and plan.train_batch_size == 48
-
-
-def test_the_same_number_of_workers_computes_as_before(make_config):
-    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3)
+    for workers, replicas in [(1, 1), (2, 2), (3, 3), (1, 2), (6, 6), (12, 12)]:
+        plan, layout = lay_out(config, workers, replicas, BEGAN)
+        assert layout == plan.layout == BEGAN
+        assert (plan.num_replicas, plan.num_accumulation_steps) == (replicas, 12 // replicas)
+        assert plan.micro_batch_size == 4 and plan.train_batch_size == 48
     assert lay_out(config, 4, 4, BEGAN) == lay_out(config, 4, 4, None)
 
 
@@ -57,27 +51,21 @@ def test_without_dropout_smaller_micro_batches_are_the_same_to_rounding(make_con
         lay_out(config, 7, 7, BEGAN)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_what_a_micro_batch_decides_needs_the_same_ones(make_config):
+    for settings in (
         dict(clip_scope="micro_batch", loss_normalization="local"),
         dict(loss_normalization="local", clip_scope="none"),
         dict(lamb_variant="mpclip"),
-    ],
-)
-def test_what_a_micro_batch_decides_needs_the_same_ones(make_config, settings):
-    config = make_config(**WORKERS, num_accumulation_steps=3, **settings)
-    with pytest.raises(ConfigError, match="8 replicas cannot share"):
-        lay_out(config, 8, 8, BEGAN)
+    ):
+        with pytest.raises(ConfigError, match="8 replicas cannot share"):
+            lay_out(make_config(**WORKERS, num_accumulation_steps=3, **settings), 8, 8, BEGAN)
 
 
-@pytest.mark.parametrize(
-    "changed", [dict(num_accumulation_steps=6), dict(train_batch_size=96), dict(logical_workers=2)]
-)
-def test_somebody_may_lay_it_out_anew(make_config, changed):
-    config = make_config(**{**WORKERS, **DROPOUT, "num_accumulation_steps": 3, **changed})
-    _, layout = lay_out(config, 2, 2, BEGAN)
-    assert layout == Layout(2, 2, config.num_accumulation_steps, config.train_batch_size)
+def test_somebody_may_lay_it_out_anew(make_config):
+    for changed in (dict(num_accumulation_steps=6), dict(train_batch_size=96), dict(logical_workers=2)):
+        config = make_config(**{**WORKERS, **DROPOUT, "num_accumulation_steps": 3, **changed})
+        _, layout = lay_out(config, 2, 2, BEGAN)
+        assert layout == Layout(2, 2, config.num_accumulation_steps, config.train_batch_size)
 
 
 def test_one_process_may_be_laid_out_for_several(make_config):
@@ -114,15 +102,15 @@ def test_what_keeps_a_layout(make_config):
     assert not is_kept(make_config(distribution_strategy="tpu"))
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 6, 12])
-def test_every_micro_batch_is_computed_once_and_in_order(hosts):
-    seen = [
-        share.worker * 3 + number
-        for host in range(hosts)
-        for share in shares(BEGAN, host, hosts)
-        for number in range(share.first, share.last)
-    ]
-    assert seen == list(range(12))
+def test_every_micro_batch_is_computed_once_and_in_order():
+    for hosts in (1, 2, 3, 4, 6, 12):
+        seen = [
+            share.worker * 3 + number
+            for host in range(hosts)
+            for share in shares(BEGAN, host, hosts)
+            for number in range(share.first, share.last)
+        ]
+        assert seen == list(range(12))
 
 
 def test_shares_of_hosts():

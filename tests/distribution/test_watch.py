@@ -77,26 +77,17 @@ def test_all_in_one_step_is_no_process_but_a_limit():
     assert "all in the same step" in processes.wait_for(0)[0]
 
 
-def test_processes_that_go_on_are_left_alone():
-    processes = Processes(silence_secs=0.5, stall_secs=1.0)
-    deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
-        for watch in processes.watches.values():
-            watch.note_passed()
-        time.sleep(0.05)
-    assert processes.lost == {}
-    for watch in processes.watches.values():
-        watch.end()
-    assert processes.lost == {}
-
-
-def test_processes_that_go_on_are_left_alone_where_silence_may_last_longer_than_a_stall():
-    processes = Processes(silence_secs=60.0, stall_secs=0.5)
-    deadline = time.monotonic() + 0.8
+@pytest.mark.parametrize("silence_secs,stall_secs,secs", [(0.5, 1.0, 2.0), (60.0, 0.5, 0.8)])
+def test_processes_that_go_on_are_left_alone(silence_secs, stall_secs, secs):
+    processes = Processes(silence_secs, stall_secs)
+    deadline = time.monotonic() + secs
     while time.monotonic() < deadline:
         for watch in processes.watches.values():
             watch.note_passed()
         time.sleep(0.02)
+    assert processes.lost == {}
+    for watch in processes.watches.values():
+        watch.end()
     assert processes.lost == {}
 
 

@@ -9,7 +9,7 @@ from tests.gpu.steps import make_step
 
 KINDS = {
     "fused": {},
-    "plain": dict(fused_ops=False, dtype="fp16"),
+    "plain": dict(kernels="plain", dtype="fp16"),
     "packed": dict(pack_on_the_fly=True, max_sequences_per_pack=3, num_accumulation_steps=2),
     "groupbert": dict(model=dict(block_type="groupbert"), optimizer_type="adamw"),
     "recompute": dict(recompute="block", dtype="bf16"),
@@ -29,11 +29,7 @@ FAST = "fused"
 def test_every_operation_of_a_step_has_a_kernel_for_gpus(settings):
     model = {"num_hidden_layers": 1, **settings.get("model", {})}
     # As on a GPU: our own update is for CPUs.
-    step = make_step(
-        small_config(
-            **{**settings, "model": model, "update_kernel": "tensorflow", "block_kernels": "compiled"}
-        )
-    )
+    step = make_step(small_config(**{"kernels": "fused", **settings, "model": model}))
     function = step.loop().get_concrete_function(step.batches(), tf.constant(1), step.nothing())
     assert not without_kernel(function.graph.as_graph_def())
 

@@ -27,7 +27,7 @@ ACCUMULATION = dict(num_accumulation_steps=2)
 def reference(is_packed: bool):
     """Returns a batch, weights, and their losses and gradients in plain float32 on the CPU."""
     packed = PACKED if is_packed else {}
-    step = make_step(small_config(fused_ops=False, **packed, **ACCUMULATION, **CPU))
+    step = make_step(small_config(kernels="plain", **packed, **ACCUMULATION, **CPU))
     batch = next(step.batches())
     batch = {name: value.numpy() for name, value in batch.items()}
     return batch, step.weights(), losses_and_gradients(step, batch)
@@ -51,17 +51,17 @@ def check(device, precision: str, is_packed: bool = False, **settings) -> None:
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
-@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
 @pytest.mark.parametrize("precision", TOLERANCES)
-def test_a_step_is_that_of_the_cpu(device, precision, fused, xla):
-    check(device, precision, fused_ops=fused, enable_xla=xla)
+def test_a_step_is_that_of_the_cpu(device, precision, kernels, xla):
+    check(device, precision, kernels=kernels, enable_xla=xla)
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
-@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_step_on_packed_rows_is_that_of_the_cpu(device, precision, fused, xla):
-    check(device, precision, is_packed=True, fused_ops=fused, enable_xla=xla)
+def test_a_step_on_packed_rows_is_that_of_the_cpu(device, precision, kernels, xla):
+    check(device, precision, is_packed=True, kernels=kernels, enable_xla=xla)
 
 
 @pytest.mark.parametrize("recompute", ["attention", "block"])

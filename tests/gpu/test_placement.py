@@ -40,7 +40,7 @@ def places(settings: dict) -> dict[tuple[str, str, str], int]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"fused_ops": False}, {"dtype": "fp16"}, {"dtype": "fp16", "enable_xla": True}],
+    [{}, {"kernels": "plain"}, {"dtype": "fp16"}, {"dtype": "fp16", "enable_xla": True}],
     ids=["fused", "plain", "fp16", "xla"],
 )
 def test_a_step_computes_nothing_on_the_host(device, settings, capsys):

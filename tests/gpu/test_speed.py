@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 BASE = dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
 KINDS = {
-    "fp32, plain": dict(fused_ops=False),
+    "fp32, plain": dict(kernels="plain"),
     "fp32": {},
     "fp32, XLA": dict(enable_xla=True),
     "fp16, XLA": dict(dtype="fp16", enable_xla=True),

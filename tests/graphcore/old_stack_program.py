@@ -18,7 +18,8 @@ import tensorflow as tf
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, build_config, read_json
 from official.data import pipeline
-from official.data.records import plain_batches
+from official.data.records import batches as record_batches
+from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
 from official.io import files as io_files
 from official.modeling import objectives
@@ -60,11 +61,14 @@ def read_rows(folder: str, config: Config, name: str) -> dict[str, list]:
     example = schema_lib.pretraining_schema(
         config.max_seq_length, config.max_predictions_per_seq, config.model.vocab_size
     )
-    schema = plain_batches.find_schema(files, example, "input_files")
+    sizes = record_files.row_sizes(files)
+    schema = example
+    if sizes:
+        schema = schema_lib.packed_schema(config.max_seq_length, *sizes, config.model.vocab_size)
 
     def rows(done: int) -> list:
         order = pipeline.TrainingOrder(config.seed, done)
-        batches = plain_batches.training_dataset(files, schema, 4, order).take((RECORDS - done) // 4)
+        batches = record_batches.training_dataset(files, schema, 4, order).take((RECORDS - done) // 4)
         return np.concatenate([batch["input_ids"] for batch in batches.as_numpy_iterator()]).tolist()
 
     return {"rows": rows(0), "rest": rows(8)}

@@ -10,9 +10,11 @@ from tests.graphcore import old_stack
 pytestmark = pytest.mark.nightly
 
 ENTRIES = ("official.graphcore.__main__",)
-TASKS = ("official.tasks.squad", "official.tasks.glue")  # which the program finds by their names
-MOST_FILES = 244  # many of a few lines: a row of settings, a package's one sentence
-MOST_LINES = 26_600
+# What the program finds by name.
+TASKS = ("official.tasks.squad", "official.tasks.glue")
+LATE = ("official.graphcore.popart_lines",)
+MAX_FILES = 140
+MAX_LINES = 27_000
 # What an import inside of a function names and such a run never comes to: it takes plain operations,
 # TensorFlow's own stores where fsspec is not installed, and processes of its own machine.
 NOT_REACHED = frozenset({"official.modeling.operations.fused", "official.io.ray_engine"})
@@ -27,16 +29,16 @@ PACKAGES_OF_FINE_TUNING = {"scipy", "sklearn", "tokenizers", "tqdm"}
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, pathlib.Path]:
-    return old_stack.closure((*ENTRIES, *TASKS), NOT_REACHED)[0]
+    return old_stack.closure((*ENTRIES, *TASKS, *LATE), NOT_REACHED)[0]
 
 
 def test_it_is_few_files_and_needs_few_packages(files):
     import sys
 
-    assert len(files) <= MOST_FILES, sorted(files)
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files.values()) <= MOST_LINES
+    assert len(files) <= MAX_FILES, sorted(files)
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files.values()) <= MAX_LINES
     for entries, without, packages in (
-        ((*ENTRIES, *TASKS), NOT_REACHED, PACKAGES | PACKAGES_OF_FINE_TUNING),
+        ((*ENTRIES, *TASKS, *LATE), NOT_REACHED, PACKAGES | PACKAGES_OF_FINE_TUNING),
         (ENTRIES, NOT_REACHED | MADE_UP, PACKAGES),
     ):
         _, others = old_stack.closure(entries, without)

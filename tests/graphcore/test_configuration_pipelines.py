@@ -5,7 +5,7 @@ import json
 import pytest
 
 from official.cli import configs, flags
-from official.distribution.pipelining.plan import allocation, make_plan, make_timeline
+from official.distribution.pipeline_plan import allocation, make_plan, make_timeline
 from official.graphcore import configuration_terms
 from official.io.errors import ConfigError
 from tests.conftest import ROOT

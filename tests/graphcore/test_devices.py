@@ -6,7 +6,7 @@ import types
 import pytest
 
 from official.config import ConfigError
-from official.distribution.pipelining.plan import PipelinePlan
+from official.distribution.pipeline_plan import PipelinePlan
 from official.graphcore import devices, export, pipeline, rules
 from tests.graphcore import ipu_fake
 

@@ -14,8 +14,8 @@ from official import config as config_lib
 from official.checkpoint import bundle_reader
 from official.cli import flags
 from official.data.glue import tasks as glue_tasks
+from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import make_batch_plan
-from official.distribution.pipelining import plan as plan_lib
 from official.graphcore import __main__ as command
 from official.graphcore import pipeline
 from official.graphcore import program as program_lib

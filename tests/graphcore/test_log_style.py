@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from official.graphcore import log_style
 from official.graphcore.log_style import GraphcoreLog
-from official.reporting.observer import Built, End, Start
+from official.reporting.callback import Built, End, Start
 from official.reporting.progress import configure_logging
 from official.reporting.tensorboard import TensorBoard
 
@@ -60,7 +60,7 @@ def test_the_iteration_line_has_epoch_duration_and_throughput(make_config):
 
 @pytest.fixture
 def told(make_config, capsys):
-    """Returns a function that tells the observer of a short run and returns the lines."""
+    """Returns a function that tells the callback of a short run and returns the lines."""
 
     def tell(writes=True, verbosity=0):
         configure_logging(verbosity)

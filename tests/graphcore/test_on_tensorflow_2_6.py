@@ -48,7 +48,7 @@ def folder(request, tmp_path, make_config, schema):
     """Returns a folder for the program: configuration, weights, batches and records."""
     block_type, kind = request.param
     model = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, block_type=block_type)
-    config = make_config(model=model, optimizer_type=kind, fused_ops=False)
+    config = make_config(model=model, optimizer_type=kind, kernels="plain")
     (tmp_path / "config.json").write_text(to_json(config))
     state = old_stack_program.make_state(config)
     CheckpointManager(str(tmp_path), state.variables(), keep=5).save(0)

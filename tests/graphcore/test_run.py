@@ -18,7 +18,7 @@ from official.graphcore import run as ipu_run
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import runner
+from official.training import run as runner
 from tests.conftest import write_records
 from tests.graphcore import ipu_fake
 from tests.records import short_examples

@@ -14,7 +14,7 @@ import safetensors.numpy
 from official import inference
 from official.checkpoint import registry
 from official.checkpoint.convert import convert
-from official.checkpoint.format import Options
+from official.checkpoint.formats import Options
 from official.cli import ask as classify_command
 from official.inference import source
 from official.inference.rows import join

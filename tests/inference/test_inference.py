@@ -83,7 +83,7 @@ def test_vectors_are_those_of_sentence_transformers():
     weights = {name: tensor.read() for name, tensor in tensors.items()}
     oracle = NumpyBert(weights, num_layers=6, num_heads=12, activation=gelu_erf)
     for text, vector in zip(texts, vectors):
-        pieces, _ = model._embedder._tokenizer.tokenize([text])
+        pieces, _ = model._method("embed")._tokenizer.tokenize([text])
         ids = np.array([[101, *pieces, 102]])
         sequence, _ = oracle.encode(ids, np.ones(ids.shape), np.zeros(ids.shape, int))
         mean = sequence[0].mean(axis=0)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig, ConfigError
-from official.inference import backends, batching, fused_bert, networks, rows, source
+from official.inference import backends, fused_bert, rows, source
 from official.inference.backends import tensorflow as backend
 from official.io.native_library import Processor
 from official.modeling import stages
@@ -39,17 +39,16 @@ def rows_of(lengths: list[int]) -> rows.Rows:
 
 def expected(found: source.Source, head: str, asked: rows.Rows) -> backends.Outputs:
     """Returns what the padded batch gives."""
-    classes = 3 if head == "classify" else 0
-    model = networks.make(found.bert, head, classes)
+    model = source.make_network(found.bert, head, found.classes)
     found.fill(model)
-    batch = networks.padded(asked)
+    batch = rows.padded(asked)
     carried = stages.run(model, {name: tf.constant(values) for name, values in batch.items()}, None)
     values = {name: value.numpy() for name, value in carried.items() if name != "seen"}
     return backend._outputs(values, batch, head, asked)
 
 
 def test_networks_of_a_model_share_its_encoder():
-    found = source.made_up(CONFIG, "answer")
+    found = source.random_source(CONFIG, "answer")
     settings = backends.Settings()
     both = [backends.build(found, head, settings) for head in ("answer", "embed")]
     shared = backend._ENCODERS[id(found), "fp32"]
@@ -62,7 +61,7 @@ def test_networks_of_a_model_share_its_encoder():
 @pytest.mark.parametrize("head", source.HEADS)
 @pytest.mark.parametrize("block_type", ["bert", "groupbert"])
 def test_outputs_are_those_of_the_model(head, block_type):
-    found = source.made_up(dataclasses.replace(CONFIG, block_type=block_type), head, classes=3)
+    found = source.random_source(dataclasses.replace(CONFIG, block_type=block_type), head, classes=3)
     nets = {dtype: backends.build(found, head, backends.Settings(dtype=dtype)) for dtype in TOLERANCES}
     for lengths in (LENGTHS, [7]):
         asked = rows_of(lengths)
@@ -78,7 +77,7 @@ def test_outputs_are_those_of_the_model(head, block_type):
 def test_bf16_on_a_cpu_without_its_instructions_is_the_models_own(monkeypatch):
     narrow = Processor("one with AVX2", 2, ("avx2", "fma"))
     monkeypatch.setattr(fused_bert, "processor", lambda: narrow)  # on such a one oneDNN would end the process
-    found, asked = source.made_up(CONFIG, "embed"), rows_of(LENGTHS)
+    found, asked = source.random_source(CONFIG, "embed"), rows_of(LENGTHS)
     outputs = backends.build(found, "embed", backends.Settings(dtype="bf16"))(asked)
     assert (id(found), "bf16") not in backend._ENCODERS
     np.testing.assert_allclose(
@@ -92,7 +91,7 @@ def test_bf16_on_a_cpu_without_its_instructions_is_the_models_own(monkeypatch):
 
 
 def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():
-    found = source.made_up(CONFIG, "embed")
+    found = source.random_source(CONFIG, "embed")
     asked = rows_of(LENGTHS)
     exact, quantised = (
         backends.build(found, "embed", backends.Settings(dtype=dtype, calibration=[asked]))(asked)["sequence"]
@@ -117,9 +116,9 @@ def test_integer_products_of_the_largest_numbers_are_exact():
 
 @pytest.mark.parametrize("head", source.HEADS)
 def test_batches_give_what_each_sequence_gives_alone_in_the_order_given(head):
-    network = backends.build(source.made_up(CONFIG, head, classes=3), head, backends.Settings())
+    network = backends.build(source.random_source(CONFIG, head, classes=3), head, backends.Settings())
     asked = rows_of(LENGTHS)
-    together = batching.run(network, head, asked, tokens=80)
+    together = rows.run(network, head, asked, tokens=80)
     alone = [network(asked.pick([number])) for number in range(len(LENGTHS))]
     for name, values in together.items():
         np.testing.assert_allclose(values, np.concatenate([part[name] for part in alone]), atol=1e-5)
@@ -127,7 +126,7 @@ def test_batches_give_what_each_sequence_gives_alone_in_the_order_given(head):
 
 def test_batches_are_bounded_and_have_sequences_of_nearly_one_length():
     lengths = np.random.default_rng(1).integers(1, 385, 200)
-    batches = list(batching.cut(lengths, 2048))
+    batches = list(rows.batches_of(lengths, 2048))
     assert sorted(np.concatenate(batches)) == list(range(200))
     padded = [lengths[batch].max() * len(batch) for batch in batches]
     assert max(padded) <= 2048 and sum(padded) < 1.2 * lengths.sum()
@@ -135,11 +134,11 @@ def test_batches_are_bounded_and_have_sequences_of_nearly_one_length():
 
 def test_attention_takes_few_groups_and_wastes_little():
     lengths = np.random.default_rng(2).integers(8, 385, 64)
-    found = rows.find(rows.join([np.zeros(length, np.int32) for length in lengths]), heads=3)
+    found = rows.attention_groups(rows.join([np.zeros(length, np.int32) for length in lengths]), heads=3)
     scores = sum(group.tokens_NW.size * group.tokens_NW.shape[1] for group in found.groups)
     assert found.used == len(found.groups) == rows.GROUPS
     assert (lengths**2).sum() < scores < 1.6 * (lengths**2).sum() < 64 * 384**2
-    one = rows.find(rows.join([np.zeros(7, np.int32)] * 5), heads=3)
+    one = rows.attention_groups(rows.join([np.zeros(7, np.int32)] * 5), heads=3)
     assert one.used == 1 and one.groups[0].tokens_NW.shape == (5, 7)
 
 
@@ -160,7 +159,7 @@ def test_weights_are_read_without_copies():
 def test_attention_is_traced_once_for_all_blocks():
     before = fused_bert.attend.experimental_get_tracing_count()
     deep = dataclasses.replace(CONFIG, num_hidden_layers=3, hidden_size=24)
-    backends.build(source.made_up(deep, "embed"), "embed", backends.Settings())
+    backends.build(source.random_source(deep, "embed"), "embed", backends.Settings())
     assert fused_bert.attend.experimental_get_tracing_count() - before == int(fused_bert.are_here())
 
 
@@ -178,4 +177,4 @@ def test_wrong_settings_end_in_one_line():
     with pytest.raises(ConfigError, match="dtype=fp16: tensorflow computes in fp32, bf16, int8"):
         backends.check(backends.Settings(dtype="fp16"))
     with pytest.raises(ConfigError, match="made-up has no cls/squad/output_weights"):
-        backends.build(source.made_up(CONFIG, "embed"), "answer", backends.Settings())
+        backends.build(source.random_source(CONFIG, "embed"), "answer", backends.Settings())

@@ -60,8 +60,7 @@ def test_every_reader_is_this_one():
     allowed = {
         "official/io/json_files.py",
         "official/reporting/report.py",
-        "official/training/runner.py",
-        "official/training/repeats.py",
+        "official/training/run.py",
         "official/io/jobs.py",
         "scripts/kill_runs.py",
         "scripts/kill_workers.py",

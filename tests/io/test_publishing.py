@@ -10,7 +10,7 @@ from official.checkpoint import convert as convert_lib
 from official.checkpoint import registry
 from official.checkpoint.containers import hf_folder, onnx_file
 from official.checkpoint.convert import convert
-from official.checkpoint.format import Options
+from official.checkpoint.formats import Options
 from official.io import files as files_lib
 from official.io import signals, writing
 from official.io.errors import ConfigError

@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
+from official.data.records import encoding
 from official.data.records import schema as schema_lib
-from official.data.records.encoding import encoders
 from tests.conftest import ROOT, TINY, make_records, write_records
 from tests.distribution.test_network import ADDRESSES, hosts, ip  # noqa: F401
 from tests.fine_tuning_files import WORDS, squad_json
@@ -33,7 +33,7 @@ def workspace(tmp_path_factory):
     schema = schema_lib.pretraining_schema(16, 3)
     for index in range(4):
         write_records(folder / f"part-{index}", make_records(30, index, schema))
-        short = encoders.encode(short_examples(60, index), "compact")
+        short = encoding.encode(short_examples(60, index), "compact")
         write_records(folder / f"short-{index}", short)
     words = [*WORDS, *(f"word{number}" for number in range(MODEL["vocab_size"] - len(WORDS)))]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")

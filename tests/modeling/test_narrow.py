@@ -12,8 +12,15 @@ from official.modeling import stages
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.planning import graph_cost
 from tests.conftest import TINY
-from tests.modeling.test_modeling import features, randomised
-from tests.modeling.test_sequences_in_rows import outputs_and_gradients, packed
+from tests.modeling.models import (
+    RATES,
+    assert_same,
+    copy_weights,
+    features,
+    outputs_and_gradients,
+    packed,
+    randomised,
+)
 
 GROUPS = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=8)
 MODELS = {
@@ -31,40 +38,33 @@ def predicted_first() -> dict:
 
 def check_equal(make, batch: dict, config: BertConfig, **options) -> None:
     whole = randomised(make(config, **options))
-    narrow = make(config, narrow=True, **options)
-    for variable, value in zip(narrow.trainable_variables, whole.trainable_variables):
-        variable.assign(value)
-    outputs, gradients = outputs_and_gradients(narrow, batch)
-    expected, expected_gradients = outputs_and_gradients(whole, batch)
-    for output, other in zip(outputs, expected):
-        assert output.shape == other.shape
-        np.testing.assert_allclose(output, other, atol=1e-5, rtol=1e-5)
-    for name, other in expected_gradients.items():
-        scale = max(np.abs(other).max(), 0.1)  # the true gradient of a key's bias is zero
-        np.testing.assert_allclose(gradients[name], other, atol=1e-5 * scale, rtol=0, err_msg=name)
+    narrow = copy_weights(whole, make(config, narrow=True, **options))
+    assert_same(outputs_and_gradients(narrow, batch), outputs_and_gradients(whole, batch), 1e-5)
 
 
 @pytest.mark.parametrize("block_type", ["bert", "groupbert"])
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_of_one_sequence(name, fused, block_type):
-    check_equal(MODELS[name], features(), BertConfig(**TINY, **GROUPS, block_type=block_type), fused=fused)
+def test_rows_of_one_sequence(name, kernels, block_type):
+    check_equal(
+        MODELS[name], features(), BertConfig(**TINY, **GROUPS, block_type=block_type), kernels=kernels
+    )
 
 
 @BLOCKS
 @pytest.mark.parametrize("options", [{}, {"by_sequence": True}], ids=["scores", "places"])
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_of_several_sequences(name, options, block_type, monkeypatch):
-    monkeypatch.setattr("official.modeling.varlen.SHORTEST_ROW", 8)
+    monkeypatch.setattr("official.modeling.varlen.MIN_ROW_LENGTH", 8)
     config = BertConfig(**TINY, **GROUPS, block_type=block_type)
-    check_equal(MODELS[name], packed(), config, fused=True, shared=True, **options)
+    check_equal(MODELS[name], packed(), config, kernels="fused", shared=True, **options)
 
 
 @BLOCKS
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_without_padding(name, block_type):
     config = BertConfig(**TINY, **GROUPS, block_type=block_type)
-    check_equal(MODELS[name], features(), config, fused=True, unpad=True)
+    check_equal(MODELS[name], features(), config, kernels="fused", unpad=True)
 
 
 def test_predicted_tokens_that_come_first():
@@ -75,7 +75,7 @@ def test_predicted_tokens_that_come_first():
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_is_computed_again(recompute, shared):
     check_equal(
-        BertPretrainer, features(), BertConfig(**TINY), fused=True, shared=shared, recompute=recompute
+        BertPretrainer, features(), BertConfig(**TINY), kernels="fused", shared=shared, recompute=recompute
     )
 
 
@@ -84,8 +84,7 @@ def test_spans_read_all_vectors():
 
 
 def test_dropout_keeps_its_share_and_a_seed_its_numbers():
-    config = BertConfig(**{**TINY, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3})
-    model, batch = randomised(BertPretrainer(config, narrow=True)), features()
+    model, batch = randomised(BertPretrainer(BertConfig(**{**TINY, **RATES}), narrow=True)), features()
     first, again, other = (model(batch, tf.constant([1, seed]))[0] for seed in (2, 2, 3))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-3

@@ -2,7 +2,6 @@
 threads, and where they cannot be."""
 
 import functools
-import os
 import subprocess
 import sys
 
@@ -10,14 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.config import BertConfig, ConfigError, encoder_options
-from official.io import native_operations
 from official.modeling.layers import Norm, dropout
-from official.modeling.models import BertPretrainer
-from official.modeling.operations import choose, fused, plain
-from official.modeling.operations.native import blocks as native
-from official.modeling.operations.native import library
-from tests.conftest import TINY
+from official.modeling.operations import fused, native, plain
 
 SEED = [3, 4]
 # One number, less than a vector, odd, several jobs with the last one ragged, none.
@@ -209,16 +202,6 @@ def test_labels_that_do_not_exist_are_refused():
             native.cross_entropy(tf.zeros([1, 5]), tf.constant([label]))
 
 
-def test_dropout_drops_the_same_in_all_sets():
-    ones, zeros, seed = tf.ones([4, 6, 40]), tf.zeros([40]), tf.constant(SEED)
-    norm = Norm(tf.ones([40]), tf.zeros([40]))
-    found = [
-        ops.residual_norm(ones, zeros, 0 * ones, norm, 1e-12, 0.5, seed).numpy() > 0
-        for ops in (native, plain)
-    ]
-    assert (found[0] == found[1]).all() and 0.4 < found[0].mean() < 0.6
-
-
 _DIGEST = """
 import hashlib, sys
 import tensorflow as tf
@@ -245,53 +228,3 @@ def test_any_number_of_threads_gives_the_same_bits():
         for threads in ("1", "2", "5")
     }
     assert len(digests) == 1 and len(digests.pop()) > 60
-
-
-@pytest.fixture
-def nothing_loaded(monkeypatch):
-    """Lets the operations be looked for again, before the test and after it."""
-    caches = (native_operations.build, native_operations.load, native_operations.tell)
-    monkeypatch.setattr(library, "_failed", [])
-    for cached in caches:
-        cached.cache_clear()
-    yield
-    for cached in caches:
-        cached.cache_clear()
-
-
-def test_without_a_compiler_the_compiled_ones_are_taken_and_a_line_says_so(
-    monkeypatch, tmp_path, nothing_loaded
-):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    told: list = []
-    monkeypatch.setattr(native_operations.logging, "info", lambda message, *values: told.append(message))
-    for _ in range(2):
-        assert choose("auto") is fused
-    assert len(told) == 1 and "there is no C++ compiler" in told[0]
-    with pytest.raises(ConfigError, match="block_kernels=native is not possible here: there is no C"):
-        BertPretrainer(BertConfig(**TINY), "native")
-
-
-def test_accelerators_are_left_alone(monkeypatch):
-    monkeypatch.setattr(native_operations, "on_cpus", lambda: False)
-    assert choose("auto") is fused
-    with pytest.raises(ConfigError, match="it computes on CPUs only"):
-        choose("native")
-
-
-def test_which_runs_take_them(make_config):
-    def kind(**settings):
-        return encoder_options(make_config(**settings))["fused"]
-
-    assert kind() == "auto" and kind(block_kernels="native") == "native"
-    assert kind(block_kernels="compiled") is True and kind(enable_xla=True) is True
-    assert kind(fused_ops=False) is False
-    for other in (dict(enable_xla=True), dict(fused_ops=False)):
-        with pytest.raises(ConfigError, match="block_kernels=native"):
-            make_config(block_kernels="native", **other)
-
-
-def test_the_sources_are_in_the_package():
-    assert {"operations.cc", "kernels.cc", "kernels.h"} <= set(os.listdir(os.path.dirname(library.__file__)))
-    assert choose("native") is native and choose(True) is fused and choose(False) is plain

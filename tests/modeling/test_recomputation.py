@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 
 from official.config import BertConfig
+from official.modeling.layers import after, recomputed
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
-from official.modeling.recomputation import after, recomputed
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from tests.conftest import TINY
-from tests.modeling.test_modeling import randomised
+from tests.modeling.models import randomised
 
 AGAIN = ("attention", "block")
 SIZES = {
@@ -96,25 +96,25 @@ def test_plain_operations_have_the_same_bits(block_type):
     "block_type,shared,packed,dtype",
     [
         ("bert", False, False, "float32"),
-        ("bert", True, True, "float32"),
-        pytest.param("bert", True, False, "mixed_bfloat16", marks=pytest.mark.slow),
-        pytest.param("groupbert", True, False, "float32", marks=pytest.mark.slow),
-        pytest.param("groupbert", True, True, "mixed_bfloat16", marks=pytest.mark.slow),
+        ("bert", "fused", True, "float32"),
+        pytest.param("bert", "fused", False, "mixed_bfloat16", marks=pytest.mark.slow),
+        pytest.param("groupbert", "fused", False, "float32", marks=pytest.mark.slow),
+        pytest.param("groupbert", "fused", True, "mixed_bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_fused_operations_give_the_same_to_rounding(block_type, shared, packed, dtype):
     tf.keras.mixed_precision.set_global_policy(dtype)
     make = pretrainer(block_type, num_hidden_layers=1)
-    made = models(make, fused=True, shared=shared, by_sequence=packed)
+    made = models(make, kernels="fused", shared=shared, by_sequence=packed)
     expected = outputs_and_gradients(made["none"], batch_of(packed), [3, 4])
     for again in AGAIN:
         found = outputs_and_gradients(made[again], batch_of(packed), [3, 4])
         assert_close(found, expected, 1e-4 if dtype == "float32" else 0.05)
 
 
-@pytest.mark.parametrize("fused", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_step_compiled_as_a_whole_gives_the_same(fused):
-    made = models(pretrainer(num_hidden_layers=1), fused=fused)
+@pytest.mark.parametrize("kernels", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
+def test_a_step_compiled_as_a_whole_gives_the_same(kernels):
+    made = models(pretrainer(num_hidden_layers=1), kernels=kernels)
     batch = batch_of(length=16)
     expected = outputs_and_gradients(made["none"], batch, [3, 4], compiled=True)
     for again in AGAIN:
@@ -165,38 +165,38 @@ def graph_of(seed, block_type="bert", layers=2, **options):
 
 
 @pytest.mark.parametrize(
-    "block_type,fused,shared",
+    "block_type,kernels,shared",
     [
-        ("bert", False, True),
-        pytest.param("bert", True, True, marks=pytest.mark.slow),
-        pytest.param("bert", True, False, marks=pytest.mark.slow),
-        pytest.param("groupbert", False, True, marks=pytest.mark.slow),
-        pytest.param("groupbert", True, True, marks=pytest.mark.slow),
-        pytest.param("groupbert", True, False, marks=pytest.mark.slow),
+        ("bert", "plain", True),
+        pytest.param("bert", "fused", True, marks=pytest.mark.slow),
+        pytest.param("bert", "fused", False, marks=pytest.mark.slow),
+        pytest.param("groupbert", "plain", True, marks=pytest.mark.slow),
+        pytest.param("groupbert", "fused", True, marks=pytest.mark.slow),
+        pytest.param("groupbert", "fused", False, marks=pytest.mark.slow),
     ],
 )
-def test_less_is_kept(block_type, shared, fused):
+def test_less_is_kept(block_type, shared, kernels):
     peaks = {}
     for again in ("none", *AGAIN):
-        flat, order, kept = graph_of([3, 4], block_type, 6, recompute=again, fused=fused, shared=shared)
+        flat, order, kept = graph_of([3, 4], block_type, 6, recompute=again, kernels=kernels, shared=shared)
         peaks[again] = peak_bytes(flat, order, kept)
     assert peaks["block"] < 0.7 * peaks["attention"] and peaks["attention"] < 0.85 * peaks["none"]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_an_evaluation_computes_nothing_twice(fused):
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
+def test_an_evaluation_computes_nothing_twice(kernels):
     flops = {}
     for again in ("none", *AGAIN):
-        flat, order, _ = graph_of(None, recompute=again, fused=fused, shared=True)
+        flat, order, _ = graph_of(None, recompute=again, kernels=kernels, shared=True)
         flops[again] = sum(flat.nodes[index].flops for index in order)
     assert flops["none"] == flops["attention"] == flops["block"] > 0
 
 
-@pytest.mark.parametrize("fused", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_step_computes_again_what_was_asked(fused):
+@pytest.mark.parametrize("kernels", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
+def test_a_step_computes_again_what_was_asked(kernels):
     flops = {}
     for again in ("none", *AGAIN):
-        flat, order, _ = graph_of([3, 4], recompute=again, fused=fused, shared=True)
+        flat, order, _ = graph_of([3, 4], recompute=again, kernels=kernels, shared=True)
         flops[again] = sum(flat.nodes[index].flops for index in order)
     rows, hidden, inner, layers = 4, SIZES["hidden_size"], SIZES["intermediate_size"], 2
     product = 2 * rows * LENGTH * LENGTH * hidden  # of query and key; that with the values has as many

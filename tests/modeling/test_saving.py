@@ -10,7 +10,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
-from tests.modeling.test_modeling import features, randomised
+from tests.modeling.models import features, randomised
 
 LOADER = """
 import sys
@@ -24,7 +24,7 @@ np.savez(sys.argv[3], masked=outputs[0], relation=outputs[1])
 
 @pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_saved_model_gives_the_same_outputs_elsewhere(shared, tmp_path):
-    model = randomised(BertPretrainer(BertConfig(**TINY), fused=True, shared=shared))
+    model = randomised(BertPretrainer(BertConfig(**TINY), kernels="fused", shared=shared))
     batch = {name: value for name, value in features().items() if value.dtype == np.int32}
     model.logits = tf.function(
         lambda batch: model(batch),

@@ -7,10 +7,18 @@ import tensorflow as tf
 from official.config import BertConfig, encoder_options
 from official.modeling import attention, varlen
 from official.modeling.models import BertPretrainer
-from official.modeling.varlen import Places
+from official.modeling.varlen import SequenceLayout
 from tests.conftest import TINY
-from tests.modeling.test_modeling import features, randomised
-from tests.modeling.test_sequences_in_rows import OPERATIONS, outputs_and_gradients
+from tests.modeling.models import (
+    OPERATIONS,
+    RATES,
+    assert_near,
+    assert_same,
+    copy_weights,
+    features,
+    outputs_and_gradients,
+    randomised,
+)
 
 ROW = 24  # widths of 8, 16 and 24 tokens
 ROWS = {
@@ -27,7 +35,7 @@ MEMBERS = 5
 
 @pytest.fixture(autouse=True)
 def _short_rows(monkeypatch):
-    monkeypatch.setattr(varlen, "SHORTEST_ROW", ROW)
+    monkeypatch.setattr(varlen, "MIN_ROW_LENGTH", ROW)
 
 
 def batch_of(*rows: list, seed=0) -> dict:
@@ -51,35 +59,18 @@ def batch_of(*rows: list, seed=0) -> dict:
     }
 
 
-def pair(fused_ops: bool, shared: bool = False, **changes):
+def pair(kernels: str, shared: bool = False, **changes):
     """Returns one model that computes by sequence and one by row, of the same weights."""
     config = BertConfig(**{**TINY, **changes})
-    ours = randomised(BertPretrainer(config, fused_ops, shared, by_sequence=True))
-    expected = BertPretrainer(config, fused_ops)
-    copy_weights(ours, expected)
-    return ours, expected
-
-
-def copy_weights(source, target) -> None:
-    for variable, other in zip(target.variables, source.variables):
-        variable.assign(other)
-
-
-def assert_same(ours, expected, tolerance: float) -> None:
-    """Compares (outputs, gradients); the latter in parts of the largest number of their tensor."""
-    for output, other in zip(ours[0], expected[0]):
-        np.testing.assert_allclose(output, other, atol=tolerance, rtol=tolerance)
-    for name, gradient in expected[1].items():
-        # The true gradient of a key's bias is zero: rounding is all that is there.
-        scale = 1.0 if "key/bias" in name else np.abs(gradient).max()
-        np.testing.assert_allclose(ours[1][name], gradient, atol=tolerance * scale, rtol=0, err_msg=name)
+    ours = randomised(BertPretrainer(config, kernels, shared, by_sequence=True))
+    return ours, copy_weights(ours, BertPretrainer(config, kernels))
 
 
 @OPERATIONS
-def test_by_sequence_is_by_row(fused_ops):
+def test_by_sequence_is_by_row(kernels):
     """Every kind of row; what a row of padding gives is nobody's."""
     batch = batch_of(*(row for name, row in ROWS.items() if name != "padding"))
-    ours, expected = (outputs_and_gradients(model, batch) for model in pair(fused_ops, shared=True))
+    ours, expected = (outputs_and_gradients(model, batch) for model in pair(kernels, shared=True))
     assert_same(ours, expected, 2e-6)
     assert any(np.abs(gradient).max() > 1 for gradient in expected[1].values())
 
@@ -92,20 +83,20 @@ def test_many_sequences_of_a_width_are_filled_up_to_few_counts():
     assert len(set(counts[9:])) == 4 * 3 + 1
     assert varlen._filled(tf.range(9), tf.constant(99)).numpy().tolist() == [*range(9), 99]
     batch = batch_of(*[[1] * 7 + [2] * 8 + [3] * 6 + [0] * 3] * 7, seed=1)  # 21 of one width
-    ours, expected = (outputs_and_gradients(model, batch) for model in pair(True, shared=True))
+    ours, expected = (outputs_and_gradients(model, batch) for model in pair("fused", shared=True))
     assert_same(ours, expected, 2e-6)
 
 
 @OPERATIONS
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(fused_ops, row):
+def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(kernels, row):
     from official.modeling import layers, operations
 
     generator, ids = np.random.default_rng(0), tf.constant([row], tf.int32)
     draw = lambda *shape: tf.constant(generator.normal(size=shape), tf.float32)  # noqa: E731
-    qkv, x, ops = layers.Affine(draw(8, 24), draw(24)), draw(1, ROW, 8), operations.choose(fused_ops)
+    qkv, x, ops = layers.Affine(draw(8, 24), draw(24)), draw(1, ROW, 8), operations.choose(kernels)
     places = attention.seen({"sequence_ids": ids}, 2, by_sequence=True)
-    assert isinstance(places, Places)
+    assert isinstance(places, SequenceLayout)
     ours = attention.attend(layers.dense(x, qkv), places, 2, 0.0, None, ops)
     expected = attention.attend(layers.dense(x, qkv), attention.sequence_scores(ids), 2, 0.0, None, ops)
     is_token = tf.cast(ids > 0, tf.float32)[..., None]
@@ -113,9 +104,8 @@ def test_heads_of_tokens_are_those_by_row_and_of_padding_zero(fused_ops, row):
 
 
 def test_dropout_follows_from_the_seed_and_is_the_same_in_both_sets():
-    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
     batch = batch_of(ROWS["several"], ROWS["[CLS] at the end"])
-    plain, fused = (pair(fused_ops, **rates)[0] for fused_ops in (False, True))
+    plain, fused = (pair(kernels, **RATES)[0] for kernels in ("plain", "fused"))
     copy_weights(plain, fused)
     one, other = tf.constant([3, 4]), tf.constant([4, 4])
     found = outputs_and_gradients(fused, batch, one)
@@ -125,45 +115,20 @@ def test_dropout_follows_from_the_seed_and_is_the_same_in_both_sets():
     assert not np.allclose(found[0][0], outputs_and_gradients(fused, batch, other)[0][0])
 
 
-@OPERATIONS
-def test_a_block_by_sequence_can_be_computed_again_in_the_backward_pass(fused_ops):
-    model = pair(fused_ops, attention_probs_dropout_prob=0.3)[0]
-    first, block = model.stages()[:2]
-    batch = {name: tf.constant(value) for name, value in batch_of(ROWS["several"]).items()}
-    carried, found = first.run(first.weights(), {}, batch, None), []
-
-    def run(x):
-        return block.run(block.weights(), {**carried, "sequence": x}, batch, tf.constant([5, 6]))["sequence"]
-
-    for function in (run, tf.recompute_grad(run)):
-        with tf.GradientTape() as tape:
-            tape.watch(carried["sequence"])
-            output = function(carried["sequence"])
-            loss = tf.reduce_sum(tf.sin(output))
-        found.append([output, *tape.gradient(loss, [carried["sequence"], *block.variables])])
-    for kept, again in zip(*found):
-        np.testing.assert_array_equal(kept, again)
-
-
 def test_by_sequence_in_bfloat16():
-    reference_model = pair(True)[0]
+    reference_model = pair("fused")[0]
     batch = batch_of(ROWS["several"], ROWS["one sequence"])
     reference = outputs_and_gradients(reference_model, batch)
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    ours = pair(True)[0]
-    copy_weights(reference_model, ours)
-    found = outputs_and_gradients(ours, batch)
-    joined = [
-        np.concatenate([each[name].ravel() for name in reference[1]]) for each in (found[1], reference[1])
-    ]
-    assert 0 < np.linalg.norm(joined[0] - joined[1]) < 0.1 * np.linalg.norm(joined[1])
+    ours = copy_weights(reference_model, pair("fused")[0])
+    assert_near(outputs_and_gradients(ours, batch), reference, 0.1)
 
 
 @OPERATIONS
 @pytest.mark.parametrize("by_sequence", [False, True], ids=["by row", "by sequence"])
-def test_gradients_of_a_sequence_do_not_depend_on_its_neighbours(fused_ops, by_sequence):
+def test_gradients_of_a_sequence_do_not_depend_on_its_neighbours(kernels, by_sequence):
     """The second of three gets other tokens: every gradient of the others' losses keeps its bits."""
-    model = pair(fused_ops)[0 if by_sequence else 1]
+    model = pair(kernels)[0 if by_sequence else 1]
     batch = batch_of([1] * 7 + [2] * 9 + [3] * 5 + [0] * 3)
     batch["masked_lm_positions"] = np.array([[1, 3, 17, 20, 8]], np.int32)
     other = {**batch, "input_ids": np.copy(batch["input_ids"]), "segment_ids": np.copy(batch["segment_ids"])}
@@ -197,12 +162,12 @@ def test_what_is_taken_apart_comes_together_again():
     generator = np.random.default_rng(0)
     for most in (1, 2, 6, 20):
         ids = tf.constant(generator.integers(0, most + 1, [3, ROW]), tf.int32)
-        places = varlen.find_places(ids, heads=2)
+        places = varlen.layout_of_rows(ids, heads=2)
         vectors = tf.constant(generator.normal(size=[3 * ROW * 2, 5]), tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(vectors)
-            parts = varlen.take_apart(vectors, places.heads._replace(reads=real_reads(places)))
-            together = varlen.put_together(parts, places.heads)
+            parts = varlen.split_sequences(vectors, places.heads._replace(reads=real_reads(places)))
+            together = varlen.join_sequences(parts, places.heads)
         expected = vectors.numpy() * np.repeat(ids.numpy().reshape(-1) > 0, 2)[:, None]
         np.testing.assert_array_equal(together, expected)
         upstream = tf.constant(generator.normal(size=vectors.shape), tf.float32)
@@ -214,17 +179,15 @@ def test_what_is_taken_apart_comes_together_again():
         )
 
 
-def real_reads(places: Places) -> tuple:
+def real_reads(places: SequenceLayout) -> tuple:
     """Returns reads that stay within the table of vectors, which has no row of zeros behind it."""
     return tuple(tf.minimum(reads, 3 * ROW * 2 - 1) for reads in places.heads.reads)
 
 
-@pytest.mark.parametrize(
-    "length,count,step", [(512, 16, 32), (384, 16, 24), (128, 16, 8), (24, 3, 8), (100, 13, 8)]
-)
-def test_widths(length, count, step):
-    found = varlen.widths(length)
-    assert (len(found), found[0], found[-1]) == (count, step, length) and sorted(set(found)) == found
+def test_widths():
+    for length, count, step in [(512, 16, 32), (384, 16, 24), (128, 16, 8), (24, 3, 8), (100, 13, 8)]:
+        found = varlen.widths(length)
+        assert (len(found), found[0], found[-1]) == (count, step, length) and sorted(set(found)) == found
 
 
 def test_by_sequence_where_it_was_measured_and_can_be(make_config):
@@ -232,18 +195,18 @@ def test_by_sequence_where_it_was_measured_and_can_be(make_config):
         given = {name: tf.ones([2, length], tf.int32), "input_mask": tf.ones([2, length], tf.int32)}
         return type(attention.seen(given, 2, by_sequence))
 
-    assert kind(ROW) is Places
-    assert not {kind(ROW - 1), kind(ROW, by_sequence=False), kind(ROW, name="other")} & {Places}
+    assert kind(ROW) is SequenceLayout
+    assert not {kind(ROW - 1), kind(ROW, by_sequence=False), kind(ROW, name="other")} & {SequenceLayout}
     signature = {"sequence_ids": tf.TensorSpec([None, None], tf.int32)}
     unknown = tf.function(lambda ids: attention.seen(ids, 2, True)).get_concrete_function(signature)
     assert unknown.structured_outputs.shape.rank == 4
     assert encoder_options(make_config())["by_sequence"]
     assert not encoder_options(make_config(enable_xla=True))["by_sequence"]
-    assert not encoder_options(make_config(fused_ops=False))["by_sequence"]
+    assert not encoder_options(make_config(kernels="plain"))["by_sequence"]
 
 
 def test_the_number_of_rows_need_not_be_known_to_a_graph():
-    model = pair(True, shared=True, attention_probs_dropout_prob=0.3)[0]
+    model = pair("fused", shared=True, attention_probs_dropout_prob=0.3)[0]
     batch, seed = batch_of(ROWS["several"], ROWS["one and padding"]), tf.constant([1, 2])
 
     @tf.function(

@@ -11,98 +11,44 @@ from official.modeling import attention
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.modeling.operations import fused, plain
 from tests.conftest import TINY
-from tests.modeling.test_modeling import features, randomised
-
-LENGTHS, ROW = (6, 9, 4), 24  # of three sequences in one row, and of that row
-STARTS = np.cumsum((0, *LENGTHS[:-1]))
-OPERATIONS = pytest.mark.parametrize("fused_ops", [False, True], ids=["plain", "fused"])
-
-
-def separate() -> dict:
-    """Returns the sequences in a row each."""
-    batch = features(batch=len(LENGTHS), length=max(LENGTHS), predictions=2)
-    batch["input_mask"] = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int32)
-    return batch
-
-
-def packed() -> dict:
-    """Returns the same sequences in one row, with padding at its end."""
-    batch, row = separate(), {}
-    for name in ("input_ids", "segment_ids"):
-        parts = [values[:length] for values, length in zip(batch[name], LENGTHS)]
-        row[name] = filled(parts)
-    row["position_ids"] = filled([np.arange(length, dtype=np.int32) for length in LENGTHS])
-    row["sequence_ids"] = filled([np.full(length, 1 + n, np.int32) for n, length in enumerate(LENGTHS)])
-    row["input_mask"] = np.minimum(row["sequence_ids"], 1)
-    row["cls_positions"] = STARTS[None].astype(np.int32)
-    row["masked_lm_positions"] = (
-        (batch["masked_lm_positions"] + STARTS[:, None]).reshape(1, -1).astype(np.int32)
-    )
-    return row
-
-
-def filled(parts: list) -> np.ndarray:
-    joined = np.concatenate(parts)
-    return np.pad(joined, (0, ROW - len(joined)))[None]
-
-
-def outputs_and_gradients(model, batch: dict, seed=None, **options):
-    """Returns (outputs, gradients), computed as in a step; `options` are those of `tf.function`."""
-
-    @tf.function(autograph=False, **options)
-    def run(batch):
-        with tf.GradientTape() as tape:
-            outputs = tf.nest.flatten(model(batch, dropout_seed=seed))
-            loss = tf.add_n([tf.reduce_sum(tf.sin(output)) for output in outputs])
-        return outputs, tape.gradient(loss, model.trainable_variables)
-
-    outputs, gradients = run({name: tf.constant(value) for name, value in batch.items()})
-    return outputs, {
-        variable.name: tf.convert_to_tensor(gradient).numpy()
-        for variable, gradient in zip(model.trainable_variables, gradients)
-    }
-
-
-def check_without_known_sizes(model, batch: dict) -> None:
-    """Checks that a graph need know no size of a batch, of integers, to compute the same."""
-    signature = [{name: tf.TensorSpec([None, None], tf.int32) for name in batch}]
-    seed = tf.constant([1, 2])
-    outputs, gradients = outputs_and_gradients(model, batch, seed, input_signature=signature)
-    expected, expected_gradients = outputs_and_gradients(model, batch, seed)
-    for output, other in zip(outputs, expected):
-        np.testing.assert_allclose(output, other, atol=1e-5)
-    for name, other in expected_gradients.items():
-        largest = max(1.0, np.abs(other).max())
-        np.testing.assert_allclose(gradients[name], other, atol=1e-5 * largest, err_msg=name)
+from tests.modeling.models import (
+    LENGTHS,
+    OPERATIONS,
+    RATES,
+    STARTS,
+    assert_same,
+    check_without_known_sizes,
+    features,
+    outputs_and_gradients,
+    packed,
+    randomised,
+    separate,
+)
 
 
 @OPERATIONS
-def test_packed_sequences_are_the_separate_ones(fused_ops):
+def test_packed_sequences_are_the_separate_ones(kernels):
     """Outputs agree to 2e-6, and gradients to 2e-6 of the largest number of their tensor."""
-    model = randomised(BertPretrainer(BertConfig(**TINY), fused_ops))
+    model = randomised(BertPretrainer(BertConfig(**TINY), kernels))
     (masked, relation), gradients = outputs_and_gradients(model, packed())
     (masked_alone, relation_alone), expected = outputs_and_gradients(model, separate())
     assert relation.shape == (1, len(LENGTHS), 2) and relation_alone.shape == (len(LENGTHS), 2)
-    np.testing.assert_allclose(relation[0], relation_alone, atol=2e-6)
-    np.testing.assert_allclose(tf.reshape(masked, masked_alone.shape), masked_alone, atol=2e-6, rtol=2e-6)
-    for name, gradient in expected.items():
-        # The true gradient of a key's bias is zero: rounding is all that is there.
-        scale = 1.0 if "key/bias" in name else np.abs(gradient).max()
-        np.testing.assert_allclose(gradients[name], gradient, atol=2e-6 * scale, rtol=0, err_msg=name)
+    found = [tf.reshape(masked, masked_alone.shape), relation[0]]
+    assert_same((found, gradients), ([masked_alone, relation_alone], expected), 2e-6)
 
 
 @OPERATIONS
-def test_packed_spans_and_classes_are_the_separate_ones(fused_ops):
-    spans = randomised(SpanModel(BertConfig(**TINY), fused_ops))
+def test_packed_spans_and_classes_are_the_separate_ones(kernels):
+    spans = randomised(SpanModel(BertConfig(**TINY), kernels))
     for together, alone in zip(spans(packed()), spans(separate())):
         for row, start, length in zip(alone, STARTS, LENGTHS):
             np.testing.assert_allclose(together[0, start : start + length], row[:length], atol=2e-6)
-    classes = randomised(SequenceModel(BertConfig(**TINY), 3, fused_ops))
+    classes = randomised(SequenceModel(BertConfig(**TINY), 3, kernels))
     np.testing.assert_allclose(classes(packed())[0], classes(separate()), atol=2e-6)
 
 
 def test_a_sequence_does_not_depend_on_its_neighbours():
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY), fused=True)), packed()
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY), kernels="fused")), packed()
     other = {**batch, "input_ids": batch["input_ids"].copy()}
     other["input_ids"][0, STARTS[1] : STARTS[1] + LENGTHS[1]] = 7
     (masked, relation), (masked_other, relation_other) = model(batch), model(other)
@@ -112,9 +58,9 @@ def test_a_sequence_does_not_depend_on_its_neighbours():
 
 
 @OPERATIONS
-def test_what_a_batch_may_say_is_what_is_taken_without(fused_ops):
+def test_what_a_batch_may_say_is_what_is_taken_without(kernels):
     """Positions 0..L-1, one sequence a row and its [CLS] in front: said or not, the same bits."""
-    model, batch = randomised(BertPretrainer(BertConfig(**TINY), fused_ops)), features()
+    model, batch = randomised(BertPretrainer(BertConfig(**TINY), kernels)), features()
     said = {
         "position_ids": np.tile(np.arange(16, dtype=np.int32), (3, 1)),
         "cls_positions": np.zeros([3, 1], np.int32),
@@ -122,7 +68,7 @@ def test_what_a_batch_may_say_is_what_is_taken_without(fused_ops):
     (masked, relation), (masked_said, relation_said) = model(batch), model({**batch, **said})
     np.testing.assert_array_equal(masked, masked_said)
     np.testing.assert_array_equal(relation, relation_said[:, 0])
-    tokens, spans = batch["input_mask"] > 0, randomised(SpanModel(BertConfig(**TINY), fused_ops))
+    tokens, spans = batch["input_mask"] > 0, randomised(SpanModel(BertConfig(**TINY), kernels))
     for plainly, by_number in zip(spans(batch), spans({**batch, "sequence_ids": batch["input_mask"]})):
         np.testing.assert_allclose(plainly.numpy()[tokens], by_number.numpy()[tokens], atol=2e-6)
 
@@ -164,15 +110,14 @@ def test_scores_say_who_sees_whom():
     "make,options,batch",
     [
         (BertPretrainer, {}, packed()),
-        (BertPretrainer, {"fused": True}, separate()),
-        (BertPretrainer, {"fused": True, "shared": True}, packed()),
+        (BertPretrainer, {"kernels": "fused"}, separate()),
+        (BertPretrainer, {"kernels": "fused", "shared": True}, packed()),
         (SpanModel, {}, separate()),
-        (functools.partial(SequenceModel, outputs=3), {"fused": True}, packed()),
+        (functools.partial(SequenceModel, outputs=3), {"kernels": "fused"}, packed()),
     ],
     ids=["plain packed", "fused separate", "shared packed", "plain spans", "fused classes"],
 )
 def test_no_size_of_a_batch_need_be_known_to_a_graph(make, options, batch):
-    rates = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
-    model = randomised(make(BertConfig(**{**TINY, **rates}), **options))
+    model = randomised(make(BertConfig(**{**TINY, **RATES}), **options))
     batch = {name: value for name, value in batch.items() if value.dtype == np.int32}
     check_without_known_sizes(model, batch)

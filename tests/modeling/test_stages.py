@@ -11,9 +11,9 @@ from official.modeling import layers as layers_lib
 from official.modeling.blocks import bert
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.conftest import TINY
-from tests.modeling.test_modeling import features, randomised
+from tests.modeling.models import RATES, copy_weights, features, randomised
 
-SIZES = BertConfig(**{**TINY, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3})
+SIZES = BertConfig(**{**TINY, **RATES})
 HEADS = {
     "pretrainer": (BertPretrainer, ["pooler", "masked_lm", "next_sentence"]),
     "span": (SpanModel, ["span"]),
@@ -79,28 +79,6 @@ def run_stages(part, seeds, carried: dict, batch: dict) -> dict:
     return given
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_block_can_be_computed_again_in_the_backward_pass(fused):
-    """Same dropout masks, same bits."""
-    model, batch = randomised(BertPretrainer(SIZES, fused)), features()
-    first, block = model.stages()[:2]
-    carried = first.run(first.weights(), {}, batch, None)
-
-    def run(x, seen, weights, seed):
-        return block.run(weights, {"sequence": x, "seen": seen}, batch, seed)["sequence"]
-
-    found = {}
-    for name, function in (("kept", run), ("again", tf.recompute_grad(run))):
-        with tf.GradientTape() as tape:
-            weights = block.weights()
-            tape.watch(carried["sequence"])
-            output = function(carried["sequence"], carried["seen"], weights, tf.constant([5, 6]))
-            loss = tf.reduce_sum(tf.sin(output))
-        found[name] = [output, *tape.gradient(loss, [carried["sequence"], *tf.nest.flatten(weights)])]
-    for kept, again in zip(found["kept"], found["again"]):
-        np.testing.assert_array_equal(kept, again)
-
-
 def test_a_new_file_is_a_new_kind_of_block(tmp_path, monkeypatch):
     """The file here stands for official/modeling/blocks/doubled.py."""
     (tmp_path / "doubled.py").write_text(
@@ -110,9 +88,7 @@ def test_a_new_file_is_a_new_kind_of_block(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(blocks, "__path__", [*blocks.__path__, str(tmp_path)])
     model = randomised(BertPretrainer(BertConfig(**TINY, block_type="doubled"), shared=True))
-    plain = BertPretrainer(BertConfig(**TINY))
-    for variable, other in zip(plain.variables, model.variables):
-        variable.assign(other)
+    plain = copy_weights(model, BertPretrainer(BertConfig(**TINY)))
     embeddings, *layers = plain.encoder.stages()[:-1]
     carried = embeddings.run(embeddings.weights(), {}, features(), None)
     for layer in [layers[0], layers[0], layers[1], layers[1]]:

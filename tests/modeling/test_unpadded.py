@@ -90,7 +90,7 @@ def test_no_dense_layer_sees_padding():
     features = batch_of([2, 2, 2, 2])
     laid = varlen.lay_end_to_end(features, CONFIG.num_attention_heads)
     assert laid.features["input_ids"].shape == (1, 8)
-    widths = [is_token.shape[1] for is_token in laid.features["places"].is_token_NW]
+    widths = [is_token.shape[1] for is_token in laid.features["sequence_layout"].is_token_NW]
     assert max(widths) == 8 < LENGTH
 
 

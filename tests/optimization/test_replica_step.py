@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
 from official.optimization.replica_step import Gradients, LaidOut, Shared
+from official.optimization.train_state import GROWTH_STEPS, LossScale
 
 
 class Linear:
@@ -145,3 +147,46 @@ def test_a_norm_that_is_not_finite_is_not_clipped_away(make_config):
     gradients = Gradients([tf.constant(np.inf)], 1.0)
     norm = replica_step.true_norm(make_config(), gradients, tf.linalg.global_norm)
     assert np.isinf(norm) and np.isnan(replica_step.clip(make_config(), gradients, norm, 1))
+
+
+def test_dynamic_loss_scale():
+    scale = LossScale(8.0, dynamic=True)
+    scale.update(tf.constant(False), 1)
+    assert scale.scale.numpy() == 4.0
+    for _ in range(3):
+        scale.update(tf.constant(False), 1)
+    assert scale.scale.numpy() == 1.0  # not below 1
+    scale.good_steps.assign(GROWTH_STEPS - 2)
+    scale.update(tf.constant(True), 1)
+    assert (scale.scale.numpy(), scale.good_steps.numpy()) == (1.0, GROWTH_STEPS - 1)
+    scale.update(tf.constant(True), 1)
+    assert (scale.scale.numpy(), scale.good_steps.numpy()) == (2.0, 0)
+
+
+def test_fixed_loss_scale_stays():
+    scale = LossScale(128.0, dynamic=False)
+    scale.update(tf.constant(False), 1)
+    assert scale.scale.numpy() == 128.0
+
+
+def test_clip_factor():
+    for norm, factor in [(5.0, 0.2), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0), (np.inf, np.nan), (np.nan, np.nan)]:
+        found = gradients_lib.clip_factor(tf.constant(norm), 1.0)
+        np.testing.assert_allclose(found, factor, rtol=1e-6, err_msg=str(norm))
+
+
+def test_accumulate_traces_its_body_once():
+    traces = []
+
+    @tf.function
+    def total(batch):
+        def micro_step(index, micro_batch):
+            traces.append(index)
+            return tf.reduce_sum(micro_batch["x"], axis=0), tf.cast(index, tf.float32)
+
+        return gradients_lib.accumulate(batch, 4, micro_step, (tf.zeros([3]), tf.zeros([])))
+
+    x = np.arange(24, dtype=np.float32).reshape(8, 3)
+    value, indices = total({"x": tf.constant(x)})
+    np.testing.assert_allclose(value, x.sum(0))
+    assert indices == 6.0 and len(traces) == 1

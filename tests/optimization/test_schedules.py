@@ -10,7 +10,7 @@ from official import config as config_lib
 from official.cli import flags
 from official.io.errors import ConfigError
 from official.optimization import schedules
-from official.optimization.loss_scale import LossScale
+from official.optimization.train_state import LossScale
 from tests.conftest import ROOT
 
 PEAK, FLOOR, TOTAL = 0.006, 1e-7, 200
@@ -48,6 +48,41 @@ DECAYS = {
 def config_of(make_config, **settings):
     defaults = dict(learning_rate=PEAK, end_learning_rate=FLOOR, num_steps_per_epoch=TOTAL)
     return make_config(**{**defaults, **settings})
+
+
+def numpy_schedule(step, peak, total, warmup, start, end, power, decay_from):
+    """The schedule of the MLPerf reference (TF1 form), with the decay's origin as an option; float32 like its
+    graph."""
+    f = np.float32
+    begin = f(start + warmup) if warmup else f(0)
+    origin = begin if decay_from == "warmup_end" else f(0)
+    done = np.clip((f(step) - origin) / f(total - origin), f(0), f(1))
+    decayed = (f(peak) - f(end)) * (f(1) - done) ** f(power) + f(end)
+    if warmup and step < begin:
+        return f(peak) * f(max(step - start, 0)) / f(warmup)
+    return decayed
+
+
+@pytest.mark.parametrize("decay_from", ["step_0", "warmup_end"])
+@pytest.mark.parametrize(
+    "warmup,start,end,power", [(0, 0, 0.0, 1.0), (420, 0, 0.0, 1.0), (100, 50, 1e-5, 1.0), (100, 0, 0.0, 2.0)]
+)
+def test_the_polynomial_is_exact(decay_from, warmup, start, end, power):
+    peak, total = 3.5221e-4, 8000
+    schedule = schedules.WarmupPolynomialDecay(peak, total, warmup, start, end, power, decay_from)
+    last = warmup + start
+    for step in (0, 1, start, start + 1, warmup // 2, last - 1, last, last + 1, 4000, 7999, 8000, 9000):
+        if step >= 0:
+            expected = numpy_schedule(step, peak, total, warmup, start, end, power, decay_from)
+            assert abs(float(schedule(tf.constant(step, tf.int64))) - expected) <= 1e-11, step
+
+
+def test_the_two_shapes_at_the_end_of_the_warmup():
+    before, after = [
+        float(schedules.WarmupPolynomialDecay(1.0, 1000, 100, decay_from=shape)(100))
+        for shape in ("step_0", "warmup_end")
+    ]
+    assert (before, after) == (pytest.approx(0.9), 1.0)
 
 
 @pytest.mark.parametrize("warmup", [0, 40])
@@ -150,39 +185,62 @@ def test_corners_draw_the_schedule(make_config, name):
 
 
 @pytest.mark.parametrize(
-    "settings,message",
+    "settings,expected",
     [
-        (dict(lr_schedule="custom"), "lr_schedule=custom needs --lr_schedule_by_step"),
-        (dict(lr_schedule_by_step=BY_STEP), "is not read by lr_schedule=polynomial, but by custom"),
-        (dict(lr_schedule="natural_exponential", decay_rate=0.1), "needs --decay_steps"),
-        (dict(lr_schedule="natural_exponential", decay_steps=10), "needs --decay_rate"),
-        (dict(decay_rate=0.1), "decay_rate=0.1 is not read by lr_schedule=polynomial"),
-        (dict(lr_schedule="cosine", poly_power=2.0), "poly_power=2.0 is not read by lr_schedule=cosine"),
-        (dict(warmup_power=0.0, warmup_steps=5), "warmup_power=0 is no warm-up"),
-        (dict(loss_scale='{"0": 0}'), "expected dynamic or a number above 0"),
-        (dict(loss_scale='{"1": 8}'), "must say the value of step 0"),
-        (dict(loss_scale='{"-1": 8, "0": 1}'), "must say the value of step 0 and of no step before"),
-        (dict(loss_scale='{"0": 8, "00": 1}'), "has a step twice"),
-        (dict(loss_scale="{}"), "must say the value of step 0"),
+        (dict(warmup_steps=5, decay_from="warmup_end"), {0: 0.0, 4: 0.8, 5: 1.0, 19: 1 / 15}),
+        (dict(warmup_steps=5), {0: 0.0, 4: 0.8, 5: 0.75, 19: 0.05}),
+        (
+            dict(warmup_steps=4.5, start_warmup_step=2, decay_from="warmup_end"),
+            {0: 0.0, 2: 0.0, 6: 4 / 4.5, 7: 13 / 13.5, 19: 1 / 13.5},
+        ),
+        (dict(), {0: 1.0, 19: 0.05}),
     ],
 )
-def test_contradictions_are_refused(make_config, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make_config(**{"learning_rate": None, **settings})
+def test_corners_draw_the_polynomial(make_config, settings, expected):
+    found = schedules.corners(make_config(learning_rate=1.0, **settings))
+    assert found == {step: pytest.approx(rate, abs=1e-6) for step, rate in expected.items()}
 
 
-@pytest.mark.parametrize(
-    "text", ["8", "[1]", '{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"]
-)
+@pytest.mark.parametrize("text", ['{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"])
 def test_what_is_no_table_of_steps_is_refused(make_config, text):
     with pytest.raises(ConfigError, match="loss_scale=.*expected JSON of step and value"):
         make_config(loss_scale=text)
 
 
-@pytest.mark.parametrize("name", ["warmup_steps", "learning_rate", "start_warmup_step"])
-def test_rates_by_step_stand_alone(make_config, name):
-    with pytest.raises(ConfigError, match=f"{name}="):
-        custom(make_config, **{name: 3})
+def test_a_curved_decay_has_points_on_the_way(make_config):
+    found = schedules.corners(make_config(learning_rate=1.0, poly_power=2.0, num_steps_per_epoch=1000))
+    assert 50 <= len(found) <= 60 and found[500] == pytest.approx(0.25)
+
+
+CONTRADICTIONS = [
+    (dict(lr_schedule="custom"), "lr_schedule=custom needs --lr_schedule_by_step"),
+    (dict(lr_schedule_by_step=BY_STEP), "is not read by lr_schedule=polynomial, but by custom"),
+    (dict(lr_schedule="natural_exponential", decay_rate=0.1), "needs --decay_steps"),
+    (dict(lr_schedule="natural_exponential", decay_steps=10), "needs --decay_rate"),
+    (dict(decay_rate=0.1), "decay_rate=0.1 is not read by lr_schedule=polynomial"),
+    (dict(lr_schedule="cosine", poly_power=2.0), "poly_power=2.0 is not read by lr_schedule=cosine"),
+    (dict(warmup_power=0.0, warmup_steps=5), "warmup_power=0 is no warm-up"),
+    (dict(loss_scale='{"0": 0}'), "expected dynamic or a number above 0"),
+    (dict(loss_scale='{"1": 8}'), "must say the value of step 0"),
+    (dict(loss_scale='{"-1": 8, "0": 1}'), "must say the value of step 0 and of no step before"),
+    (dict(loss_scale='{"0": 8, "00": 1}'), "has a step twice"),
+    (dict(loss_scale="{}"), "must say the value of step 0"),
+]
+
+
+def test_contradictions_are_refused(make_config):
+    for settings, message in CONTRADICTIONS:
+        with pytest.raises(ConfigError, match=message):
+            make_config(**{"learning_rate": None, **settings})
+    for text in ("[1]", '{"0": "x"}', '{"0": NaN}', '{"0": true}', '{"a": 1}', '{"0": -1}', "{"):
+        with pytest.raises(ConfigError, match="loss_scale=.*expected JSON of step and value"):
+            make_config(loss_scale=text)
+
+
+def test_rates_by_step_stand_alone(make_config):
+    for name in ("warmup_steps", "learning_rate", "start_warmup_step"):
+        with pytest.raises(ConfigError, match=f"{name}="):
+            custom(make_config, **{name: 3})
 
 
 def test_the_loss_scale_is_that_of_the_step_that_comes(make_config):

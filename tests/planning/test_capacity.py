@@ -12,28 +12,15 @@ from official.tasks import TASKS
 from tests.conftest import ROOT
 
 
-@pytest.mark.parametrize(
-    "text,expected",
-    [
-        ("v100-16gb", 16 * 10**9),
-        ("TPU-v3-core", 16 * 2**30),
-        ("ipu-mk2", 900 * 10**6),
-        ("16e9", 16 * 10**9),
-        ("16000000000", 16 * 10**9),
-        ("16GB", 16 * 10**9),
-        ("1.5 GiB", 3 * 2**29),
-    ],
-)
-def test_bytes_of_a_device(text, expected):
-    assert device_bytes(text) == expected
-
-
-@pytest.mark.parametrize("text", ["v100", "16 gigs", "-3", "0", "nan", "inf", "1e99", "", "GB"])
-def test_what_is_no_device_is_named_with_what_is(text):
-    with pytest.raises(ConfigError) as caught:
-        device_bytes(text)
-    assert "--plan_device" in str(caught.value) and "\n" not in str(caught.value)
-    assert all(name in str(caught.value) for name in DEVICE_BYTES)
+def test_bytes_of_a_device():
+    cases = {"v100-16gb": 16 * 10**9, "TPU-v3-core": 16 * 2**30, "ipu-mk2": 900 * 10**6, "16e9": 16 * 10**9}
+    cases |= {"16000000000": 16 * 10**9, "16GB": 16 * 10**9, "1.5 GiB": 3 * 2**29}
+    assert {text: device_bytes(text) for text in cases} == cases
+    for text in ("v100", "16 gigs", "-3", "0", "nan", "inf", "1e99", "", "GB"):
+        with pytest.raises(ConfigError) as caught:
+            device_bytes(text)
+        assert "--plan_device" in str(caught.value) and "\n" not in str(caught.value)
+        assert all(name in str(caught.value) for name in DEVICE_BYTES)
 
 
 def test_a_device_is_for_a_plan(make_config):

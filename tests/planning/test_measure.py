@@ -45,7 +45,7 @@ def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
     own = step_benchmark.Loop.run
     monkeypatch.setattr(step_benchmark.Loop, "run", lambda loop: steps.append(own(loop)))
     shared = [f"--bert_config_file={model}", "--max_seq_length=32", "--distribution_strategy=one_device"]
-    shared += ["--plan", "--measure", "--num_gpus=0", "--fused_ops=false"]
+    shared += ["--plan", "--measure", "--num_gpus=0", "--kernels=plain"]
     for task in (
         ["--input_files=none.tfrecord", "--train_batch_size=4", "--pack_on_the_fly"],
         ["--task=squad", "--train_file=none.json", "--predict_file=none.json", "--train_batch_size=4"],

@@ -27,9 +27,9 @@ def test_the_update_of_a_plan_is_that_of_the_run(make_config, monkeypatch):
     def copies(**settings) -> int:
         return plan_of(make_config(dtype="bf16", **settings))["bytes"]["weight_copies"]
 
-    assert copies() > 0 == copies(update_kernel="tensorflow")
+    assert copies() > 0 == copies(kernels="fused")
     monkeypatch.setenv("CXX", "/none")
-    assert copies(update_kernel="native") > 0 == copies()
+    assert copies(kernels="native") > 0 == copies()
 
 
 def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config):
@@ -39,7 +39,7 @@ def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config)
         ("bf16", dict(dtype="bf16")),
         ("two", dict(dtype="bf16", **replicas(2))),
         ("added up", dict(dtype="bf16", num_accumulation_steps=2)),
-        ("tensorflow", dict(dtype="bf16", update_kernel="tensorflow")),
+        ("tensorflow", dict(dtype="bf16", kernels="fused")),
         ("fp16", dict(dtype="fp16")),
     ):
         plan = plan_of(make_config(**settings))
@@ -73,8 +73,9 @@ def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config)
         (dict(distribution_strategy="tpu", num_tpu_cores=8, num_gpus=None), "CPU", False),
     ],
 )
-def test_a_plan_takes_the_native_update_on_cpus(make_config, settings, device, expected):
-    assert graph_cost.takes_native_update(make_config(plan=True, **settings), device) == expected
+def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch, settings, device, expected):
+    monkeypatch.setattr(graph_cost, "device_of", lambda config: device)
+    assert graph_cost.updates_natively(make_config(plan=True, **settings)) == expected
 
 
 @pytest.mark.parametrize("dtype,size", [("float32", 4), ("bfloat16", 2), ("float16", 2)])

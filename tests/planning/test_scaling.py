@@ -16,7 +16,7 @@ HOSTS = dict(plan=True, plan_tflops=1e-3, plan_gbps=1e-3, plan_hosts="1..8", num
 
 
 def network(replicas=4, host=1e9, local=1e10, latency=1e-5):
-    return Network(replicas, host, local, latency, latency / 10)
+    return Network(replicas, host, local, latency)
 
 
 def play_ring(replicas, num_bytes, bytes_per_sec, latency):
@@ -86,47 +86,26 @@ def test_a_step_waits_for_its_input():
     assert step(rows_per_sec=1.0)["step_secs"] == pytest.approx(4 * 2 * 8)  # of a host's replicas
 
 
-@pytest.mark.parametrize(
-    "rows,replicas,most,batch",
-    [
-        (64, 4, 8, (2, 8)),
-        (64, 8, 8, (1, 8)),
-        (64, 32, 8, (1, 2)),
-        (64, 64, 8, (1, 1)),
-        (64, 128, 8, None),
-        (64, 3, 8, None),
-        (60, 4, 6, (3, 5)),
-        (14, 2, 4, (7, 1)),
-    ],
-)
-def test_rows_are_shared_out_evenly_or_not_at_all(rows, replicas, most, batch):
-    found = scaling.divided(rows, replicas, most)
-    assert found == (batch and Batch(*batch))
-    assert found is None or found.accumulation * found.rows * replicas == rows
+def test_rows_are_shared_out_evenly_or_not_at_all():
+    cases = {(64, 4, 8): (2, 8), (64, 8, 8): (1, 8), (64, 32, 8): (1, 2), (64, 64, 8): (1, 1)}
+    cases |= {(64, 128, 8): None, (64, 3, 8): None, (60, 4, 6): (3, 5), (14, 2, 4): (7, 1)}
+    for (rows, replicas, most), batch in cases.items():
+        assert scaling.divided(rows, replicas, most) == (batch and Batch(*batch)), (rows, replicas)
 
 
-@pytest.mark.parametrize(
-    "text,counts",
-    [
+def test_numbers_of_hosts():
+    for text, counts in (
         ("1", (1,)),
         ("1..8", (1, 2, 4, 8)),
         ("1..4096", tuple(2**power for power in range(13))),
         ("3..10", (3, 6, 10)),
         ("8,1, 3", (1, 3, 8)),
         ("1..4,4..6", (1, 2, 4, 6)),
-    ],
-)
-def test_numbers_of_hosts(text, counts):
-    assert values.read_host_counts(text) == counts
-
-
-@pytest.mark.parametrize("text", ["0", "8..1", "1..", "..4", "one", "1,,2", "-1", "1..2..3", "1" * 12, "²"])
-def test_what_is_no_number_of_hosts(text):
-    with pytest.raises(ConfigError, match="plan_hosts=.*from 1 to 1,000,000"):
-        values.read_host_counts(text)
-
-
-def test_too_many_numbers_of_hosts():
+    ):
+        assert values.read_host_counts(text) == counts
+    for text in ("0", "8..1", "1..", "..4", "one", "1,,2", "-1", "1..2..3", "1" * 12, "²"):
+        with pytest.raises(ConfigError, match="plan_hosts=.*from 1 to 1,000,000"):
+            values.read_host_counts(text)
     with pytest.raises(ConfigError, match="names 65 numbers of hosts, 64 at most"):
         values.read_host_counts(",".join(map(str, range(1, 66))))
 
@@ -197,9 +176,8 @@ def test_workers_are_hosts(make_config, monkeypatch):
     assert scaled["hosts"][1]["same_share"]["global_batch_size"] == 8  # of the two that are planned
 
 
-@pytest.mark.parametrize(
-    "settings,message",
-    [
+def test_settings_that_do_not_go_together(make_config):
+    for settings, message in (
         (dict(plan_hosts="1..4"), "plan_hosts=1..4 needs --plan"),
         (dict(plan=True, plan_hosts="1..4"), "Add --plan_gbps=GB/s"),
         (dict(plan=True, plan_hosts="1", plan_gbps=1.0), "the time of a step. Add --measure.*--plan_tflops"),
@@ -211,11 +189,9 @@ def test_workers_are_hosts(make_config, monkeypatch):
         (dict(plan=True, plan_hosts="1", plan_gbps=1.0, do_train=False, do_eval=True), "is of training"),
         (dict(plan=True, plan_picture="a.png"), "Add --plan_hosts, or drop --plan_picture"),
         (dict(plan=True, plan_overlap=2.0), "above the maximum of 1"),
-    ],
-)
-def test_settings_that_do_not_go_together(make_config, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make_config(**settings)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_config(**settings)
 
 
 def measured(config, secs: float) -> dict:
@@ -265,19 +241,16 @@ def test_gradients_in_packs_and_packed_rows_are_more_messages(make_config):
     assert work_of(plain).packs == 1
 
 
-@pytest.mark.parametrize(
-    "extreme",
-    [
+def test_extremes_are_numbers(make_config):
+    for extreme in (
         dict(plan_gbps=1e-300),
         dict(plan_gbps=9e18, plan_tflops=9e18),
         dict(plan_latency_usecs=9e18, plan_hosts="1000000"),
         dict(plan_rows_per_sec=1e-300),
         dict(plan_update_secs=9e18, plan_overlap=1.0),
-    ],
-)
-def test_extremes_are_numbers(make_config, extreme):
-    plan = plan_of(make_config(**{**HOSTS, **extreme}))
-    assert json.loads(json.dumps(plan["scaling"], allow_nan=False)) and plan_lib.describe(plan)
+    ):
+        plan = plan_of(make_config(**{**HOSTS, **extreme}))
+        assert json.loads(json.dumps(plan["scaling"], allow_nan=False)) and plan_lib.describe(plan)
 
 
 def test_the_curves_are_drawn(make_config, tmp_path):

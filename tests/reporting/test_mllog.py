@@ -10,14 +10,16 @@ import sys
 import mlperf_logging
 import pytest
 
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.io.errors import ConfigError
 from official.reporting import mllog
+from official.reporting.callback import Start
 from official.reporting.metrics import read_metrics
-from official.reporting.observer import Start
 from official.tasks import TASKS
-from official.training import feeding, runner
-from official.training.loop import Loop, NonFiniteError
+from official.training import feeding
+from official.training import run as runner
+from official.training.metrics_window import NonFiniteError
+from official.training.strategy_loop import Loop
 from tests.conftest import write_records
 from tests.records import short_examples
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps
@@ -173,7 +175,7 @@ def test_values_are_true_and_counted_in_sequences(run_config, capsys):
 def short_records(tmp_path):
     """Returns the glob of records of 5 to 10 tokens, of which up to three fit into a row of 16."""
     for number in range(2):
-        encoded = encoders.encode(short_examples(30, seed=number), "plain")
+        encoded = encoding.encode(short_examples(30, seed=number), "plain")
         write_records(tmp_path / f"short-{number}", encoded)
     return str(tmp_path / "short-*")
 

@@ -1,17 +1,18 @@
-"""report.html: one file, readable on a phone, from runs of every kind."""
+"""Pages of runs and data cards: one file, readable on a phone, from runs and data of every kind."""
 
 import html.parser
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 import numpy as np
 import pytest
 
-from official import config as config_lib
-from official.reporting import charts, page, report, verdict
+from official.reporting import charts, data_card, formats, report, verdict
 from official.reporting import summary as summary_lib
 from official.reporting.result import EXIT_CODES
 from tests.reporting.test_reporting import (
@@ -22,6 +23,8 @@ from tests.reporting.test_reporting import (
     save_metrics,
 )
 
+PAGES = pathlib.Path(__file__).parent / "pages"
+NAMES = ("training", "evaluation", "fine_tuning", "seeds", "data_card", "prepared_text")
 VOID = ("meta", "br", "img", "hr", "link", "path")  # paths of an SVG close themselves
 EXAMPLES = [
     {
@@ -38,6 +41,79 @@ EXAMPLES = [
         ],
     }
 ]
+
+
+MANIFEST = {
+    "flags": {"dupe_factor": 10, "side": "train", "eval_share": 0.005, "vocab_file": "<vocab>"},
+    "input_bytes": 4_100_000,
+    "documents": 152,
+    "sentences": 29_561,
+    "tokens": 867_266,
+    "document_lengths": {"2": 1, "8192": 100, "16384": 51},
+    "unknown_share": 0.0001,
+    "skipped_lines": 7,
+    "undecodable_bytes": 3,
+    "duplicate_documents": 4,
+    "other_side_documents": 2,
+    "sources": {"books": {"documents": 3, "wanted_share": 0.3}, "wiki": {"documents": 9, "tokens": 5}},
+    "inputs": {"a<b>.txt": {"undecodable_bytes": 3}, "c.txt": {"undecodable_bytes": 0}},
+    "instances": 100,
+    "random_next": 52,
+    "lengths": {"5": 10, "128": 90},
+    "file_bytes": {"part": 76_009_364},
+}
+RECORDS = {
+    "record_format": "plain",
+    "max_seq_length": 128,
+    "max_predictions_per_seq": 20,
+    "records": 100,
+    "predictions": 1900,
+    "all": True,
+    "bytes": 5,
+    "shares": {
+        "masked": 0.8,
+        "kept": 0.1,
+        "replaced": 0.1,
+        "full_length": 0.9,
+        "padding": 0.08,
+        "random_next": 0.5,
+        "repeated_records": 0.25,
+        "repeated_texts": 0.5,
+    },
+    "repeats": {"exact": False, "standard_errors": {"repeated_records": 0.001, "repeated_texts": 0.002}},
+    "lengths": [0] * 128 + [100],
+}
+TEXTS = {
+    "documents": 152,
+    "characters": 300_000,
+    "scripts": [["Latin", 99_000], ["Greek", 1_000]],
+    "identifier": "py3langid 0.2.2",
+    "languages": [["en", 150], ["de", 2]],
+    "unknown": [["\u2603", 5]],
+    "unknown_words": 5,
+    "shown": ["A document with <tags> & more. " * 40],
+}
+WORDS = [("[CLS]", None), ("the", None), ("[MASK]", "dog"), ("ran", "ran"), ("blue", "home"), ("[SEP]", None)]
+FACTS = {
+    "name": "records",
+    "manifest": MANIFEST,
+    "records": RECORDS,
+    "texts": TEXTS,
+    "examples": [("part, record 1: 6 tokens", WORDS)],
+    "speed": {
+        "rounds": [
+            {
+                "doing": "Tokenising",
+                "items_name": "documents",
+                "engine": "local",
+                "workers": 2,
+                "secs": 2.0,
+                "bytes": 8e6,
+                "items": 152,
+            }
+        ]
+    },
+}
 
 
 class PageReader(html.parser.HTMLParser):
@@ -110,231 +186,156 @@ def write_page(model_dir, result, config=None, rows=()):
     return text, PageReader(text)
 
 
+def page_of(folder: pathlib.Path, name: str) -> str:
+    """Returns one of the pages that stand whole in tests/reporting/pages."""
+    save_metrics(folder, metrics_with_everything())
+    (folder / "command.txt").write_text("python train.py --model_dir='a & b' --input_files=x\n")
+    settings = {"model_dir": "a & b", "learning_rate": 3e-4, "model": {"vocab_size": 1234}}
+    rows, scores = summary_lib.parameter_table(fake_variables(2)), {"exact_match": 0.5, "f1": 0.6}
+    pipeline = {"stages": "a b / c", "devices": [0, 1], "schedule": "1f1b", "micro_batches": 8}
+    if name == "data_card":
+        return data_card.render(FACTS)
+    if name == "prepared_text":
+        manifest = {"flags": {}, "train_documents": 9, "eval_documents": 1, "short_documents": 3}
+        return data_card.render({**FACTS, "records": {}, "examples": [], "manifest": manifest})
+    if name == "seeds":
+        for number in (1, 2):
+            (folder / f"run-{number}").mkdir()
+            save_metrics(folder / f"run-{number}", fake_metrics())
+            (folder / f"run-{number}" / "command.txt").write_text("python train.py --num_runs=2\n")
+        table = [["seed", "mlm_accuracy"], ["7", 0.31], ["8", 0.29]]
+        means = {"mlm_accuracy": 0.3, "mlm_accuracy_std": 0.01}
+        result = full_result(scores=means, tables={"Runs": table})
+        path = report.write_repeats_report(str(folder), "BERT", result, {"7": "run-1", "8": "run-2"})
+        return pathlib.Path(path).read_text(encoding="utf-8")
+    results = {
+        "training": full_result(),
+        "evaluation": full_result(
+            config={"do_train": False}, status="finished", reason="evaluated at step 400"
+        ),
+        "fine_tuning": full_result(
+            scores={**scores, "best_f1_thresh": -1.5, "HasAns_f1": 0.4, "best_step": 40},
+            target_metric="f1",
+            sequences_per_row=2.5,
+            packing_efficiency=0.98,
+            fresh_variables=["cls/output_bias"],
+            pipeline=pipeline,
+            skipped_steps=3,
+            peak_memory_bytes=10**9,
+            wall_secs=4000.0,
+        ),
+    }
+    if name == "fine_tuning":
+        for file in ("profile.json", "profile_memory.json"):
+            shutil.copy(PAGES / file, folder)
+    own = {**settings, "do_train": name != "evaluation"}
+    return write_page(folder, results[name], own, rows if name == "training" else ())[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pages_are_those_that_people_have_read(tmp_path, name):
+    """Rewritten by `python -m tests.reporting.test_report`; read the difference before it is committed."""
+    (tmp_path / "run").mkdir()
+    expected = (PAGES / f"{name}.html").read_text(encoding="utf-8")
+    assert page_of(tmp_path / "run", name).splitlines() == expected.splitlines()
+
+
 @pytest.fixture(name="full")
 def _full(tmp_path):
     save_metrics(tmp_path, metrics_with_everything())
-    (tmp_path / "command.txt").write_text(
-        "python train.py --model_dir='a & b' --input_files=" + "x" * 300 + "\n"
-    )
-    config = config_lib.build_config(
-        [
-            (
-                "test",
-                {
-                    "model_dir": "a & b",
-                    "input_files": "x" * 200,
-                    "learning_rate": 3e-4,
-                    "model": {"vocab_size": 1234},
-                },
-            )
-        ]
-    )
-    return write_page(
-        tmp_path, full_result(), config_lib.to_json(config), summary_lib.parameter_table(fake_variables(2))
-    )
+    (tmp_path / "command.txt").write_text("python train.py --input_files=" + "x" * 300 + "\n")
+    own = {"input_files": "x" * 200, "model": {"vocab_size": 1234}}
+    return write_page(tmp_path, full_result(), own, summary_lib.parameter_table(fake_variables(2)))
 
 
-def test_one_file_that_needs_no_network(full):
+def test_one_file_that_needs_no_network_and_folds_machinery_away(full):
     text, reader = full
     assert not re.search(r"https?:|//[a-z]|@import|url\(", text)
     assert not {"script", "link", "iframe", "object", "img"} & set(reader.tags)
-    assert not [
-        value
-        for _, name, value, _ in reader.attributes
-        if name in ("src", "href", "srcset", "action", "data")
-    ]
+    outside = ("src", "href", "srcset", "action", "data")
+    assert not [value for _, name, value, _ in reader.attributes if name in outside]
     assert len(text.encode()) < 400_000
-
-
-def test_what_it_says(full):
-    for text in (
-        "BERT <mini>",
-        "Target reached",
-        "Masked-LM accuracy 0.310 at step 400",
-        "always predicting \u201cthe\u201d",
-        "--model_dir='a & b'",
-        "learning_rate",
-        "0.0003",
-        "model.vocab_size",
-        "1,234",
-        "0.885",
-        "Confident mistakes",
-        "What is <wrong>.",
-        "predicted <a>",
-        "0.250",
-        "bert/encoder/layer_{0..1}/attention/self/{query,key,value}/kernel",
-        "8 \u00d7 8",
-        "5e-5 at step 39",
-        "Gradient norm",
-        "Loss scale",
-        "Skipped steps",
-        "versions.tensorflow",
-        "train.sha256",
-    ):
-        assert text in full[1].text, text
-    assert "num_accumulation_steps" not in full[1].text  # a default
-
-
-def test_machinery_is_folded_away(full):
-    text = full[0]
-    for name in (
-        "Command",
-        "Settings other than the defaults",
-        "Environment",
-        "Data and digests",
-        "Parameters: 21 tensors",
-    ):
-        assert f"<details><summary>{name}" in text
     before = text[: text.index("<details>")]
     assert "sha256" not in before and "tensorflow" not in before and "<h1>" in before
 
 
-def test_drawings_take_the_width_they_get(full):
-    drawings = {value for tag, name, value, _ in full[1].attributes if tag == "svg" and name == "width"}
-    assert full[1].tags.count("svg") == 7 and drawings == {"100%"}
-    boxes = [value for tag, name, value, _ in full[1].attributes if tag == "svg" and name == "viewbox"]
-    assert boxes == ["0 0 1000 400"] * 7 and "vector-effect: non-scaling-stroke" in page.CSS
-    assert "text" not in full[1].tags  # text in a drawing would be stretched with it
-
-
-def test_nothing_is_wider_than_a_phone(full):
-    """Widths in pixels; what scrolls in a frame of its own may have any."""
-    widths = [
-        float(width)
-        for width in re.findall(r"(?<!max-)(?<!min-)(?:width|minmax\(|flex-basis)\s*:?\s*(\d+)px", page.CSS)
-    ]
-    inline = [
+def test_a_phone_shows_all_of_it(full):
+    """Drawings take the width that they get, and have no text, which would be stretched with them. Widths are
+    in pixels; what scrolls in a frame of its own may have any."""
+    text, reader = full
+    css = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    of_drawings = [(name, value) for tag, name, value, _ in reader.attributes if tag == "svg"]
+    assert reader.tags.count("svg") == of_drawings.count(("width", "100%")) == 7
+    assert of_drawings.count(("viewbox", "0 0 1000 400")) == 7 and "text" not in reader.tags
+    assert [name for name, _ in of_drawings].count("aria-label") == 7
+    assert "vector-effect: non-scaling-stroke" in css
+    pattern = r"(?<!max-)(?<!min-)(?:width|minmax\(|flex-basis)\s*:?\s*(\d+)px"
+    assert max(map(float, re.findall(pattern, css))) <= 390
+    assert not [
         value
-        for _, name, value, scrolls in full[1].attributes
+        for _, name, value, scrolls in reader.attributes
         if not scrolls and (name == "width" and value != "100%" or name == "style" and "px" in value)
     ]
-    assert max(widths) <= 390 and not inline
-    assert re.search(r"\.scroll \{ overflow-x: auto", page.CSS)
-    tables = full[0].count("<table>")
-    assert tables == full[0].count('<div class="scroll"><table>') == 2
-    assert (
-        "anywhere" not in re.search(r"\nth, td \{[^}]*\}", page.CSS)[0]
-    )  # or a column is as narrow as a letter
+    assert re.search(r"\.scroll \{ overflow-x: auto", css)
+    assert text.count("<table>") == text.count('<div class="scroll"><table>') == 2
+    assert "anywhere" not in re.search(r"\nth, td \{[^}]*\}", css)[0]  # or a column is as narrow as a letter
 
 
-@pytest.mark.parametrize("status", EXIT_CODES)
-def test_every_status_without_metrics(tmp_path, status):
-    empty = dict.fromkeys(
-        (
-            "eval_accuracy",
-            "eval_loss",
-            "target",
-            "baseline_score",
-            "sequences_per_sec",
-            "wall_secs",
-            "checkpoint",
-        )
-    )
-    _, reader = write_page(tmp_path, make_result(status=status, **empty))
-    assert (
-        status in reader.text
-        and "None" not in reader.text
-        and "nan" not in reader.text.split()
-        and "svg" not in reader.tags
-    )
-
-
-@pytest.mark.parametrize("records", ODD_METRICS.values(), ids=ODD_METRICS)
-def test_odd_runs(tmp_path, records):
-    save_metrics(tmp_path, records)
-    text, _ = write_page(tmp_path, full_result())
-    assert not re.search(r"nan|inf\b", "".join(re.findall(r'd="[^"]*"|style="[^"]*"', text)))
-
-
-def test_cards_are_for_scores_that_have_names(tmp_path):
-    scores = {"exact_match": 0.5, "f1": 0.6, "best_f1_thresh": -1.5, "HasAns_f1": 0.4, "best_step": 40}
-    text, _ = write_page(tmp_path, full_result(scores=scores, target_metric="f1"))
-    cards, rest = text[: text.index("<details>")], text[text.index("<details>") :]
-    assert "F1, best evaluation, step 40" in cards and "Exact match" in cards
-    assert "best_f1_thresh" not in cards and "best_f1_thresh" in rest and "HasAns_f1" in rest
-
-
-def test_an_evaluation_says_whose_training_it_shows(tmp_path):
-    save_metrics(tmp_path, fake_metrics())
-    _, reader = write_page(
-        tmp_path,
-        full_result(config={"do_train": False}, status="finished", reason="evaluated at step 400"),
-        {"do_train": False},
-    )
-    assert "Evaluated at step 400" in reader.text and "The training that the weights are from" in reader.text
-
-
-def test_repeated_runs_link_to_their_reports(tmp_path):
-    for number in (1, 2):
-        (tmp_path / f"run-{number}").mkdir()
-        save_metrics(tmp_path / f"run-{number}", fake_metrics())
-        (tmp_path / f"run-{number}" / "command.txt").write_text("python train.py --num_runs=2\n")
-    result = full_result(
-        scores={"mlm_accuracy": 0.3, "mlm_accuracy_std": 0.01},
-        tables={"Runs": [["seed", "mlm_accuracy"], ["7", 0.31], ["8", 0.29]]},
-    )
-    path = report.write_repeats_report(str(tmp_path), "BERT", result, {"7": "run-1", "8": "run-2"})
-    with open(path, encoding="utf-8") as file:
-        reader = PageReader(file.read())
-    assert [value for _, name, value, _ in reader.attributes if name == "href"] == [
-        "run-1/report.html",
-        "run-2/report.html",
-    ]
-    assert (
-        "0.300 \u00b1 0.010" in reader.text
-        and "\u00b1 0.010 Masked-LM accuracy, mean of 2 runs" in reader.text
-        and reader.text.count("seed 7") == 2
-        and "--num_runs=2" in reader.text
-    )
+def test_runs_of_every_status_without_metrics_and_odd_ones(tmp_path):
+    names = "eval_accuracy eval_loss target baseline_score sequences_per_sec wall_secs checkpoint"
+    empty = dict.fromkeys(names.split())
+    for status in EXIT_CODES:
+        _, reader = write_page(tmp_path, make_result(status=status, **empty))
+        assert status in reader.text and "svg" not in reader.tags, status
+        assert "None" not in reader.text and "nan" not in reader.text.split(), status
+    for name, records in ODD_METRICS.items():
+        save_metrics(tmp_path, records)
+        text, _ = write_page(tmp_path, full_result())
+        assert not re.search(r"nan|inf\b", "".join(re.findall(r'd="[^"]*"|style="[^"]*"', text))), name
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Charts
 
 
+def titles(metrics, **changes) -> dict:
+    return {chart.title: chart for chart in charts.run_charts(metrics, full_result(**changes))}
+
+
 def test_the_learning_rate_is_the_schedule_and_says_its_peak():
     metrics = [{"split": "train", "step": step, "learning_rate": 2.94e-6} for step in range(20, 200, 20)]
-    drawn = next(
-        chart
-        for chart in charts.run_charts(
-            metrics, full_result(learning_rates={"0": 0.0, "39": 5e-5, "400": 0.0})
-        )
-        if "Learning rate" in chart
-    )
-    assert "5e-5 at step 39" in drawn and "2.94e-6" not in drawn and "still to come" in drawn
-    lines = re.findall(r'd="(M[^"]*L[^"]*)"', drawn)
-    assert len(lines) == 2 and lines[0].count("L") == 2  # up, down to where the run is, and what is ahead
-    assert lines[0].split("L")[-1] == lines[1][1:].split("L")[0]
+    chart = titles(metrics, learning_rates={"0": 0.0, "39": 5e-5, "400": 0.0})["Learning rate"]
+    assert [(name, value) for _, _, name, value in chart.legend] == [
+        ("done", "to step 180"),
+        ("still to come", ""),
+        ("peak", "5e-5 at step 39"),
+    ]
+    done, ahead, _ = (each.points for each in chart.curves)
+    assert len(done) == 3 and done[-1] == ahead[0] and ahead[-1] == (400, 0.0)
 
 
 def test_the_loss_scale_is_shown_only_where_there_is_one():
-    metrics = [
-        {"split": "train", "step": step, "loss": 1.0, "loss_scale": 1.0, "skipped_steps": 0}
-        for step in range(1, 9)
-    ]
-    assert not [
-        chart
-        for chart in charts.run_charts(metrics, full_result())
-        if "Loss scale" in chart or "Skipped" in chart
-    ]
+    known = {"split": "train", "loss": 1.0, "loss_scale": 1.0, "skipped_steps": 0}
+    metrics = [{**known, "step": step} for step in range(1, 9)]
+    assert not {"Loss scale", "Skipped steps"} & titles(metrics).keys()
     metrics[3] |= {"loss_scale": 2.0, "skipped_steps": 1}
-    drawn = "".join(charts.run_charts(metrics, full_result()))
-    assert "Loss scale" in drawn and "Skipped steps" in drawn
+    assert {"Loss scale", "Skipped steps"} <= titles(metrics).keys()
+
+
+def drawn(points, **settings) -> dict | None:
+    kind = settings.pop("kind", "line")
+    return charts.draw(
+        charts.Chart("Loss", "nats", [charts.Curve("c", points, "#000", kind=kind)], **settings)
+    )
 
 
 def test_long_curves_are_thinned_and_keep_spikes_and_gaps():
     points = [(step, 1.0 + step % 7) for step in range(50_000)]
     points[12_345], points[20_000] = (12_345, 99.0), (20_000, None)
     kept = verdict.thinned(points, 240)
-    assert (
-        len(kept) <= 245
-        and points[12_345] in kept
-        and (20_000, None) in kept
-        and kept[0][0] < 10
-        and kept[-1] == points[-1]
-    )
-    save = charts.draw(charts.Chart("t", "u", [charts.Curve("c", points, "#000", kind="faint")]))
-    assert len(save) < 12_000
+    assert len(kept) <= 245 and {points[12_345], (20_000, None)} < {*kept}
+    assert kept[0][0] < 10 and kept[-1] == points[-1]
+    assert len(str(drawn(points, kind="faint"))) < 12_000
 
 
 def test_a_few_huge_values_do_not_flatten_the_others():
@@ -342,50 +343,68 @@ def test_a_few_huge_values_do_not_flatten_the_others():
     assert charts.vertical_range(values) == pytest.approx((0, 6.24, False))
     low, high, cut = charts.vertical_range([*values, 1e9], may_cut=True)
     assert cut and high < 20 and low == 0 and charts.vertical_range([*values, 1e9])[1] > 1e9
-    assert "highest 1e9" in charts.draw(
-        charts.Chart(
-            "Loss", "nats", [charts.Curve("c", list(enumerate([*values, 1e9])), "#000")], may_cut=True
-        )
-    )
-    assert charts.legend_value(3e6, 2) == "3e6" and charts.legend_value(0.6431, 2) == "0.64"
-    assert charts.vertical_range([5.0] * 9) == pytest.approx((0, 6.5, False)) and charts.vertical_range(
-        [0.0]
-    )[:2] == pytest.approx((-1.08, 1.08))
+    assert "highest 1e9" in drawn(list(enumerate([*values, 1e9])), may_cut=True)["unit"]
+    assert charts.vertical_range([5.0] * 9) == pytest.approx((0, 6.5, False))
+    assert charts.vertical_range([0.0])[:2] == pytest.approx((-1.08, 1.08))
 
 
-@pytest.mark.parametrize(
-    "low,high,texts",
-    [
+def test_ticks():
+    for low, high, texts in (
         (0, 10.2, ["0.0", "2.5", "5.0", "7.5", "10.0"]),
         (0, 0.26, ["0.0", "0.1", "0.2"]),
         (0, 5e-5, ["0", "2e-5", "4e-5"]),
         (0, 40_000, ["0", "10k", "20k", "30k", "40k"]),
         (-1, 1, ["-1.0", "-0.5", "0.0", "0.5", "1.0"]),
-    ],
-)
-def test_ticks(low, high, texts):
-    ticks = charts.nice_ticks(low, high, 4)
-    assert [charts.tick_text(tick, ticks) for tick in ticks] == texts
+    ):
+        ticks = charts.nice_ticks(low, high, 4)
+        assert [formats.tick_text(tick, ticks) for tick in ticks] == texts
     assert charts.nice_ticks(0, 3, 4, whole=True) == [0, 1, 2, 3]
 
 
 def test_what_is_not_finite_interrupts_a_line():
-    drawn = charts.draw(
-        charts.Chart(
-            "Loss",
-            "",
-            [
-                charts.Curve(
-                    "c",
-                    [(0, 1.0), (1, 2.0), (2, None), (3, 1.0), (4, float("nan")), (5, 3.0), (6, 1.0)],
-                    "#000",
-                )
-            ],
-        )
-    )
-    line, dots = re.findall(r'<path class="(?:line|dots)" stroke="#000" d="([^"]*)"', drawn)
+    points = [(0, 1.0), (1, 2.0), (2, None), (3, 1.0), (4, float("nan")), (5, 3.0), (6, 1.0)]
+    (_, _, grid), (_, _, line), (_, _, dots) = drawn(points)["paths"]
     assert line.count("M") == 3 and dots.count("M") == 1  # the value between two gaps is a dot
-    assert charts.draw(charts.Chart("Loss", "", [charts.Curve("c", [(0, None)], "#000")])) == ""
+    assert drawn([(0, None)]) is None
+
+
+def test_formats():
+    wrong = []
+    for function, cases in {
+        formats.fixed: {3e6: "3e6", 0.6431: "0.643"},
+        formats.format_bytes: {999: "999 bytes", 4_142_864: "4.143 MB", 10**13: "10 TB"},
+        formats.format_secs: {0: "0:00", -1: "0:00", 59.6: "1:00", 3723: "1:02:03", 200_000: "2d 7:33:20"},
+        formats.format_number: {0.52: "0.52", 7.3: "7.30", 41.2: "41", 412: "412", 5120: "5,120"},
+    }.items():
+        wrong += [(value, text, function(value)) for value, text in cases.items() if function(value) != text]
+    assert not wrong and formats.format_secs(float("inf")) == formats.format_secs(float("nan")) == "?"
+
+
+def test_histogram_keeps_all_and_ends_with_the_longest():
+    counts = {1: 5, 4: 1, 511: 2, 512: 8}
+    points = data_card.histogram(counts)
+    assert len(points) <= 129 and points[-1] == (512, 10 / 16) and points[0] == (4, 6 / 16)
+    assert sum(share for _, share in points) == pytest.approx(1)
+    assert data_card.histogram({0: 1, 3: 1}) == [(1, 0.5), (2, 0), (3, 0.5)]
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"manifest": {}, "texts": {}, "examples": [], "speed": {}}, "100 examples of 128 tokens at most"),
+        ({"manifest": {"flags": {}, "packs": 60, "sequences": 100, "efficiency": 0.98}}, "98.0%"),
+        (
+            {"records": FACTS["records"] | {"shares": FACTS["records"]["shares"] | {"masked": 0}}},
+            "100 examples",
+        ),
+    ],
+    ids=["others' records", "packed rows", "no vocabulary"],
+)
+def test_a_data_card_leaves_out_what_is_not_known(changes, expected):
+    text = data_card.render(FACTS | changes)
+    reader = PageReader(text)
+    assert expected in reader.text and "None" not in reader.text and "nan" not in reader.text
+    assert not re.findall(r"<section><h2>([^<]*)</h2>(?:<p class=\"note\">[^<]*</p>)?</section>", text)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -436,3 +455,14 @@ def test_a_browser_needs_no_sideways_scrolling(full, tmp_path, width):
     found = re.search(r'data-width="width (\d+) of (\d+)"', done.stdout)
     assert found, json.dumps([done.returncode, done.stdout[-300:], done.stderr[-300:]])
     assert int(found[2]) == width and int(found[1]) <= width
+
+
+def rewrite() -> None:
+    for name in NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "run").mkdir()
+            (PAGES / f"{name}.html").write_text(page_of(pathlib.Path(folder) / "run", name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()

@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
+from official.reporting import charts
 from official.reporting import plots as plots_lib
 from official.reporting import progress as progress_lib
 from official.reporting import result as result_lib
-from official.reporting import run_picture
 from official.reporting import summary as summary_lib
+from official.reporting.callback import End, Evaluation, Start
 from official.reporting.metrics import MetricsWriter, read_metrics
-from official.reporting.observer import End, Evaluation, Start
 from official.reporting.tensorboard import TensorBoard
 
 # ------------------------------------------------------------------------------------------------------------
@@ -82,39 +82,25 @@ def test_a_resumed_run_leaves_the_lines_of_one_that_was_not_interrupted(tmp_path
     assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == ["metrics.jsonl", "tensorboard"]
 
 
-@pytest.mark.parametrize(
-    "resume_step, steps", [(0, [9]), (2, [1, 2, 9]), (5, [1, 2, 3, 9]), (None, [1, 2, 3, 9])]
-)
-def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path, resume_step, steps):
-    write_steps(tmp_path, [1, 2, 3])
-    with open(tmp_path / "metrics.jsonl", "ab") as file:
-        file.write(
-            b'{"split": "train", "step": 1}'
-        )  # Whole but for its end of line: what comes next would be glued to it.
-    write_steps(tmp_path, [9], resume_step)
-    assert [record["step"] for record in read_metrics(str(tmp_path))] == steps
+def test_lines_beyond_the_resumed_step_and_half_lines_go(tmp_path):
+    for resume_step, steps in ((0, [9]), (2, [1, 2, 9]), (5, [1, 2, 3, 9]), (None, [1, 2, 3, 9])):
+        folder = tmp_path / str(resume_step)
+        write_steps(folder, [1, 2, 3])
+        with open(folder / "metrics.jsonl", "ab") as file:  # whole but for its end of line
+            file.write(b'{"split": "train", "step": 1}')
+        write_steps(folder, [9], resume_step)
+        assert [record["step"] for record in read_metrics(str(folder))] == steps
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{}",
-        "[]",
-        "null",
-        "\\xff",
-        '{"step": 2}',
-        '{"split": "train"}',
-        '{"split": "test", "step": 2}',
-        '{"split": ["train"], "step": 2}',
-        '{"split": "eval", "step": "2"}',
-        '{"split": "eval", "step": null}',
-        '{"split": "eval", "step": true}',
-    ],
-)
-def test_damaged_lines_are_skipped(tmp_path, line):
+DAMAGED = r"""{} [] null \xff {"step":2} {"split":"train"} {"split":"test","step":2}
+{"split":["train"],"step":2} {"split":"eval","step":"2"} {"split":"eval","step":null}
+{"split":"eval","step":true}""".split()
+
+
+def test_damaged_lines_are_skipped(tmp_path):
     write_steps(tmp_path, [1])
     with open(tmp_path / "metrics.jsonl", "ab") as file:
-        file.write(line.encode("latin-1") + b"\n")
+        file.writelines(line.encode("latin-1") + b"\n" for line in DAMAGED)
     assert [record["step"] for record in read_metrics(str(tmp_path))] == [1]
     write_steps(tmp_path, [3], resume_step=2)
     assert len((tmp_path / "metrics.jsonl").read_bytes().splitlines()) == 2
@@ -310,22 +296,6 @@ def test_the_end_of_life_notice_of_tensorflow_addons_is_not_printed(stderr):
     assert [str(warning.message) for warning in caught] == ["another"]
 
 
-@pytest.mark.parametrize(
-    "secs, text",
-    [
-        (0, "0:00"),
-        (-1, "0:00"),
-        (59.6, "1:00"),
-        (3723, "1:02:03"),
-        (200_000, "2d 7:33:20"),
-        (float("inf"), "?"),
-        (float("nan"), "?"),
-    ],
-)
-def test_format_secs(secs, text):
-    assert progress_lib.format_secs(secs) == text
-
-
 # ------------------------------------------------------------------------------------------------------------
 # result
 
@@ -347,11 +317,11 @@ def make_result(**changes):
     return result_lib.TrainResult(**{**values, **changes})
 
 
-def test_a_lost_peer_has_an_exit_code_of_its_own():
-    assert (
-        make_result(status="failed").exit_code == 3
-        and make_result(status="failed", peer_lost=True).exit_code == 4
-    )
+FIELDS = """status reason step samples eval_accuracy eval_loss target target_metric majority_accuracy
+majority_prediction sequences_per_sec wall_secs startup_secs first_step_secs peak_memory_bytes checkpoint
+checkpoints_written checkpoint_wait_secs checkpoint_write_secs fresh_variables skipped_steps config
+environment data data_changed signal peer_lost tables examples predictions export report evaluations
+sequences_per_row packing_efficiency pipeline learning_rates f1"""
 
 
 def test_result_file(tmp_path):
@@ -359,52 +329,9 @@ def test_result_file(tmp_path):
         str(tmp_path), make_result(scores={"f1": 0.885}, fresh_variables=["cls/output_bias"])
     )
     values = json.load(open(path))
-    assert list(values) == [
-        "status",
-        "reason",
-        "step",
-        "samples",
-        "eval_accuracy",
-        "eval_loss",
-        "target",
-        "target_metric",
-        "majority_accuracy",
-        "majority_prediction",
-        "sequences_per_sec",
-        "wall_secs",
-        "startup_secs",
-        "first_step_secs",
-        "peak_memory_bytes",
-        "checkpoint",
-        "checkpoints_written",
-        "checkpoint_wait_secs",
-        "checkpoint_write_secs",
-        "fresh_variables",
-        "skipped_steps",
-        "config",
-        "environment",
-        "data",
-        "data_changed",
-        "signal",
-        "peer_lost",
-        "tables",
-        "examples",
-        "predictions",
-        "export",
-        "report",
-        "evaluations",
-        "sequences_per_row",
-        "packing_efficiency",
-        "pipeline",
-        "learning_rates",
-        "f1",
-    ]
-    assert (values["status"], values["eval_loss"], values["fresh_variables"], values["f1"]) == (
-        "success",
-        2.5,
-        ["cls/output_bias"],
-        0.885,
-    )
+    assert list(values) == FIELDS.split()
+    assert (values["status"], values["eval_loss"], values["f1"]) == ("success", 2.5, 0.885)
+    assert values["fresh_variables"] == ["cls/output_bias"]
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
@@ -424,19 +351,17 @@ def test_result_file_on_another_filesystem():
     assert json.loads(tf.io.gfile.GFile(path).read())["step"] == 400
 
 
-@pytest.mark.parametrize(
-    "status, signal, code",
-    [
-        ("success", None, 0),
-        ("finished", None, 0),
-        ("aborted", None, 1),
-        ("failed", None, 3),
-        ("interrupted", 2, 130),
-        ("interrupted", 15, 143),
-    ],
-)
-def test_exit_codes(status, signal, code):
-    assert make_result(status=status, signal=signal).exit_code == code
+def test_exit_codes():
+    for code, values in {
+        0: dict(status="success"),
+        1: dict(status="aborted"),
+        3: dict(status="failed"),
+        4: dict(status="failed", peer_lost=True),
+        130: dict(status="interrupted", signal=2),
+        143: dict(status="interrupted", signal=15),
+    }.items():
+        assert make_result(**values).exit_code == code
+    assert make_result(status="finished").exit_code == 0
 
 
 def test_wrong_results_are_refused():
@@ -510,49 +435,42 @@ def texts_of(axes):
     return [text.get_text() for text in axes.texts]
 
 
+def picture_of(records, **result):
+    """Returns the axes of the picture of a run by their titles."""
+    found = charts.run_charts(records, make_result(**result), looks_ahead=False)
+    return {axes.get_title(loc="left"): axes for axes in plots_lib.plot_charts(found).axes}
+
+
 def test_picture_of_a_run():
     rates = {"0": 0.0, "40": 2e-3, "400": 0.0, "1000": 5e-3}
-    figure = run_picture.plot_run(
-        fake_metrics(),
-        target=0.28,
-        baseline=0.05,
-        title="a run",
-        baseline_name="always \u201cthe\u201d",
-        learning_rates=rates,
-    )
-    loss, accuracy, rate, throughput = figure.axes
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "Loss",
-        "Masked-LM accuracy",
-        "Learning rate",
-        "Throughput",
-    ]
-    assert {"target 0.280", "always \u201cthe\u201d 0.050", "evaluation 0.290"} <= set(texts_of(accuracy))
+    axes = picture_of(fake_metrics(), target=0.28, baseline_prediction="the", learning_rates=rates)
+    accuracy, rate, loss = axes["Masked-LM accuracy"], axes["Learning rate"], axes["Loss"]
+    wanted = {"target 0.280", "always \u201cthe\u201d 0.050", "evaluation 0.290"}
+    assert wanted <= set(texts_of(accuracy))
     assert max(max(line.get_xdata()) for line in rate.lines) == 400  # what is still to come is not drawn
-    assert "peak 2e-3" in texts_of(rate) and "median 400" in texts_of(throughput)
-    assert loss.get_xlabel() == "step (64 sequences each)" and loss.get_xlim() == (0, 400)
+    assert "peak 2e-3 at step 40" in texts_of(rate) and "median 400" in texts_of(axes["Throughput"])
+    assert loss.get_xlabel() == "step of 64 sequences" and loss.get_xlim() == (0, 400)
     assert {label.split()[0] for label in texts_of(loss)} == {"nats", "train", "evaluation", "masked", "next"}
 
 
-@pytest.mark.parametrize("records", [[], *ODD_METRICS.values()], ids=["empty", *ODD_METRICS])
-def test_picture_of_odd_runs(records):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        image = plots_lib.render(run_picture.plot_run(records, target=0.5), "png")
-    assert image.startswith(b"\x89PNG")
+def test_picture_of_odd_runs():
+    for name, records in {"empty": [], **ODD_METRICS}.items():
+        found = charts.run_charts(records, make_result(target=0.5), looks_ahead=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert plots_lib.render(plots_lib.plot_charts(found), "png").startswith(b"\x89PNG"), name
 
 
 def test_long_runs_are_thinned():
-    figure = run_picture.plot_run(fake_metrics(50_000, 1, with_eval=False))
-    assert max(len(line.get_xdata()) for axes in figure.axes for line in axes.lines) <= 1500
-    assert figure.axes[0].lines[-1].get_xdata()[-1] == 50_000
+    axes = picture_of(fake_metrics(50_000, 1, with_eval=False))
+    assert max(len(line.get_xdata()) for each in axes.values() for line in each.lines) <= 1500
+    assert axes["Loss"].lines[-1].get_xdata()[-1] == 50_000
 
 
 def test_the_loss_that_is_not_finite_is_marked():
     records = fake_metrics()
-    records[-1]["loss"] = None
-    records[-2]["loss"] = None
-    assert "loss not finite" in texts_of(run_picture.plot_run(records).axes[0])
+    records[-1]["loss"] = records[-2]["loss"] = None
+    assert "not finite" in texts_of(picture_of(records)["Loss"])
 
 
 def test_labels_keep_their_distance():
@@ -562,12 +480,12 @@ def test_labels_keep_their_distance():
     np.testing.assert_allclose(plots_lib.spread_heights([1.0, 1.0], 0.1), [0.9, 1.0])
 
 
-def test_save_picture_takes_target_and_majority_from_the_result(tmp_path):
+def test_a_saved_picture_takes_target_and_baseline_from_the_result(tmp_path):
     save_metrics(tmp_path, fake_metrics())
     result_lib.write_result(str(tmp_path), make_result())
-    run_picture.save_picture(str(tmp_path), str(tmp_path / "run.svg"))
+    plots_lib.save_run(str(tmp_path), str(tmp_path / "run.svg"))
     assert "target 0.300" in (tmp_path / "run.svg").read_text()
-    run_picture.save_picture(str(tmp_path), str(tmp_path / "run.png"))
+    plots_lib.save_run(str(tmp_path), str(tmp_path / "run.png"))
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 

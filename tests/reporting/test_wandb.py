@@ -12,7 +12,7 @@ import pytest
 from official.graphcore.log_style import Tags
 from official.io.errors import ConfigError
 from official.reporting import wandb_run as wandb_lib
-from official.reporting.observer import Evaluation, Start
+from official.reporting.callback import Evaluation, Start
 
 
 @pytest.fixture
@@ -28,8 +28,7 @@ def train(config, steps, status="finished"):
     run = wandb_lib.WandbRun(config)
     for step in steps:
         run.on_interval(
-            step,
-            {"samples": 8 * step, "loss": 10 / step, "learning_rate": 1e-3, "loss_scale": float("nan")},
+            step, {"samples": 8 * step, "loss": 10 / step, "learning_rate": 1e-3, "loss_scale": float("nan")}
         )
     last = steps[-1]
     values = {"samples": 8 * last, "loss": 2.5, "mlm_accuracy": 0.25}

@@ -16,6 +16,7 @@ from official.checkpoint.convert import convert
 from official.config import BertConfig, ConfigError
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.inference import Model, backends, source
+from official.inference.rows import join
 from official.serving import export
 from tests.conftest import ROOT
 
@@ -81,7 +82,7 @@ for folder in sys.argv[3:]:
 
 
 def made_up(head: str, classes: int = 3, **changed) -> source.Source:
-    found = source.made_up(BertConfig(**{**SIZES, **changed}), head, classes)
+    found = source.random_source(BertConfig(**{**SIZES, **changed}), head, classes)
     return dataclasses.replace(found, vocabulary=WORDS)
 
 
@@ -178,7 +179,7 @@ def test_a_process_without_this_package(tmp_path):
 def test_raw_tensors_are_those_of_the_network(tmp_path):
     found = made_up("answer")
     export.export(found, str(tmp_path / "1"))
-    rows = inference.rows.join([np.array([2, 6, 7, 3]), np.array([2, 9, 3])])
+    rows = join([np.array([2, 6, 7, 3]), np.array([2, 9, 3])])
     wanted = backends.build(found, "answer", backends.Settings())(rows)
     ids = tf.constant([[2, 6, 7, 3], [2, 9, 3, 0]])
     given = tf.saved_model.load(str(tmp_path / "1")).signatures["tensors"](
@@ -249,9 +250,10 @@ def test_nothing_is_replaced(tmp_path):
 
 
 def test_what_computes_something_else_is_not_published(tmp_path, monkeypatch):
-    from official.serving.export import saved_model_folder
+    from official.serving import export_folders
 
-    monkeypatch.setattr(saved_model_folder, "compare", lambda found, folder: float("nan"))
+    other = export_folders.write_saved_model, lambda found, folder: float("nan")
+    monkeypatch.setitem(export_folders.WRITERS, "saved_model", other)
     with pytest.raises(ConfigError, match="computes something else than the model: up to nan apart"):
         export.export(made_up("embed"), str(tmp_path / "1"))
     assert os.listdir(tmp_path) == []

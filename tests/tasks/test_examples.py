@@ -59,10 +59,8 @@ def test_ends_of_words_join_their_word_but_not_a_wrong_guess():
 
 def test_without_a_vocabulary_ids_stand_for_words():
     assert [examples.word_of(None)(7), examples.word_of(Vocabulary(WORDS, ""))(99)] == ["#7", "#99"]
-    texts = examples.masked_sequence(sequence(PIECES, {2: "[MASK]"}, ["cat"]), examples.word_of(None))[
-        "texts"
-    ]
-    assert "+#6+" in text_of(texts[0])
+    item = examples.masked_sequence(sequence(PIECES, {2: "[MASK]"}, ["cat"]), examples.word_of(None))
+    assert "+#6+" in text_of(item["texts"][0])
 
 
 def test_long_sequences_are_cut():
@@ -74,30 +72,19 @@ def test_long_sequences_are_cut():
 
 def test_passages_show_what_is_accepted_and_what_is_predicted():
     context = "x" * 300 + " Paris lies in France . " + "y" * 600 + " Berlin is a city"
-    assert (
-        text_of(examples.passage("Paris lies in France", ["in France", "France"], "France"))
-        == "Paris lies in +France+"
-    )
-    assert (
-        text_of(examples.passage("Paris lies in France", ["France"], "in France"))
-        == "Paris lies -in -+France+"
-    )
-    crossing = (
-        "word " * 40 + "Paris and a very long answer that goes on " + "and on " * 40
-    )  # the window around Paris ends inside of it
+    for text, accepted, predicted, shown in (
+        ("Paris lies in France", ["in France", "France"], "France", "Paris lies in +France+"),
+        ("Paris lies in France", ["France"], "in France", "Paris lies -in -+France+"),
+        # Whole words.
+        ("aaa " * 100 + "Paris", ["Paris"], "Paris", " \u2026 " + "aaa " * 35 + "+Paris+"),
+    ):
+        assert text_of(examples.passage(text, accepted, predicted)) == shown
+    # The window around Paris ends inside of it.
+    crossing = "word " * 40 + "Paris and a very long answer that goes on " + "and on " * 40
     assert len(examples.passage(crossing, ["Paris"], crossing[206:400])) == 5
-    assert (
-        text_of(examples.passage("aaa " * 100 + "Paris", ["Paris"], "Paris"))
-        == " \u2026 " + "aaa " * 35 + "+Paris+"
-    )  # whole words
     far = text_of(examples.passage(context, ["Paris"], "Berlin"))
-    assert (
-        "=Paris=" in far
-        and "-Berlin-" in far
-        and far.startswith(" \u2026 x")
-        and far.count("\u2026") == 2
-        and len(far) < 800
-    )
+    assert "=Paris=" in far and "-Berlin-" in far and far.startswith(" \u2026 x")
+    assert far.count("\u2026") == 2 and len(far) < 800
     assert text_of(examples.passage(context, [], "Berlin")).count("=") == 0  # there is no answer
     assert "=Paris=" in text_of(examples.passage(context, ["Paris"], ""))
 
@@ -116,11 +103,7 @@ def test_the_surest_mistakes_come_first():
     items = examples.sure_mistakes(
         (["a", "b", "c", "d"], ["e", "f", "g", "h"]), ("no", "yes"), logits, np.array([0, 0, 0, 1])
     )
-    assert [[text_of(line) for line in item["texts"]] for item in items] == [
-        ["a", "e"],
-        ["d", "h"],
-        ["c", "g"],
-    ]
+    assert ["".join(map(text_of, item["texts"])) for item in items] == ["ae", "dh", "cg"]
     assert items[0]["facts"] == [
         ["predicted", "yes \u00b7 probability 0.99"],
         ["label", "no \u00b7 probability 0.01"],

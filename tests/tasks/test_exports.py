@@ -1,5 +1,6 @@
 """A run exports its best weights when it has ended, and says so."""
 
+import dataclasses
 import json
 
 import pytest
@@ -38,8 +39,7 @@ def test_a_run_is_exported_as_it_predicts(squad, tmp_path):
 
 def test_a_run_that_was_cut_is_not_exported(squad, tmp_path):
     config = squad(num_train_epochs=1, export_dir=str(tmp_path / "1"))
-    result = run(config)
-    result.status = "interrupted"
+    result = dataclasses.replace(run(config), status="interrupted")
     train._export(result, config)
     assert result.export is None and not (tmp_path / "1").exists()
 

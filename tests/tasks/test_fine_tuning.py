@@ -18,11 +18,19 @@ from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import evaluate, repeats, runner
-from official.training.loop import Loop
+from official.training import finish as finish_lib
+from official.training import run as runner
+from official.training.strategy_loop import Loop
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import COLOURS, synthetic_tasks
+
+MIRRORED = dict(
+    distribution_strategy="mirrored",
+    num_virtual_devices=2,
+    num_gpus=0,
+    all_reduce_alg="hierarchical_copy",
+)
 
 
 def run(config):
@@ -36,26 +44,19 @@ def run(config):
 @pytest.mark.parametrize("impossible", [False, True])
 def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible):
     epochs = 2 if impossible else 20
-    result = run(
-        squad(impossible, num_train_epochs=epochs, do_predict=True, steps_per_loop=40, steps_between_eval=80)
-    )
+    settings = dict(do_predict=True, steps_per_loop=40, steps_between_eval=80)
+    result = run(squad(impossible, num_train_epochs=epochs, **settings))
     assert result.status == "finished" and result.step == 8 * epochs  # steps of an epoch follow from the data
     assert impossible or 0.5 < result.scores["f1"] <= 1  # by chance: 0.33
     files = {"predictions.json", "nbest_predictions.json"} | ({"null_odds.json"} if impossible else set())
-    assert (
-        all((tmp_path / "run" / name).exists() for name in files)
-        and ("best_f1_thresh" in result.scores) == impossible
-    )
+    assert all((tmp_path / "run" / name).exists() for name in files)
+    assert ("best_f1_thresh" in result.scores) == impossible
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["f1"] == result.scores["f1"] and written["exact_match"] == result.scores["exact_match"]
-    assert (
-        written["eval_accuracy"]
-        == [line["f1"] for line in read_metrics(str(tmp_path / "run")) if line["split"] == "eval"][-1]
-        <= 1
-    )
-    assert all(
-        0 <= value <= 1 for rows in written["tables"].values() for row in rows[1:] for value in row[2:]
-    )
+    evaluations = [line["f1"] for line in read_metrics(str(tmp_path / "run")) if line["split"] == "eval"]
+    assert written["eval_accuracy"] == evaluations[-1] <= 1
+    rows = [row for table in written["tables"].values() for row in table[1:]]
+    assert all(0 <= value <= 1 for row in rows for value in row[2:])
     script = f"scripts/evaluate_squad_v{2 if impossible else 1}.py"
     official = subprocess.run(
         [sys.executable, script, tmp_path / "dev.json", tmp_path / "run" / "predictions.json"],
@@ -72,14 +73,8 @@ def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible)
     page = (tmp_path / "run" / "report.html").read_text()
     assert len(predictions) == 20 and "Score by question word" in page
     shown = {group["title"]: group["items"] for group in written["examples"]}
-    wrong, right = (len(shown.get(title, [])) for title in ("Wrong answers", "Right answers"))
-    assert (
-        set(shown) <= {"Wrong answers", "Right answers"}
-        and max(wrong, right) >= 4
-        and f"<h2>{written['examples'][0]['title']}</h2>" in page
-    )
-    rows = written["tables"]["Score by question word"][1:]
-    assert all(0 <= value <= 1 for row in rows for value in row[2:])
+    assert set(shown) <= {"Wrong answers", "Right answers"} and max(map(len, shown.values())) >= 4
+    assert f"<h2>{written['examples'][0]['title']}</h2>" in page
     # Of "the red ball" red is the answer: 2 words that count, one of them right.
     assert result.baseline_prediction == "the whole sentence"
     answered = np.mean([bool(question["answers"]) for question in questions_of(tmp_path / "dev.json")])
@@ -167,33 +162,11 @@ def test_squad_resumes_to_the_same_score(squad, tmp_path, monkeypatch):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_squad_scores_do_not_depend_on_replicas_and_buckets(squad, devices):
     """A window's logits, and what it costs in training, do not depend on the padding of its batch."""
-    settings = dict(num_train_epochs=1)
-    plain = run(
-        squad(
-            model_dir="plain",
-            length_buckets="never",
-            do_train=True,
-            stop_steps=1,
-            num_steps_per_epoch=1,
-            **settings,
-        )
-    )
-    other = run(
-        squad(
-            model_dir="other",
-            length_buckets="never",
-            stop_steps=1,
-            num_steps_per_epoch=1,
-            distribution_strategy="mirrored",
-            num_virtual_devices=2,
-            num_gpus=0,
-            all_reduce_alg="hierarchical_copy",
-            num_accumulation_steps=devices,
-            **settings,
-        )
-    )
+    one_step = dict(length_buckets="never", stop_steps=1, num_steps_per_epoch=1, num_train_epochs=1)
+    plain = run(squad(model_dir="plain", do_train=True, **one_step))
+    other = run(squad(model_dir="other", num_accumulation_steps=devices, **MIRRORED, **one_step))
     assert plain.scores["f1"] == pytest.approx(other.scores["f1"])
-    bucketed = run(squad(model_dir="plain", length_buckets="always", do_train=False, **settings))
+    bucketed = run(squad(model_dir="plain", length_buckets="always", do_train=False, num_train_epochs=1))
     assert bucketed.scores["f1"] == plain.scores["f1"]
 
 
@@ -214,16 +187,11 @@ def test_best_checkpoint_is_kept_and_scored(squad, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     evaluations = {line["step"]: line["f1"] for line in lines if line["split"] == "eval"}
     assert sorted(evaluations) == list(range(8, 65, 8))
-    assert result.scores["f1"] == pytest.approx(max(evaluations.values())) and evaluations[
-        result.scores["best_step"]
-    ] == max(evaluations.values())
-    assert (tmp_path / "run" / f"ckpt-{result.scores['best_step']}.index").exists() and (
-        tmp_path / "run" / "ckpt-64.index"
-    ).exists()
+    f1, best_step = result.scores["f1"], result.scores["best_step"]
+    assert f1 == pytest.approx(max(evaluations.values())) and evaluations[best_step] == pytest.approx(f1)
+    assert all((tmp_path / "run" / f"ckpt-{step}.index").exists() for step in (best_step, 64))
     again = run(squad(num_train_epochs=8, keep_checkpoints=1, learning_rate=2e-2, do_train=False))
-    assert again.step == result.scores["best_step"] and again.scores["f1"] == pytest.approx(
-        result.scores["f1"]
-    )
+    assert again.step == best_step and again.scores["f1"] == pytest.approx(f1)
 
 
 def test_other_predictions_are_set_aside(squad, tmp_path):
@@ -231,15 +199,8 @@ def test_other_predictions_are_set_aside(squad, tmp_path):
     first = (tmp_path / "run" / "predictions.json").read_bytes()
     run(squad(do_train=False, do_predict=True))  # the same again
     assert not list((tmp_path / "run").glob("predictions-*"))
-    run(
-        squad(
-            do_train=False,
-            do_predict=True,
-            max_answer_length=1,
-            n_best_size=1,
-            predict_file=str(tmp_path / "train.json"),
-        )
-    )
+    other = dict(max_answer_length=1, n_best_size=1, predict_file=str(tmp_path / "train.json"))
+    run(squad(do_train=False, do_predict=True, **other))
     assert (tmp_path / "run" / "predictions-1.json").read_bytes() == first
 
 
@@ -273,24 +234,20 @@ def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
 
 
 def test_runs_over_seeds(squad, tmp_path):
-    result = repeats.run(squad(num_runs=2, num_train_epochs=1), TASKS["squad"])
-    single = [
-        json.loads((tmp_path / "run" / f"run-{number}" / "result.json").read_text()) for number in (1, 2)
-    ]
+    result = runner.run_seeds(squad(num_runs=2, num_train_epochs=1), TASKS["squad"])
+    folders = [tmp_path / "run" / f"run-{number}" for number in (1, 2)]
+    single = [json.loads((folder / "result.json").read_text()) for folder in folders]
     assert single[0]["config"]["seed"] + 1 == single[1]["config"]["seed"]
     assert result.scores["f1"] == pytest.approx(np.mean([run["f1"] for run in single]))
     assert result.scores["f1_std"] == pytest.approx(np.std([run["f1"] for run in single], ddof=1))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["f1"] == result.scores["f1"]
     page = (tmp_path / "run" / "report.html").read_text()
-    assert all(
-        f'href="run-{number}/report.html"' in page
-        and (tmp_path / "run" / f"run-{number}" / "report.html").exists()
-        for number in (1, 2)
-    )
+    assert all(f'href="{folder.name}/report.html"' in page for folder in folders)
+    assert all((folder / "report.html").exists() for folder in folders)
 
 
 def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypatch):
-    config, predict = squad(num_runs=3, num_train_epochs=1), evaluate.finish
+    config, predict = squad(num_runs=3, num_train_epochs=1), finish_lib._findings
 
     def finish_slowly(loop):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -298,17 +255,14 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
             time.sleep(0.01)
         return predict(loop)
 
-    monkeypatch.setattr(evaluate, "finish", finish_slowly)
-    result = repeats.run(config, TASKS["squad"])
-    assert (result.status, result.exit_code, result.reason) == (
-        "interrupted",
-        143,
-        "1 of 3 runs done on SIGTERM",
-    )
+    monkeypatch.setattr(finish_lib, "_findings", finish_slowly)
+    result = runner.run_seeds(config, TASKS["squad"])
+    found = result.status, result.exit_code, result.reason
+    assert found == ("interrupted", 143, "1 of 3 runs done on SIGTERM")
     assert json.loads((tmp_path / "run" / "run-1" / "result.json").read_text())["status"] == "finished"
     assert not (tmp_path / "run" / "run-2").exists() and not (tmp_path / "run" / "result.json").exists()
     monkeypatch.undo()
-    assert repeats.run(config, TASKS["squad"]).reason == "3 runs done"
+    assert runner.run_seeds(config, TASKS["squad"]).reason == "3 runs done"
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -319,23 +273,23 @@ def test_the_flag_names_the_tasks_of_the_table():
     assert config_lib.FIELDS["glue_task"].choices == tuple(glue_tasks.TASKS)
 
 
-@pytest.mark.parametrize("name", list(glue_tasks.TASKS))
+KINDS = ("cola", "mnli", "ax", "stsb")  # one text, a pair, a test set of another task, scores
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in glue_tasks.TASKS],
+)
 def test_every_glue_task_runs_from_files_to_predictions(make, tmp_path, name):
     task = glue_tasks.find_task(name)
     for split, rows in (("train", 10), ("dev", 9), ("test", 7)):
         write_split(tmp_path / "glue", task, split, rows=rows)
-    result = run(
-        make("glue", glue_task=name, data_dir=str(tmp_path / "glue"), num_train_epochs=1, do_predict=True)
-    )
-    assert (
-        result.status == "finished"
-        and set(task.metrics) <= set(result.scores)
-        and np.isfinite(result.eval_loss)
-    )
+    settings = dict(glue_task=name, data_dir=str(tmp_path / "glue"), num_train_epochs=1, do_predict=True)
+    result = run(make("glue", **settings))
+    assert result.status == "finished" and np.isfinite(result.eval_loss)
+    assert set(task.metrics) <= set(result.scores)
     lines = (tmp_path / "run" / task.submission_file).read_text().splitlines()
-    assert lines[0] == "index\tprediction" and [line.split("\t")[0] for line in lines[1:]] == list(
-        map(str, range(7))
-    )
+    assert [line.split("\t")[0] for line in lines] == ["index", *map(str, range(7))]
     assert bool(result.tables) != task.is_regression
     titles = [group["title"] for group in result.examples]
     assert titles == ["Largest errors"] if task.is_regression else titles in ([], ["Confident mistakes"])
@@ -350,34 +304,18 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     for name, count in (("train", 96), ("dev", 30)):
-        rows = [
-            (
-                " ".join(generator.choice(["ball", "box", "sky", "sea", str(colour)], 4)) + f" {colour}",
-                int(colour == "red"),
-            )
-            for colour in generator.choice(COLOURS[:2], count)
-        ]
-        (folder / f"{name}.tsv").write_text(
-            "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
-        )
+        lines = ["sentence\tlabel\n"]
+        for colour in generator.choice(COLOURS[:2], count):
+            words = generator.choice(["ball", "box", "sky", "sea", str(colour)], 4)
+            lines.append(f"{' '.join(words)} {colour}\t{int(colour == 'red')}\n")
+        (folder / f"{name}.tsv").write_text("".join(lines))
     settings = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"))
     learned = run(make("glue", model_dir="learned", num_train_epochs=6, **settings))
     assert learned.scores["accuracy"] > learned.baseline_score + 0.2
     # A few small steps: later, rounding has grown into differences.
     settings |= dict(num_train_epochs=1, stop_steps=6, learning_rate=1e-4)
     one = run(make("glue", model_dir="one", **settings))
-    two = run(
-        make(
-            "glue",
-            model_dir="two",
-            distribution_strategy="mirrored",
-            num_virtual_devices=2,
-            num_gpus=0,
-            num_accumulation_steps=2,
-            all_reduce_alg="hierarchical_copy",
-            **settings,
-        )
-    )
+    two = run(make("glue", model_dir="two", num_accumulation_steps=2, **MIRRORED, **settings))
     assert two.eval_loss == pytest.approx(one.eval_loss, abs=1e-5)
 
 
@@ -401,7 +339,7 @@ def test_glue_learns_and_replicas_do_not_matter(make, tmp_path):
         ),
         (
             dict(task="squad", train_file="f", predict_file="f", num_runs=2, do_train=False),
-            "repeats a training",
+            "needs --do_train",
         ),
         (dict(task="squad", use_synthetic_data=True), "use_synthetic_data excludes do_eval"),
         *(

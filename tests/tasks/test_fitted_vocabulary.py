@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.io.errors import ConfigError
 from official.tasks.pretraining import PretrainingTask
 from tests.data.records.test_records import LENGTH, MOST, make_examples
@@ -19,7 +19,7 @@ def fixture_settings(tmp_path):
     def write(kind: str = "plain", words: int = MADE_WITH) -> dict:
         path = str(tmp_path / f"{kind}.tfrecord")
         with tf.io.TFRecordWriter(path) as writer:
-            for record in encoders.encode(make_examples(COUNT, words=words), kind):
+            for record in encoding.encode(make_examples(COUNT, words=words), kind):
                 writer.write(record)
         sizes = dict(max_seq_length=LENGTH, max_predictions_per_seq=MOST)
         return dict(**sizes, input_files=path, do_eval=True, model={"vocab_size": ROWS})

@@ -5,7 +5,7 @@ import pytest
 from official.data.glue import tasks as glue_tasks
 from official.inference import load
 from official.tasks import TASKS
-from official.training import runner
+from official.training import run as runner
 from tests.conftest import TINY
 from tests.data.glue.test_glue_data import write_split
 

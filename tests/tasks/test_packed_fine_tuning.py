@@ -13,22 +13,18 @@ from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import evaluate, runner
-from official.training.loop import Loop
+from official.training import evaluate
+from official.training import run as runner
+from official.training.strategy_loop import Loop
 from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
-from tests.modeling.test_modeling import randomised
+from tests.modeling.models import randomised
+from tests.tasks.test_fine_tuning import MIRRORED
 
 TRAIN, DEV, TEST = 50, 20, 17  # questions, and rows of GLUE's files
 # Variables whose true gradient is zero, so that rounding is all that is there: what adds the same to all
 # scores of a softmax. Of GLUE, of SQuAD.
 ZERO = (("key/bias",), ("key/bias", "layer_0/output/LayerNorm/beta", "squad/output_bias"))
-MIRRORED = dict(
-    distribution_strategy="mirrored",
-    num_virtual_devices=2,
-    num_gpus=0,
-    all_reduce_alg="hierarchical_copy",
-)
 
 
 def run(config):
@@ -112,12 +108,12 @@ def loss_and_gradients(task, model, batch):
     return {name: float(value) for name, value in means.items()}, gradients
 
 
-@pytest.mark.parametrize("fused_ops", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
 @pytest.mark.parametrize("name", ["squad", "rte", "stsb"])
-def test_packed_is_unpacked(squad, glue, name, fused_ops):
+def test_packed_is_unpacked(squad, glue, name, kernels):
     """The same sequences, in a row each and packed: losses and outputs to 1e-5, gradients to 1e-4."""
     make = squad if name == "squad" else lambda **settings: glue(name, **settings)
-    settings = dict(fused_ops=fused_ops, length_buckets="never")
+    settings = dict(kernels=kernels, length_buckets="never")
     alone, batch_alone = whole_set(make(**settings), TRAIN)
     packed, batch = whole_set(make(pack=True, **settings), TRAIN)
     assert int((batch["rows"].numpy() >= 0).any(axis=1).sum()) < TRAIN / 2
@@ -240,7 +236,7 @@ def test_packed_training_does_not_depend_on_replicas_and_accumulation(squad, glu
 
 
 @pytest.mark.parametrize(
-    "settings", [dict(enable_xla=True), dict(dtype="bf16"), dict(fused_ops=False)], ids=str
+    "settings", [dict(enable_xla=True), dict(dtype="bf16"), dict(kernels="plain")], ids=str
 )
 def test_packed_runs_in_other_ways(squad, settings, tmp_path):
     common = dict(pack=True, do_predict=True, stop_steps=2, steps_per_loop=2, num_steps_per_epoch=2)

@@ -29,7 +29,7 @@ from tests.tasks.test_packed_fine_tuning import (
     [
         ("squad", dict(length_buckets="never")),
         ("rte", dict(length_buckets="always")),
-        ("stsb", dict(fused_ops=False)),
+        ("stsb", dict(kernels="plain")),
     ],
 )
 def test_losses_gradients_and_outputs_are_those_of_padded_rows(squad, glue, name, settings):

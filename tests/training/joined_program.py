@@ -11,13 +11,13 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from official import native
 from official.config import build_config, replaced
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
-from official.io import native_operations
 from official.optimization import optimizers, replica_step, schedules
-from official.optimization.loss_scale import LossScale
+from official.optimization.train_state import LossScale
 from official.tasks.pretraining import PretrainingTask
 from official.training import feeding, pipelined
 from official.training import step as step_lib
@@ -66,18 +66,19 @@ def train(config, strategy) -> dict:
     return {
         "digest": digest.hexdigest(),
         "loss": replica_step.mean_metrics(task.losses, task.metrics, totals["sums"])["loss"],
-        "optimizer": type(state.optimizer).__module__,
+        "optimizer": type(state.optimizer).__name__,
     }
 
 
 def optimizer_without_compiler(config, strategy, rank: int) -> str:
     """Returns the optimizer's module where one of the processes has no compiler."""
-    native_operations.build.cache_clear()
-    native_operations.load.cache_clear()
+    native.library_path.cache_clear()
+    native.operations.cache_clear()
+    native._not_built.cache_clear()
     if rank:
         os.environ["CXX"] = "/none"
     with strategy.scope():
-        return type(optimizers.build_optimizer(config, schedules.from_config(config))).__module__
+        return type(optimizers.build_optimizer(config, schedules.from_config(config))).__name__
 
 
 def main(rank: int, hosts: str, records: str) -> None:

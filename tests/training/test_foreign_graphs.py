@@ -5,7 +5,7 @@ import pytest
 from official import config as config_lib
 from official.cli import configs, flags
 from official.tasks import TASKS
-from official.training import runner
+from official.training import run as runner
 
 # Of a graph that is small: what every configuration is reduced to.
 SIZES = dict(

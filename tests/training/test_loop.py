@@ -20,9 +20,10 @@ from official.io.errors import ConfigError
 from official.optimization.optimizers import restored
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
-from official.training import evaluate, run_lock, run_loop, runner
-from official.training.loop import Loop
-from official.training.run_loop import Outcome
+from official.training import evaluate, metrics_window, run_lock
+from official.training import run as runner
+from official.training.loop import Outcome
+from official.training.strategy_loop import Loop
 from tests.run_folders import assert_same_run
 
 DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
@@ -40,7 +41,7 @@ def run(config):
 
 def call_lengths(monkeypatch, steps: int) -> None:
     """Stands in for the clock: every call of the devices is of so many steps."""
-    monkeypatch.setattr(run_loop.Pace, "steps", lambda self, left, step: min(left, steps))
+    monkeypatch.setattr(metrics_window.StepsPerCall, "steps", lambda self, left, step: min(left, steps))
 
 
 def interrupt_at(monkeypatch, step: int) -> None:
@@ -57,8 +58,7 @@ def interrupt_at(monkeypatch, step: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "losses, best",
-    [([0.9, 0.7, 0.8, 0.5], 20), ([0.7, 0.7, 0.8, 0.5], 10), ([None, None, None, 0.5], 10)],
+    "losses, best", [([0.9, 0.7, 0.8, 0.5], 20), ([0.7, 0.7, 0.8, 0.5], 10), ([None, None, None, 0.5], 10)]
 )
 def test_of_equal_scores_the_lower_loss_is_the_best(losses, best):
     """And of equal losses the first; an evaluation set without labels has none."""
@@ -72,7 +72,7 @@ def test_of_equal_scores_the_lower_loss_is_the_best(losses, best):
 
 
 def test_a_call_is_as_long_as_the_last_one_says():
-    pace = run_loop.Pace()
+    pace = metrics_window.StepsPerCall()
     assert pace.is_unknown and pace.steps(200) == 1 and pace.steps(0) == 0
     pace.note(1, 20.0)  # with the compilation
     assert not pace.is_unknown and pace.steps(200) == 1
@@ -85,7 +85,7 @@ def test_a_call_is_as_long_as_the_last_one_says():
 
 
 def test_a_call_ends_where_a_profile_begins_and_ends():
-    pace = run_loop.Pace((10, 12))
+    pace = metrics_window.StepsPerCall((10, 12))
     pace.note(1, 0.0)
     assert [pace.steps(200, step) for step in (0, 9, 10, 11, 12)] == [10, 1, 2, 1, 200]
     assert pace.steps(1, 0) == 1
@@ -305,8 +305,8 @@ def test_totals_survive_a_file_to_the_last_bit():
         "norm": tf.constant(1 / 3),
         "skipped": tf.constant(2),
     }
-    saved = json.loads(json.dumps(run_loop.Interval(5, totals).to_saved()))
-    again = run_loop.from_saved(saved, 9, nothing)
+    saved = json.loads(json.dumps(metrics_window.MetricsWindow(5, totals).to_saved()))
+    again = metrics_window.window_from_saved(saved, 9, nothing)
     assert again.first_step == 5
     for name, value in totals.items():
         assert (
@@ -320,7 +320,7 @@ def test_totals_survive_a_file_to_the_last_bit():
         {**saved, "first_step": 9},
         {**saved, "first_step": True},
     ):
-        anew = run_loop.from_saved(other, 9, nothing)
+        anew = metrics_window.window_from_saved(other, 9, nothing)
         assert (anew.first_step, anew.totals) == (9, nothing)
 
 

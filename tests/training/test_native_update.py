@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.modeling import low_precision_weights as copies_lib
-from official.optimization.native.optimizers import NativeOptimizer
-from official.training import starting
-from official.training.resume import Earlier
+from official.modeling import stages as copies_lib
+from official.optimization.optimizers import NativeOptimizer
+from official.training import run as runner
+from official.training.resume import PreviousRun
 from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import make_loop, replicas, run, run_steps, train, values
 
@@ -49,9 +49,9 @@ def slow(**settings):
 )
 def test_steps_are_those_of_tensorflow(make_config, settings):
     shared = dict(model=DROPOUT, learning_rate=1e-3) | settings
-    loop = make_loop(make_config(**shared, update_kernel="native"))
+    loop = make_loop(make_config(**shared, kernels="native"))
     run_steps(loop, loop._train_iterator(), 3)
-    ours, theirs = values(loop.state), train(make_config(**shared, update_kernel="tensorflow"), 3)
+    ours, theirs = values(loop.state), train(make_config(**shared, kernels="fused"), 3)
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         # A weight is a bf16 number in a product: where rounding differs, so does all behind it, slightly.
@@ -65,13 +65,13 @@ def test_steps_are_those_of_tensorflow(make_config, settings):
 
 def test_a_step_casts_no_kernel_and_no_gradient_of_one(make_config):
     def casts(kernel: str) -> int:
-        loop = make_loop(make_config(dtype="bf16", update_kernel=kernel))
+        loop = make_loop(make_config(dtype="bf16", kernels=kernel))
         arguments = loop._train_iterator(), tf.constant(1), loop.nothing
         graph = loop.train_loop.get_concrete_function(*arguments).graph.as_graph_def()
         nodes = [node for function in graph.library.function for node in function.node_def]
         return sum(node.op == "Cast" for node in [*graph.node, *nodes])
 
-    before, after = casts("tensorflow"), casts("native")
+    before, after = casts("fused"), casts("native")
     # Two a weight less, forward and back, but for the start of a call, and the table's gradient.
     assert after < before - 20
 
@@ -100,14 +100,14 @@ def test_an_update_that_is_skipped_changes_nothing(make_config):
     assert_copies(loop)
 
 
-@pytest.mark.parametrize("kernels", [("native", "tensorflow"), ("tensorflow", "native")])
+@pytest.mark.parametrize("kernels", [("native", "fused"), ("fused", "native")])
 def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, tmp_path):
     first, second = kernels
     shared = dict(dtype="bf16", num_steps_per_epoch=8, steps_per_loop=2, stop_steps=2)
-    run(make_config(**shared, update_kernel=first))
-    config = make_config(**shared, update_kernel=second)
+    run(make_config(**shared, kernels=first))
+    config = make_config(**shared, kernels=second)
     loop = make_loop(config)
-    starting.restore(config, loop.manager, loop.state, Earlier(config.model_dir), loop.task)
+    runner.restore(config, loop.manager, loop.state, PreviousRun(config.model_dir), loop.task)
     saved = state_of(config.model_dir, 2)
     assert loop.state.step == 2 and not [name for name in saved if "copy" in name]
     assert_same_state(values(loop.state), {name: saved[name] for name in values(loop.state)})
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, 
 def test_a_run_that_goes_on_ends_with_the_same_bits(make_config, record_files, tmp_path, kind):
     shared = dict(
         dtype="bf16", model=DROPOUT, input_files=record_files(), num_steps_per_epoch=6, steps_per_loop=2,
-        checkpoint_every_steps=2, deterministic=True, update_kernel="native", optimizer_type=kind,
+        checkpoint_every_steps=2, deterministic=True, kernels="native", optimizer_type=kind,
     )  # fmt: skip
     run(make_config(**shared, model_dir=str(tmp_path / "whole")))
     run(make_config(**shared, model_dir=str(tmp_path / "parts"), stop_steps=4))
@@ -131,6 +131,6 @@ def test_outside_of_its_block_no_copy_is_read(make_config):
     copies = copies_of(loop)
     kernel = next(each for each in loop.state.model.trainable_variables if each.name in copies)
     copies[kernel.name].assign(tf.ones_like(copies[kernel.name]) * 7)
-    with copies_lib.reading(copies):
-        assert np.all(copies_lib.cast(kernel, "bfloat16", False).numpy() == 7)
-    assert not np.any(copies_lib.cast(kernel, "bfloat16", False).numpy() == 7)
+    with copies_lib.reading_copies(copies):
+        assert np.all(copies_lib.read_as(kernel, "bfloat16", False).numpy() == 7)
+    assert not np.any(copies_lib.read_as(kernel, "bfloat16", False).numpy() == 7)

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
-from official.training import starting
-from official.training.resume import Earlier
+from official.training import run as runner
+from official.training.resume import PreviousRun
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import make_loop, read_metrics, replicas, run
@@ -63,7 +63,7 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, 
     run(make_config(num_steps_per_epoch=8, steps_per_loop=4, loss_scale="1024", stop_steps=4))
     config = make_config(num_steps_per_epoch=8, steps_per_loop=4, **asked)
     loop = make_loop(config)
-    starting.restore(config, loop.manager, loop.state, Earlier(config.model_dir), loop.task)
+    runner.restore(config, loop.manager, loop.state, PreviousRun(config.model_dir), loop.task)
     assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
 
 
@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, 
 def test_a_run_with_a_static_mask_on_two_replicas(make_config, tmp_path):
     path = str(tmp_path / "remask.tfrecord")
     with tf.io.TFRecordWriter(path) as writer:
-        for record in encoders.encode(static_mask_examples(32), "remask"):
+        for record in encoding.encode(static_mask_examples(32), "remask"):
             writer.write(record)
     shared = dict(
         input_files=path, max_seq_length=LENGTH, max_predictions_per_seq=MOST, num_steps_per_epoch=2,

@@ -11,14 +11,13 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.data.pipeline import MOST_STREAMS
-from official.data.records import on_the_fly
-from official.data.records.encoding import encoders
+from official.data.records import encoding, on_the_fly
 from official.data.records.formats import compact, packed
 from official.io.errors import ConfigError
 from official.modeling.objectives import masked_weights
 from official.tasks.pretraining import PretrainingTask
-from official.training import compilation
-from official.training import run_loop as place_lib
+from official.training import metrics_window as place_lib
+from official.training import run as runner
 from tests.conftest import write_records
 from tests.records import short_examples
 from tests.run_folders import assert_same_run
@@ -39,14 +38,14 @@ FILES, EACH = 4, 24
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     monkeypatch.setattr(on_the_fly, "_SEQUENCES", 16)
-    monkeypatch.setattr(on_the_fly, "_LEAST", 16)
+    monkeypatch.setattr(on_the_fly, "_MIN_BUFFER", 16)
 
 
 @pytest.fixture
 def short_files(tmp_path):
     """Returns the glob of files of sequences of 5 to 10 tokens in rows of 16."""
     for number in range(FILES):
-        records = encoders.encode(short_examples(EACH, number), "compact")
+        records = encoding.encode(short_examples(EACH, number), "compact")
         write_records(tmp_path / f"short-{number}", records)
     return str(tmp_path / "short-*")
 
@@ -83,11 +82,11 @@ def both_batches(config) -> tuple[PretrainingTask, dict, dict]:
 
 
 @pytest.mark.parametrize("basis", ["pertoken", "persequence"])
-@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
-def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, short_files, fused, basis):
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
+def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, short_files, kernels, basis):
     config = make_config(
         input_files=short_files,
-        fused_ops=fused,
+        kernels=kernels,
         loss_averaging_basis=basis,
         do_eval=True,
         num_eval_samples=FILES * EACH,
@@ -159,7 +158,7 @@ def test_steps_count_the_sequences_of_their_rows(make_config, short_files, packe
     values = loop._train(loop._train_iterator())
     sequences, tokens = counts.sum(axis=0)
     assert loop.state.samples_done == values["samples"] == loop.outcome.packing.sequences == sequences
-    assert loop.place.rows == 40 and loop.place.stream_sequences.sum() == sequences
+    assert loop.data_position.rows == 40 and loop.data_position.stream_sequences.sum() == sequences
     assert loop.outcome.packing.shares(16) == {
         "sequences_per_row": sequences / 40,
         "packing_efficiency": tokens / 40 / 16,
@@ -172,7 +171,7 @@ def test_steps_count_the_sequences_of_their_rows(make_config, short_files, packe
 def test_only_compiling_plans_the_rows_that_are_there(make_config, short_files, packed_files, kind):
     files = packed_files if kind == "files" else short_files
     packs = dict(pack_on_the_fly=kind != "files", model=dict(num_hidden_layers=1))
-    text = compilation.run(make_config(input_files=files, compile_only=True, **packs), PretrainingTask)
+    text = runner.compile_only(make_config(input_files=files, compile_only=True, **packs), PretrainingTask)
     sequences = re.search(r"packed +about (\d+) sequences a step", text)
     assert sequences and 8 * 1.2 < int(sequences[1]) < 8 * 2.2
     assert ("packed before" in text) == (kind == "files")
@@ -249,7 +248,7 @@ def test_a_resumed_run_is_bit_identical(
 
 
 def test_a_place_that_is_not_known_is_told_by_rows(make_config):
-    place = place_lib.Place(24, np.arange(MOST_STREAMS))
+    place = place_lib.DataPosition(24, np.arange(MOST_STREAMS))
     samples = int(np.arange(MOST_STREAMS).sum())
     saved = json.loads(json.dumps(place.to_saved()))
     again = place_lib.position_from_saved(saved, samples, rows=1)
@@ -327,7 +326,7 @@ def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path, damage, 
     """A masked token of a neighbour's; what is no token has no segment either, and is read."""
     some = short_examples(EACH)
     damage(some)
-    path = write_records(tmp_path / "short", encoders.encode(some, "plain"))
+    path = write_records(tmp_path / "short", encoding.encode(some, "plain"))
     loop = make_loop(make_config(input_files=path, pack_on_the_fly=True, average_sequences_per_pack=2.0))
     if fault is None:
         assert loop._train(loop._train_iterator())["samples"] > 0
@@ -352,10 +351,5 @@ def test_tokens_behind_padding_are_refused():
 def test_an_evaluation_rule_counts_sequences(make_config):
     shared = dict(eval_rule="mlperf_1.0", num_steps_per_epoch=1000, steps_per_loop=1)
     plain = make_config(**shared, train_batch_size=3072)
-    rows = make_config(
-        **shared,
-        train_batch_size=1536,
-        pack_on_the_fly=True,
-        average_sequences_per_pack=2.0,
-    )
+    rows = make_config(**shared, train_batch_size=1536, pack_on_the_fly=True, average_sequences_per_pack=2.0)
     assert rows.steps_between_eval == plain.steps_between_eval

@@ -6,13 +6,14 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
 from official import config as config_lib
+from official.distribution import backends as pipeline_backend
+from official.distribution import pipeline_plan as plan_lib
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends import pipeline as pipeline_backend
 from official.distribution.batch_plan import make_batch_plan
-from official.distribution.pipelining import plan as plan_lib
 from official.io.errors import ConfigError
 from official.tasks import TASKS
-from official.training import pipelined, runner
+from official.training import pipelined
+from official.training import run as runner
 from official.training import step as step_lib
 from tests.run_folders import assert_same_run
 
@@ -100,21 +101,21 @@ def test_replicas_of_several_devices(make_config):
 
 
 @pytest.mark.parametrize(
-    "fused,optimizer",
+    "kernels,optimizer",
     [
-        pytest.param(False, "adamw", marks=pytest.mark.slow),
-        pytest.param(False, "lamb", marks=pytest.mark.slow),
-        (True, "adamw"),
-        pytest.param(True, "momentum", marks=pytest.mark.slow),
+        pytest.param("plain", "adamw", marks=pytest.mark.slow),
+        pytest.param("plain", "lamb", marks=pytest.mark.slow),
+        ("fused", "adamw"),
+        pytest.param("fused", "momentum", marks=pytest.mark.slow),
     ],
 )
-def test_optimizers_on_several_devices(make_config, fused, optimizer):
-    settings = dict(num_accumulation_steps=2, optimizer_type=optimizer, fused_ops=fused)
+def test_optimizers_on_several_devices(make_config, kernels, optimizer):
+    settings = dict(num_accumulation_steps=2, optimizer_type=optimizer, kernels=kernels)
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
 
 
 def test_more_micro_batches_than_a_graph_has_pieces_for(make_config, monkeypatch):
-    monkeypatch.setattr(plan_lib, "MOST_IN_A_ROUND", 3)
+    monkeypatch.setattr(plan_lib, "MAX_ROUND_SIZE", 3)
     settings = dict(num_accumulation_steps=4)
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
 

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError, values
+from official.reporting import profile as tables
 from official.reporting.metrics import read_metrics
-from official.reporting.profiles import tables
 from official.tasks import TASKS
-from official.training import profiling, runner
+from official.training import run as runner
 from tests.conftest import ROOT, TINY
 from tests.training.test_loop import interrupt_at
 
@@ -112,7 +112,7 @@ def test_a_run_that_is_stopped_within_the_window_leaves_nothing(
     config = make_config(**STEPS, profile_steps="2,7", profile_memory=True)
     with monkeypatch.context() as patches:
         interrupt_at(patches, 3)
-        patches.setattr("official.training.run_loop.Pace.steps", lambda self, left, step: 1)
+        patches.setattr("official.training.metrics_window.StepsPerCall.steps", lambda self, left, step: 1)
         run(config)
     assert files_of(config) == set()
     lines = [record.getMessage() for record in caplog.records if "profile" in record.getMessage()]
@@ -151,8 +151,8 @@ def test_memory_is_that_of_a_step_after_the_first(make_config, step, last_step, 
         (dict(profile_steps="10"), "expected two steps"),
         (dict(profile_steps="-1,4"), "expected two steps"),
         (dict(profile_steps="10,21"), "is beyond the last step of the run, 20"),
-        (dict(profile_steps="1,2", do_train=False, do_eval=True), "do_train=false has none"),
-        (dict(profile_memory=True, do_train=False, do_eval=True), "do_train=false has none"),
+        (dict(profile_steps="1,2", do_train=False, do_eval=True), "needs --do_train"),
+        (dict(profile_memory=True, do_train=False, do_eval=True), "needs --do_train"),
         (dict(profile_steps="1,2", distribution_strategy="ipu"), "needs --distribution_strategy=one_device"),
         (dict(profile_memory=True, distribution_strategy="tpu"), "needs --distribution_strategy=one_device"),
     ],
@@ -202,7 +202,7 @@ def test_the_pool_that_tells_of_all_memory_changes_no_bit(tmp_path):
 
 
 def test_an_old_tensorflow_writes_the_trace_alone(make_config, monkeypatch, caplog, shared_steps):
-    monkeypatch.setattr(profiling, "read_space", lambda content: None)
+    monkeypatch.setattr(tables, "read_space", lambda content: None)
     config = make_config(**STEPS, profile_steps="2,3")
     run(config)
     (trace,) = files_of(config)

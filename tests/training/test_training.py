@@ -26,10 +26,10 @@ from official.reporting.metrics import read_metrics
 from official.reporting.mllog import MLPerfLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
-from official.training import pipelined, run_lock, runner
+from official.training import pipelined, run_lock
 from official.training import resume as earlier_lib
-from official.training.loop import Loop
-from official.training.run_loop import Interruption
+from official.training import run as runner
+from official.training.strategy_loop import Loop
 from tests.run_folders import assert_same_run
 
 
@@ -39,14 +39,14 @@ def make_config(make_config):
     return lambda model=None, **settings: make_config({"num_hidden_layers": 1, **(model or {})}, **settings)
 
 
-def make_loop(config, observers=(), plan=None) -> Loop:
+def make_loop(config, callbacks=(), plan=None) -> Loop:
     strategy = strategy_lib.make_strategy(config)
     task = TASKS["pretrain"](config)
     task.find_data()
     state = pipelined.make_state(config, task, strategy)
     manager = CheckpointManager(config.model_dir, state.variables(), config.keep_checkpoints)
     plan = plan or make_batch_plan(config, strategy.num_replicas_in_sync).with_rows_of(task.sequences_per_row)
-    return Loop(config, task, state, strategy, plan, manager, list(observers), Interruption(), {})
+    return Loop(config, task, state, strategy, plan, manager, list(callbacks))
 
 
 def run_steps(loop, iterator, steps: int) -> dict:
@@ -98,27 +98,27 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
 
 
 @pytest.mark.parametrize(
-    "recompute,fused_ops",
+    "recompute,kernels",
     [
-        ("block", True),
-        ("attention", True),
-        pytest.param("block", False, marks=pytest.mark.slow),
-        pytest.param("attention", False, marks=pytest.mark.slow),
+        ("block", "fused"),
+        ("attention", "fused"),
+        pytest.param("block", "plain", marks=pytest.mark.slow),
+        pytest.param("attention", "plain", marks=pytest.mark.slow),
     ],
 )
-def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, fused_ops):
+def test_what_is_computed_again_does_not_change_the_weights(make_config, recompute, kernels):
     model = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     shared = dict(
         model=model,
         learning_rate=1e-3,
         num_accumulation_steps=2,
-        fused_ops=fused_ops,
+        kernels=kernels,
         deterministic=True,
         **replicas(2),
     )
     expected = train(make_config(**shared))
     ours = train(make_config(**shared, recompute=recompute))
-    if fused_ops:
+    if kernels == "fused":
         assert_close(ours, expected)
     else:
         for name, value in expected.items():
@@ -167,24 +167,6 @@ def test_explicit_all_reduce_packs_gradients_and_does_not_change_the_weights(
         assert found == collections.Counter({size: count * operations for size, count in expected.items()})
     ours = train(make_config(**packed, num_accumulation_steps=2))
     assert_close(ours, train(make_config(**replicas(2))))
-
-
-def test_packs_hold_tensors_of_one_type_up_to_their_size():
-    tensors = [
-        tf.zeros([size], dtype)
-        for size, dtype in (
-            (2, tf.float32),
-            (2, tf.float32),
-            (1, tf.float32),
-            (9, tf.float32),
-            (1, tf.float16),
-            (1, tf.float16),
-        )
-    ]
-    sizes = lambda limit: [
-        [tensor.shape[0] for tensor in pack] for pack in gradients_lib._packs(tensors, limit)
-    ]
-    assert sizes(16) == [[2, 2], [1], [9], [1, 1]] and sizes(0) == [[2, 2, 1, 9], [1, 1]]
 
 
 def local_gradients(loop, batch, parts):
@@ -614,7 +596,7 @@ def test_other_random_records_are_another_evaluation(make_config):
     def earlier(config):
         os.makedirs(config.model_dir, exist_ok=True)
         (pathlib.Path(config.model_dir) / "config.json").write_text(config_lib.to_json(config))
-        return earlier_lib.Earlier(config.model_dir)
+        return earlier_lib.PreviousRun(config.model_dir)
 
     random = earlier(make_config())
     assert random.evaluates_like(make_config())
@@ -727,7 +709,7 @@ def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config, change, mess
         saved = json.loads(config_lib.to_json(config))
         saved["model"]["hidden_act"] = name
         (tmp_path / "config.json").write_text(json.dumps(saved))
-        earlier_lib.Earlier(str(tmp_path)).check_model(config)
+        earlier_lib.PreviousRun(str(tmp_path)).check_model(config)
         with pytest.raises(ConfigError, match=message):
-            earlier_lib.Earlier(str(tmp_path)).check_model(make_config(change))
-    earlier_lib.Earlier(str(tmp_path / "nowhere")).check_model(config)
+            earlier_lib.PreviousRun(str(tmp_path)).check_model(make_config(change))
+    earlier_lib.PreviousRun(str(tmp_path / "nowhere")).check_model(config)

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.io.errors import ConfigError
-from official.modeling import dynamic_shapes
+from official.modeling import varlen
 from official.planning import plan as plan_lib
 from official.tasks.pretraining import PretrainingTask
 from tests.conftest import write_records
@@ -40,14 +40,14 @@ def short_files(tmp_path):
     """Returns the glob of files of sequences of 5 to 16 tokens in rows of 16."""
     for number in range(FILES):
         some = short_examples(EACH, number, longest=16)
-        write_records(tmp_path / f"short-{number}", encoders.encode(some, "compact"))
+        write_records(tmp_path / f"short-{number}", encoding.encode(some, "compact"))
     return str(tmp_path / "short-*")
 
 
 @pytest.fixture
 def static_file(tmp_path):
     examples = static_mask_examples(FILES * EACH)
-    return write_records(tmp_path / "static", encoders.encode(examples, "remask"))
+    return write_records(tmp_path / "static", encoding.encode(examples, "remask"))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def static_file(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        dict(fused_ops=False),
+        dict(kernels="plain"),
         dict(loss_averaging_basis="persequence"),
         dict(static_mask=True, max_seq_length=LENGTH, max_predictions_per_seq=MOST),
         dict(recompute="attention"),
@@ -106,14 +106,14 @@ def test_only_tokens_and_predictions_that_count_are_computed(make_config, short_
 
 
 def test_sizes_are_few_and_hold_what_they_are_for():
-    sizes = [int(dynamic_shapes.size_for(tf.constant(count), 6144)) for count in range(6145)]
+    sizes = [int(varlen.size_for(tf.constant(count), 6144)) for count in range(6145)]
     assert all(count <= size < count + 96 for count, size in enumerate(sizes[1:], 1))
     assert len(set(sizes)) == 64 and max(sizes) == 6144
     weights = tf.constant([[1.0, 0.0, 0.5], [0.0, 0.0, 0.0]])
-    numbers = dynamic_shapes.find(weights)
+    numbers = varlen.find_predicted(weights)
     assert numbers.numpy().tolist() == [0, 2] + 6 * [6]
-    assert dynamic_shapes.pick(weights, numbers).numpy().tolist() == [1.0, 0.5] + 6 * [0.0]
-    assert dynamic_shapes.find(0 * weights).shape == (8,)
+    assert varlen.pick_predicted(weights, numbers).numpy().tolist() == [1.0, 0.5] + 6 * [0.0]
+    assert varlen.find_predicted(0 * weights).shape == (8,)
 
 
 def test_evaluations_with_and_without_padding_agree(make_config, short_files, tmp_path):
@@ -142,7 +142,7 @@ def example_batch(task):
     [
         (2, 2, {}),
         pytest.param(1, 4, {}, marks=pytest.mark.slow),
-        pytest.param(2, 1, dict(optimizer_type="adamw", fused_ops=False), marks=pytest.mark.slow),
+        pytest.param(2, 1, dict(optimizer_type="adamw", kernels="plain"), marks=pytest.mark.slow),
         pytest.param(
             4, 2, dict(clip_scope="micro_batch", loss_normalization="local"), marks=pytest.mark.slow
         ),

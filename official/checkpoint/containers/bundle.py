@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from official.checkpoint import DamagedError
 from official.checkpoint.bundle_reader import DAMAGE, new_reader
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Progress
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.containers import Progress
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
 from official.io.errors import shortened
 
@@ -113,16 +113,16 @@ def _data_files(prefix: str) -> list[tuple[str, int]]:
     numbers = sorted({int(each[1]) for each in found if each} or {1})  # two: files of an earlier one are left
     sets = [[f"{prefix}.data-{n:05d}-of-{number:05d}" for n in range(number)] for number in numbers]
     missing = [[path for path in each if not tf.io.gfile.exists(path)] for each in sets]
-    wanted = next((each for each, gone in zip(sets, missing) if not gone), None)
-    if wanted is None:
+    complete = next((each for each, gone in zip(sets, missing) if not gone), None)
+    if complete is None:
         gone = shortened([os.path.basename(path) for path in missing[-1]])
         raise DamagedError(f"files beside {os.path.basename(prefix)}{LAST} are missing: {gone}")
-    for path in wanted:
+    for path in complete:
         try:
             io_files.check_readable(path)
         except OSError as error:
             raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
-    return [(path, tf.io.gfile.stat(path).length) for path in wanted]
+    return [(path, tf.io.gfile.stat(path).length) for path in complete]
 
 
 def _stored_bytes(tensor: Tensor) -> int:

@@ -20,10 +20,9 @@ import numpy as np
 import safetensors
 from absl import logging
 
-from official.checkpoint import hf_config
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Progress
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint import DamagedError, hf_config
+from official.checkpoint.containers import Progress
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
@@ -270,7 +269,7 @@ def write(
     tensors: Tensors,
     folder: str,
     progress: Progress = lambda size: None,
-    beside: dict[str, bytes] | None = None,
+    others: dict[str, bytes] | None = None,
 ) -> None:
     """Writes a folder of weights.
 
@@ -278,11 +277,11 @@ def write(
       tensors: {name: tensor}, read here one after the other.
       folder: made where it is not there.
       progress: called with the bytes written since the last call.
-      beside: {name: content} of other files in the folder.
+      others: {name: content} of other files in the folder.
     """
     os.makedirs(folder, exist_ok=True)
     _write_weights(tensors, os.path.join(folder, WEIGHTS), progress)
-    for name, content in (beside or {}).items():
+    for name, content in (others or {}).items():
         with open(os.path.join(folder, name), "wb") as file:
             file.write(content)
 

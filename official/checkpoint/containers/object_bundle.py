@@ -13,19 +13,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from official.checkpoint import DamagedError
+from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.bundle_reader import GRAPH
-from official.checkpoint.containers import bundle
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Progress
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.containers import Progress, bundle
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import shortened
 
 Graph: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph
 Node: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph.TrackableObject
-_VALUE = (
-    "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the key of a variable's tensor; before it the way to the variable
-)
+# Ends the key of a variable's tensor; before it is the way to the variable.
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SAVE_COUNTER = "save_counter"
 
 files, target, LAST, IS_FOLDER = bundle.files, bundle.target, bundle.LAST, bundle.IS_FOLDER
@@ -67,22 +65,14 @@ def _parse(tensor: Tensor) -> Graph:
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
         graph.ParseFromString(tensor.read().tobytes())  # not item(), which takes off zeros at the end
-        _check_numbers(graph)
-    except (DecodeError, IndexError) as error:
+    except DecodeError as error:
         raise DamagedError(f"{GRAPH}: {error}") from None
-    return graph
-
-
-def _check_numbers(graph: Graph) -> None:
     numbers = [child.node_id for node in graph.nodes for child in node.children]
-    numbers += [
-        number
-        for node in graph.nodes
-        for slot in node.slot_variables
-        for number in (slot.original_variable_node_id, slot.slot_variable_node_id)
-    ]
+    for slot in (slot for node in graph.nodes for slot in node.slot_variables):
+        numbers += (slot.original_variable_node_id, slot.slot_variable_node_id)
     if any(not 0 <= number < len(graph.nodes) for number in numbers):
-        raise IndexError("an object that is not there")
+        raise DamagedError(f"{GRAPH}: an object that is not there")
+    return graph
 
 
 def _names(graph: Graph) -> dict[str, str]:
@@ -90,9 +80,8 @@ def _names(graph: Graph) -> dict[str, str]:
     names = {}
     for node in graph.nodes:
         for attribute in node.attributes:
-            names[attribute.checkpoint_key] = attribute.full_name or attribute.checkpoint_key.removesuffix(
-                _VALUE
-            )
+            key = attribute.checkpoint_key
+            names[key] = attribute.full_name or key.removesuffix(_VALUE)
     names |= _slot_names(graph, names)
     counts = collections.Counter(names.values())
     return {key: name if counts[name] == 1 else key.removesuffix(_VALUE) for key, name in names.items()}
@@ -103,16 +92,10 @@ def _slot_names(graph: Graph, names: dict[str, str]) -> dict[str, str]:
     for node in graph.nodes:
         optimizer = _optimizer_name(graph, node, names) if node.slot_variables else None
         for slot in node.slot_variables:
-            keys = (
-                _keys(graph.nodes[slot.slot_variable_node_id]),
-                _keys(graph.nodes[slot.original_variable_node_id]),
-            )
-            for key, variable in zip(*keys):
-                slots[key] = (
-                    f"{names[variable]}/{optimizer}/{slot.slot_name}"
-                    if optimizer
-                    else key.removesuffix(_VALUE)
-                )
+            keys = _keys(graph.nodes[slot.slot_variable_node_id])
+            for key, variable in zip(keys, _keys(graph.nodes[slot.original_variable_node_id])):
+                named = f"{names[variable]}/{optimizer}/{slot.slot_name}"
+                slots[key] = named if optimizer else key.removesuffix(_VALUE)
     return slots
 
 

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from official.checkpoint.errors import DamagedError
-from official.checkpoint.format import Progress
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint import DamagedError
+from official.checkpoint.containers import Progress
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
 from official.io.errors import ConfigError, how_to_install, shortened
 
@@ -208,14 +208,14 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> tuple[str
 def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
     """Returns an initializer without its values. Raises DamagedError where its texts are none."""
     proto = onnx.TensorProto
-    wanted = {
+    needed = {
         proto.NAME_FIELD_NUMBER,
         proto.DIMS_FIELD_NUMBER,
         proto.DATA_TYPE_FIELD_NUMBER,
         proto.DATA_LOCATION_FIELD_NUMBER,
         proto.EXTERNAL_DATA_FIELD_NUMBER,
     }
-    described = [part for part in parts if part.number in wanted]
+    described = [part for part in parts if part.number in needed]
     head = _parse(onnx, b"".join(bytes_of(file, part.start, part.end) for part in described))
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
     # Bytes that are no text come as bytes.
@@ -289,13 +289,13 @@ def _check_size(
 ) -> None:
     """Raises DamagedError where a file does not hold the bytes of a tensor from a place on, or another number
     of them than the `size` that is written."""
-    wanted = math.prod(shape) * dtype.itemsize
+    needed = math.prod(shape) * dtype.itemsize
     try:
         io_files.check_readable(path)
         there = os.path.getsize(path) - offset if size is None else size
     except OSError as error:
         raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
-    if there < wanted or (size is not None and size != wanted):
+    if there < needed or (size is not None and size != needed):
         raise DamagedError(
             f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}"
         )
@@ -405,9 +405,7 @@ def _heads(onnx: Any, tensors: Tensors, data_name: str | None) -> list[bytes]:
     for name, tensor in tensors.items():
         proto = onnx.TensorProto(name=name, dims=tensor.shape, data_type=_data_type(onnx, name, tensor.dtype))
         if data_name:
-            proto.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in (("location", data_name), ("offset", place), ("length", tensor.nbytes)):
-                proto.external_data.add(key=key, value=str(value))
+            set_external(proto, data_name, place, tensor.nbytes)
         content = proto.SerializeToString()
         if not data_name:
             content += head_of(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
@@ -419,6 +417,13 @@ def _heads(onnx: Any, tensors: Tensors, data_name: str | None) -> list[bytes]:
         )
         place += tensor.nbytes
     return heads
+
+
+def set_external(proto: Any, location: str, offset: int, length: int) -> None:
+    """Lets the values of an onnx.TensorProto be those in a second file."""
+    proto.data_location = proto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        proto.external_data.add(key=key, value=str(value))
 
 
 def _data_type(onnx: Any, name: str, dtype: np.dtype) -> int:

@@ -9,9 +9,8 @@ import os
 
 import numpy as np
 
-from official.checkpoint.containers import object_bundle
-from official.checkpoint.format import Progress
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint.containers import Progress, object_bundle
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import ConfigError
 
 LAST, IS_FOLDER = "saved_model.pb", True

@@ -1,5 +1,184 @@
-"""Checkpoint formats: every module here holds one, FORMAT. A new file here is all that a new format takes.
+"""Checkpoint formats: names of tensors, kinds of files, options of a conversion.
 
-The shortest is `native`. A format is a `format.Format`: a table of names (`mapping.table`), the two functions
-that use it, and the name of a container. Actions, --help, flags, reading and writing follow from it.
+Every module here holds one format or several. A new file with a `Format` is all that a new one takes;
+`google` has the shortest. A format is a table of names (`mapping`), the two functions that use it, and the
+name of a container. Actions, --help, flags, reading and writing follow from it.
 """
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from official.checkpoint.containers import Container, Progress
+from official.checkpoint.mapping import Mapped
+from official.checkpoint.tensors import Tensors
+from official.config import BertConfig
+
+# -----------------------------------------------------------------------------------------------------------
+# Options of a conversion
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A setting that only some formats have; the flag of a conversion has its name.
+
+    Attributes:
+      name: of the flag.
+      default: what counts where nothing is given.
+      help: what the flag does, for --help.
+      most: the largest number, for an option that is a number from 1; None: it is on or off.
+      for_target: it changes only what is written.
+    """
+
+    name: str
+    default: bool | int | None
+    help: str
+    most: int | None = None
+    for_target: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Settings of a conversion.
+
+    Attributes:
+      vocab_size: words of the target; None: as many as the source has.
+      with_optimizer: carry optimizer slots where both formats have them.
+      precision: 16 or 32, the float type of the target; None: as it is.
+      num_attention_heads: splits the attention kernels where a format does; None: hidden size / 64, or as a
+        config file says.
+      hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: as a config file
+        says, else the usual one of the source's format. The config file beside the result says it.
+      layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
+        the usual one of the source's format.
+      vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
+        them.
+      do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
+        look.
+      labels: names of a classifier's classes, in their order; None: not known.
+      problem_type: of a classifier, in Hugging Face's words: regression, single_label_classification; None:
+        not known.
+      of_formats: {name of an Option: value}, what was given of those that formats bring.
+    """
+
+    vocab_size: int | None = None
+    with_optimizer: bool = False
+    precision: int | None = None
+    num_attention_heads: int | None = None
+    hidden_act: str | None = None
+    layer_norm_eps: float | None = None
+    vocab_file: str | None = None
+    do_lower_case: bool | None = None
+    labels: tuple[str, ...] | None = None
+    problem_type: str | None = None
+    of_formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **settings: Any) -> Options:
+        """Returns the options with these settings, of every conversion or of formats, by their names."""
+        everywhere = {field.name for field in dataclasses.fields(cls)}
+        return cls(
+            **{name: value for name, value in settings.items() if name in everywhere},
+            of_formats={name: value for name, value in settings.items() if name not in everywhere},
+        )
+
+    def get(self, option: Option) -> Any:
+        """Returns the value of an option of a format: as given, else its default."""
+        return self.of_formats.get(option.name, option.default)
+
+
+NOTHING_GIVEN = Options()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Formats
+
+
+ENCODER_NAMES = r"(^|[/.])(bert|encoder|embeddings|transformer)[/.]"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Format:
+    """A checkpoint format.
+
+    Attributes:
+      name: as actions and messages have it.
+      title: its name for people.
+      container: name of the module of `containers` that reads and writes its files.
+      to_canonical: gives its tensors the canonical names.
+      from_canonical: gives canonical tensors its names.
+      aliases: other names that are understood.
+      name_in_reports: where reports and listings keep an older name; empty: `name`.
+      signature: regular expression of a tensor's name that tells the format from others in the same
+        container; None: the container alone tells it.
+      foreign: regular expression of a tensor's name that the format never has, where another with the same
+        signature does; None: there is none.
+      precedence: of two formats that fit a path, the one with the higher number is taken.
+      encoder_names: regular expression, found in names that must belong to an encoder.
+      partners: {format: what the names of actions call it}, of a format that is converted only to and from
+        these; what it sets by itself then counts alone. None: it goes to and from all.
+      options: that it brings.
+      as_source, as_target: {setting: value} that counts where nothing is given.
+      usual_activation, usual_epsilon: of its models, and of their LayerNorm, where no configuration is there.
+      keeps_float32: whether a tensor of this name is float32 at any precision.
+      heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
+      may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
+      brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
+      writer: writes tensors with what belongs to them; None: the container does.
+      is_only_read: nothing is converted to it.
+    """
+
+    name: str
+    title: str
+    container: str
+    to_canonical: Callable[[Tensors, Options], Mapped]
+    from_canonical: Callable[[Tensors, Options], Mapped]
+    aliases: tuple[str, ...] = ()
+    name_in_reports: str = ""
+    signature: str | None = None
+    foreign: str | None = None
+    precedence: int = 5
+    encoder_names: str = ENCODER_NAMES
+    partners: Mapping[str, str] | None = None
+    options: tuple[Option, ...] = ()
+    as_source: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    as_target: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    usual_activation: str = BertConfig.hidden_act
+    usual_epsilon: float = BertConfig.layer_norm_eps
+    keeps_float32: Callable[[str], bool] = lambda name: False
+    heads_of: Callable[[Tensors], int | None] = lambda tensors: None
+    may_lack_biases: bool = False
+    brings_sidecar_files: bool = False
+    writer: Callable[[Tensors, str, Options, Progress], None] | None = None
+    is_only_read: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name and the others that are understood."""
+        return (self.name, *self.aliases)
+
+    @property
+    def reported_name(self) -> str:
+        return self.name_in_reports or self.name
+
+    def load_container(self) -> Container:
+        """Returns its kind of files, imported when it is needed: TensorFlow comes with some."""
+        return cast(Container, importlib.import_module(f"official.checkpoint.containers.{self.container}"))
+
+    def fits(self, names: Iterable[str]) -> bool:
+        """Returns whether names of tensors in its container are of this format."""
+        names = list(names)
+        if self.foreign is not None and any(re.fullmatch(self.foreign, name) for name in names):
+            return False
+        return self.signature is None or any(re.fullmatch(self.signature, name) for name in names)
+
+    def write(self, tensors: Tensors, location: str, options: Options, progress: Progress) -> None:
+        """Writes tensors under its names, one after the other. Raises ConfigError for what it cannot hold."""
+        if self.writer is not None:
+            self.writer(tensors, location, options, progress)
+        else:
+            self.load_container().write(tensors, location, progress)

@@ -7,55 +7,50 @@ Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its conv
 
 import re
 
-from official.checkpoint.format import Format, Options, Progress
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.table import Mapped, Transposed
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint import canonical, mapping
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.containers import Progress
+from official.checkpoint.formats import Format, Options
+from official.checkpoint.mapping import Mapped, Transposed
+from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import ConfigError
 
 _HEAD_SIZE = 64  # of every published BERT
-_LAYER, _OURS = "transformer/layer_{layer}", "bert/encoder/layer_{layer}"
+_LAYER = "transformer/layer_{layer}"
+_OF_LAYER = {  # of a layer of the encoder
+    "attention/self/query": "self_attention/query",  # kernel [H, H] and [H, A, K], bias [H] and [A, K]
+    "attention/self/key": "self_attention/key",
+    "attention/self/value": "self_attention/value",
+    "attention/output/dense": "self_attention_output",  # kernel [H, H] and [A, K, H]
+    "attention/output/LayerNorm": "self_attention_layer_norm",
+    "intermediate/dense": "intermediate",
+    "output/dense": "output",
+    "output/LayerNorm": "output_layer_norm",
+}
 _WEIGHTS = {
     "bert/embeddings/word_embeddings": "word_embeddings/embeddings",
     "bert/embeddings/token_type_embeddings": "type_embeddings/embeddings",
     "bert/embeddings/position_embeddings": "position_embedding/embeddings",
     "bert/embeddings/LayerNorm/gamma": "embeddings/layer_norm/gamma",
     "bert/embeddings/LayerNorm/beta": "embeddings/layer_norm/beta",
-    f"{_OURS}/attention/self/query/kernel": f"{_LAYER}/self_attention/query/kernel",  # [H, H] and [H, A, K]
-    f"{_OURS}/attention/self/query/bias": f"{_LAYER}/self_attention/query/bias",  # [H] and [A, K]
-    f"{_OURS}/attention/self/key/kernel": f"{_LAYER}/self_attention/key/kernel",
-    f"{_OURS}/attention/self/key/bias": f"{_LAYER}/self_attention/key/bias",
-    f"{_OURS}/attention/self/value/kernel": f"{_LAYER}/self_attention/value/kernel",
-    f"{_OURS}/attention/self/value/bias": f"{_LAYER}/self_attention/value/bias",
-    f"{_OURS}/attention/output/dense/kernel": (
-        f"{_LAYER}/self_attention_output/kernel"
-    ),  # [H, H] and [A, K, H]
-    f"{_OURS}/attention/output/dense/bias": f"{_LAYER}/self_attention_output/bias",
-    f"{_OURS}/attention/output/LayerNorm/gamma": f"{_LAYER}/self_attention_layer_norm/gamma",
-    f"{_OURS}/attention/output/LayerNorm/beta": f"{_LAYER}/self_attention_layer_norm/beta",
-    f"{_OURS}/intermediate/dense/kernel": f"{_LAYER}/intermediate/kernel",
-    f"{_OURS}/intermediate/dense/bias": f"{_LAYER}/intermediate/bias",
-    f"{_OURS}/output/dense/kernel": f"{_LAYER}/output/kernel",
-    f"{_OURS}/output/dense/bias": f"{_LAYER}/output/bias",
-    f"{_OURS}/output/LayerNorm/gamma": f"{_LAYER}/output_layer_norm/gamma",
-    f"{_OURS}/output/LayerNorm/beta": f"{_LAYER}/output_layer_norm/beta",
+    **{
+        f"bert/encoder/layer_{{layer}}/{ours}/{part}": f"{_LAYER}/{theirs}/{part}"
+        for ours, theirs in _OF_LAYER.items()
+        for part in (("gamma", "beta") if ours.endswith("LayerNorm") else ("kernel", "bias"))
+    },
     "bert/pooler/dense/kernel": "pooler_transform/kernel",
     "bert/pooler/dense/bias": "pooler_transform/bias",
-    "cls/predictions/transform/dense/kernel": "cls/predictions/transform/dense/kernel",
-    "cls/predictions/transform/dense/bias": "cls/predictions/transform/dense/bias",
-    "cls/predictions/transform/LayerNorm/gamma": "cls/predictions/transform/LayerNorm/gamma",
-    "cls/predictions/transform/LayerNorm/beta": "cls/predictions/transform/LayerNorm/beta",
+    **{name: name for name in canonical.TRANSFORM},
     "cls/predictions/output_bias": "cls/predictions/output_bias/bias",
     "cls/seq_relationship/output_weights": Transposed("predictions/transform/logits/kernel"),
     "cls/seq_relationship/output_bias": "predictions/transform/logits/bias",
     **dict.fromkeys((*canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)),
 }
-TABLE = {**table.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
+TABLE = {**mapping.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
 # A file of a whole training job has the optimizer too. It is read, not written: it belongs to an optimizer
 # object of theirs.
 _READ_TABLE = {
-    **table.with_slots(
+    **mapping.with_slots(
         _WEIGHTS, {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}
     ),
     "global_step": "iter",
@@ -85,14 +80,19 @@ _ENCODER_OBJECTS = {
     "position_embedding": "layer_with_weights-1",
     "type_embeddings": "layer_with_weights-2",
     "embeddings/layer_norm": "layer_with_weights-3",
-    _LAYER + "/self_attention/query": "layer_with_weights-{place}/_attention_layer/_query_dense",
-    _LAYER + "/self_attention/key": "layer_with_weights-{place}/_attention_layer/_key_dense",
-    _LAYER + "/self_attention/value": "layer_with_weights-{place}/_attention_layer/_value_dense",
-    _LAYER + "/self_attention_output": "layer_with_weights-{place}/_attention_output_dense",
-    _LAYER + "/self_attention_layer_norm": "layer_with_weights-{place}/_attention_layer_norm",
-    _LAYER + "/intermediate": "layer_with_weights-{place}/_intermediate_dense",
-    _LAYER + "/output": "layer_with_weights-{place}/_output_dense",
-    _LAYER + "/output_layer_norm": "layer_with_weights-{place}/_output_layer_norm",
+    **{
+        f"{_LAYER}/{ours}": f"layer_with_weights-{{place}}/{theirs}"
+        for ours, theirs in (
+            ("self_attention/query", "_attention_layer/_query_dense"),
+            ("self_attention/key", "_attention_layer/_key_dense"),
+            ("self_attention/value", "_attention_layer/_value_dense"),
+            ("self_attention_output", "_attention_output_dense"),
+            ("self_attention_layer_norm", "_attention_layer_norm"),
+            ("intermediate", "_intermediate_dense"),
+            ("output", "_output_dense"),
+            ("output_layer_norm", "_output_layer_norm"),
+        )
+    },
     "pooler_transform": "layer_with_weights-{place}",
 }
 # In the submission (Model Garden 2.2), and in 2.3, which has the two heads the other way round. Both are
@@ -122,7 +122,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     kept = {
         name: _joined_heads(name, tensor, options) for name, tensor in plain.items() if name not in other_head
     }
-    mapped = table.to_canonical(_READ_TABLE, kept, _DROPPED)
+    mapped = mapping.to_canonical(_READ_TABLE, kept, _DROPPED)
     mapped.dropped |= other_head
     return mapped
 
@@ -133,7 +133,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     Raises:
       ConfigError: where the hidden size cannot be divided among the heads.
     """
-    mapped = table.from_canonical(TABLE, tensors, _NOT_WRITTEN)
+    mapped = mapping.from_canonical(TABLE, tensors, _NOT_WRITTEN)
     mapped.tensors = {name: _split_heads(name, tensor, options) for name, tensor in mapped.tensors.items()}
     return mapped
 
@@ -185,33 +185,27 @@ def _attention_part(name: str) -> str | None:
 def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     """[H, A, K] -> [H, H], [A, K] -> [H], [A, K, H] -> [H, H]; what has no heads stays."""
     part, shape = _attention_part(name), tensor.shape
-    if part is None or len(shape) != {"input.kernel": 3, "input.bias": 2, "output.kernel": 3}[part]:
+    if part is None or len(shape) != (2 if part == "input.bias" else 3):
         return tensor
-    heads = shape[1] if part == "input.kernel" else shape[0]
+    place = 1 if part == "input.kernel" else 0  # of the heads among the dimensions
+    heads, size = shape[place : place + 2]
     if options.num_attention_heads not in (None, heads):
         raise ConfigError(
             f"{name} {list(shape)} is split into {heads} heads, but"
             f" --num_attention_heads={options.num_attention_heads}. Change --num_attention_heads to {heads}"
             " or leave it out."
         )
-    size = (heads * shape[2 if part == "input.kernel" else 1],)
-    return tensors_lib.reshaped(
-        tensor,
-        {"input.kernel": shape[:1] + size, "input.bias": size, "output.kernel": size + shape[2:]}[part],
-    )
+    return tensors_lib.reshaped(tensor, (*shape[:place], heads * size, *shape[place + 2 :]))
 
 
 def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     part, shape = _attention_part(name), tensor.shape
     if part is None:
         return tensor
-    size = shape[0] if part == "output.kernel" else shape[-1]
-    heads = _num_heads(size, options)
-    split = (heads, size // heads)
-    return tensors_lib.reshaped(
-        tensor,
-        {"input.kernel": shape[:1] + split, "input.bias": split, "output.kernel": split + shape[1:]}[part],
-    )
+    place = len(shape) - 1 if part != "output.kernel" else 0
+    heads = _num_heads(shape[place], options)
+    split = (heads, shape[place] // heads)
+    return tensors_lib.reshaped(tensor, (*shape[:place], *split, *shape[place + 1 :]))
 
 
 def _num_heads(hidden_size: int, options: Options) -> int:

@@ -1,21 +1,26 @@
-"""Google's TF1 checkpoints (BERT, MLPerf's phase-1 file): name-based bundles under the canonical names.
+"""Formats with the canonical names: Google's TF1 checkpoints, this project's, and this project's exports.
 
-Source: google-research/bert (slots adam_m, adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`),
-TensorFlow's MomentumOptimizer (slot `Momentum`).
-The names of the other formats for these, `lamb_m` and `lamb_v`, are read too.
+Google's are name-based bundles (BERT, MLPerf's phase-1 file). Source: google-research/bert (slots adam_m,
+adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`), TensorFlow's MomentumOptimizer (slot
+`Momentum`). The names of the other formats for these, `lamb_m` and `lamb_v`, are read too. This project's
+have the trainer's counters. Exports (`bert export`) are SavedModels and only read.
 """
 
 import re
 
-from official.checkpoint.format import Format, Options
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping.table import Mapped
-from official.checkpoint.mapping.tensors import Tensors
+import numpy as np
 
-_WEIGHTS = {name: name for name in canonical.WEIGHTS}
+from official.checkpoint import canonical, mapping
+from official.checkpoint.formats import Format, Options
+from official.checkpoint.mapping import Mapped
+from official.checkpoint.tensors import Tensor, Tensors
+
+# -----------------------------------------------------------------------------------------------------------
+# Google's
+
 TABLE = {
-    **table.with_slots(
-        _WEIGHTS,
+    **mapping.with_slots(
+        {name: name for name in canonical.WEIGHTS},
         {
             "adam_m": "adam_m",
             "adam_v": "adam_v",
@@ -39,14 +44,14 @@ DROPPED = {
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names; of two names for the same slot, the second is unmatched."""
-    names, doubled = table.common_names(tensors, _common_name)
-    mapped = table.to_canonical(TABLE, {common: tensors[name] for common, name in names.items()}, DROPPED)
-    table.restore_names(mapped, names, doubled)
+    names, doubled = mapping.common_names(tensors, _common_name)
+    mapped = mapping.to_canonical(TABLE, {common: tensors[name] for common, name in names.items()}, DROPPED)
+    mapping.restore_names(mapped, names, doubled)
     return mapped
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    return table.from_canonical(TABLE, tensors, "a counter of this project's trainer")
+    return mapping.from_canonical(TABLE, tensors, "a counter of this project's trainer")
 
 
 def _common_name(name: str) -> str:
@@ -61,4 +66,65 @@ FORMAT = Format(
     from_canonical=from_canonical,
     signature="bert/.*",
     precedence=1,
+)
+
+# -----------------------------------------------------------------------------------------------------------
+# This project's
+
+NATIVE_TABLE = {
+    **mapping.with_slots(
+        {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT)},
+        {slot: slot for slot in canonical.SLOTS},
+    ),
+    **{name: name for name in canonical.COUNTERS},
+}
+_SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
+
+
+def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Maps tensors to the canonical names; first moments that are kept scaled are divided, to float32."""
+    scale, dropped = tensors.get(_SCALE), {}
+    if scale is not None:
+        dropped = {_SCALE: "a factor of adam_m, by which it is divided"}
+        tensors = {
+            name: _divided(tensor, scale) if name.endswith("/adam_m") else tensor
+            for name, tensor in tensors.items()
+        }
+    mapped = mapping.to_canonical(NATIVE_TABLE, tensors, dropped)
+    mapping.add_zero_output_bias(mapped)
+    return mapped
+
+
+def _divided(tensor: Tensor, scale: Tensor) -> Tensor:
+    def read() -> np.ndarray:
+        return tensor.read().astype(np.float32) / np.float32(scale.read())
+
+    return Tensor(tensor.shape, np.dtype(np.float32), read, tensor.sources)
+
+
+def native_from_canonical(tensors: Tensors, options: Options) -> Mapped:
+    return mapping.from_canonical(NATIVE_TABLE, tensors, "")
+
+
+NATIVE = Format(
+    name="native",
+    title="this project",
+    container="bundle",
+    to_canonical=native_to_canonical,
+    from_canonical=native_from_canonical,
+    aliases=("keras",),
+    name_in_reports="keras",
+    signature="samples|.*/lamb_[mv]",
+    precedence=2,
+    may_lack_biases=True,
+)
+EXPORT = Format(
+    name="saved_model",
+    title="export",
+    container="saved_model",
+    to_canonical=native_to_canonical,
+    from_canonical=native_from_canonical,
+    precedence=20,
+    may_lack_biases=True,
+    is_only_read=True,
 )

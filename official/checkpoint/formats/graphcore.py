@@ -32,11 +32,11 @@ import re
 import ml_dtypes
 import numpy as np
 
-from official.checkpoint.format import Format, Option, Options
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.table import Mapped, Stack
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint import canonical, mapping
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.formats import Format, Option, Options
+from official.checkpoint.mapping import Mapped, Stack
+from official.checkpoint.tensors import Tensor, Tensors
 from official.config.model import LARGEST
 
 NUM_EMBEDDINGS_SPLITS = Option(
@@ -52,24 +52,6 @@ EPSILON = 1e-3  # of LayerNorm in Graphcore's code, BERT's and GroupBERT's: it r
 OPTIONS = (NUM_EMBEDDINGS_SPLITS, USE_CLS_LAYER, USE_QKV_BIAS, USE_ATTENTION_BIAS, FUSED_QKV)
 PLAIN_BERT = Option("baseline", False, "BERT and not GroupBERT.")  # `research` brings it
 
-_LAYER = {
-    "attention/self/query/kernel": "attention/self/query/kernel",
-    "attention/self/query/bias": "attention/self/query/bias",
-    "attention/self/key/kernel": "attention/self/key/kernel",
-    "attention/self/key/bias": "attention/self/key/bias",
-    "attention/self/value/kernel": "attention/self/value/kernel",
-    "attention/self/value/bias": "attention/self/value/bias",
-    "attention/output/dense/kernel": "attention/projection/dense/kernel",
-    "attention/output/dense/bias": "attention/projection/dense/bias",
-    "attention/output/LayerNorm/gamma": "attention/projection/LayerNorm/gamma",
-    "attention/output/LayerNorm/beta": "attention/projection/LayerNorm/beta",
-    "intermediate/dense/kernel": "intermediate/dense/kernel",
-    "intermediate/dense/bias": "intermediate/dense/bias",
-    "output/dense/kernel": "output/dense/kernel",
-    "output/dense/bias": "output/dense/bias",
-    "output/LayerNorm/gamma": "output/LayerNorm/gamma",
-    "output/LayerNorm/beta": "output/LayerNorm/beta",
-}
 _HEADS = {
     **{name: name for name in (*canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD)},
     "output_weights": "glue_loss/output_weights",
@@ -84,12 +66,10 @@ _COUNTERS = {
 _SLOTS = {slot: slot for slot in canonical.SLOTS}
 
 TABLE = {
-    **table.with_slots(
+    **mapping.with_slots(
         {
-            **{name: name for name in (*canonical.EMBEDDINGS, *canonical.POOLER)},
             **{
-                f"bert/encoder/layer_{{layer}}/{ours}": f"bert/encoder/layer_{{layer}}/{theirs}"
-                for ours, theirs in _LAYER.items()
+                name: name.replace("attention/output/", "attention/projection/") for name in canonical.ENCODER
             },
             **_HEADS,
         },
@@ -98,7 +78,7 @@ TABLE = {
     **_COUNTERS,
 }
 GROUPBERT_TABLE = {
-    **table.with_slots({**{name: name for name in canonical.GROUPBERT}, **_HEADS}, _SLOTS),
+    **mapping.with_slots({**{name: name for name in canonical.GROUPBERT}, **_HEADS}, _SLOTS),
     **_COUNTERS,
 }
 _CLASSIFIER_POOLER = {
@@ -117,8 +97,8 @@ _DROPPED = {
 }
 
 
-_FUSED_KERNEL = Stack("bert/encoder/layer_{layer}/attention/self/kernel/qkv_weight", table.QKV_KERNELS)
-_FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", table.QKV_BIASES)
+_FUSED_KERNEL = Stack("bert/encoder/layer_{layer}/attention/self/kernel/qkv_weight", mapping.QKV_KERNELS)
+_FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", mapping.QKV_BIASES)
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -128,17 +108,17 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: for parts that do not make a whole, or a whole that cannot be parted.
       DamagedError: where `global_step` cannot be read.
     """
-    rest, words = table.join_rows(tensors)
-    rest, parts = table.unstack(rest, (_FUSED_KERNEL, _FUSED_BIAS))
+    rest, words = mapping.join_rows(tensors)
+    rest, parts = mapping.unstack(rest, (_FUSED_KERNEL, _FUSED_BIAS))
     names, dropped = with_classifier_pooler(
         GROUPBERT_TABLE if is_groupbert(tensors) else TABLE, _DROPPED, rest
     )
-    mapped = table.to_canonical(names, rest, dropped)
+    mapped = mapping.to_canonical(names, rest, dropped)
     mapped.tensors |= {**words, **parts}
     _cut_output_bias(mapped)
     _make_step_an_integer(mapped)
-    table.add_zero_biases(mapped)
-    table.add_zero_output_bias(mapped)
+    mapping.add_zero_biases(mapped)
+    mapping.add_zero_output_bias(mapped)
     return mapped
 
 
@@ -146,12 +126,12 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to Graphcore's names. Raises ConfigError for a vocabulary that is not a multiple of
     `num_embeddings_splits`."""
     groupbert = is_groupbert(tensors)
-    kept, dropped = table.without(tensors, left_out(options))
-    rest, fused = table.stack(kept, _stacks(options, groupbert))
-    mapped = table.from_canonical(
+    kept, dropped = mapping.without(tensors, left_out(options))
+    rest, fused = mapping.stack(kept, _stacks(options, groupbert))
+    mapped = mapping.from_canonical(
         GROUPBERT_TABLE if groupbert else TABLE, rest, "a counter of this project's trainer"
     )
-    mapped.tensors = table.split_rows({**mapped.tensors, **fused}, options.get(NUM_EMBEDDINGS_SPLITS))
+    mapped.tensors = mapping.split_rows({**mapped.tensors, **fused}, options.get(NUM_EMBEDDINGS_SPLITS))
     mapped.dropped |= dropped
     copy_pooler(mapped)
     _add_step_counters(mapped)
@@ -225,8 +205,8 @@ def left_out(options: Options) -> dict[str, str]:
 
 
 def with_classifier_pooler(
-    names: table.Table, dropped: dict[str, str], tensors: Tensors
-) -> tuple[table.Table, dict[str, str]]:
+    names: mapping.Table, dropped: dict[str, str], tensors: Tensors
+) -> tuple[mapping.Table, dict[str, str]]:
     """Returns table and patterns to read with: of a classifier's checkpoint, glue_loss/pooler is the
     pooler."""
     if any(name in tensors for name in _CLASSIFIER_POOLER.values()):

@@ -11,12 +11,11 @@ import re
 
 import numpy as np
 
-from official.checkpoint import hf_config
-from official.checkpoint.containers import hf_folder
-from official.checkpoint.format import Format, Option, Options, Progress
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping.table import Mapped, Transposed
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint import canonical, hf_config, mapping
+from official.checkpoint.containers import Progress, hf_folder
+from official.checkpoint.formats import Format, Option, Options
+from official.checkpoint.mapping import Mapped, Transposed
+from official.checkpoint.tensors import Tensors
 from official.io.errors import ConfigError
 
 PREFIX = "bert."
@@ -27,60 +26,7 @@ HF_PREFIX = Option(
     for_target=True,
 )
 
-_WEIGHTS: table.Table = {
-    "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
-    "bert/embeddings/token_type_embeddings": "bert.embeddings.token_type_embeddings.weight",
-    "bert/embeddings/position_embeddings": "bert.embeddings.position_embeddings.weight",
-    "bert/embeddings/LayerNorm/gamma": "bert.embeddings.LayerNorm.weight",
-    "bert/embeddings/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
-    "bert/encoder/layer_{layer}/attention/self/query/kernel": Transposed(
-        "bert.encoder.layer.{layer}.attention.self.query.weight"
-    ),
-    "bert/encoder/layer_{layer}/attention/self/query/bias": (
-        "bert.encoder.layer.{layer}.attention.self.query.bias"
-    ),
-    "bert/encoder/layer_{layer}/attention/self/key/kernel": Transposed(
-        "bert.encoder.layer.{layer}.attention.self.key.weight"
-    ),
-    "bert/encoder/layer_{layer}/attention/self/key/bias": (
-        "bert.encoder.layer.{layer}.attention.self.key.bias"
-    ),
-    "bert/encoder/layer_{layer}/attention/self/value/kernel": Transposed(
-        "bert.encoder.layer.{layer}.attention.self.value.weight"
-    ),
-    "bert/encoder/layer_{layer}/attention/self/value/bias": (
-        "bert.encoder.layer.{layer}.attention.self.value.bias"
-    ),
-    "bert/encoder/layer_{layer}/attention/output/dense/kernel": Transposed(
-        "bert.encoder.layer.{layer}.attention.output.dense.weight"
-    ),
-    "bert/encoder/layer_{layer}/attention/output/dense/bias": (
-        "bert.encoder.layer.{layer}.attention.output.dense.bias"
-    ),
-    "bert/encoder/layer_{layer}/attention/output/LayerNorm/gamma": (
-        "bert.encoder.layer.{layer}.attention.output.LayerNorm.weight"
-    ),
-    "bert/encoder/layer_{layer}/attention/output/LayerNorm/beta": (
-        "bert.encoder.layer.{layer}.attention.output.LayerNorm.bias"
-    ),
-    "bert/encoder/layer_{layer}/intermediate/dense/kernel": Transposed(
-        "bert.encoder.layer.{layer}.intermediate.dense.weight"
-    ),
-    "bert/encoder/layer_{layer}/intermediate/dense/bias": (
-        "bert.encoder.layer.{layer}.intermediate.dense.bias"
-    ),
-    "bert/encoder/layer_{layer}/output/dense/kernel": Transposed(
-        "bert.encoder.layer.{layer}.output.dense.weight"
-    ),
-    "bert/encoder/layer_{layer}/output/dense/bias": "bert.encoder.layer.{layer}.output.dense.bias",
-    "bert/encoder/layer_{layer}/output/LayerNorm/gamma": "bert.encoder.layer.{layer}.output.LayerNorm.weight",
-    "bert/encoder/layer_{layer}/output/LayerNorm/beta": "bert.encoder.layer.{layer}.output.LayerNorm.bias",
-    "bert/pooler/dense/kernel": Transposed("bert.pooler.dense.weight"),
-    "bert/pooler/dense/bias": "bert.pooler.dense.bias",
-    "cls/predictions/transform/dense/kernel": Transposed("cls.predictions.transform.dense.weight"),
-    "cls/predictions/transform/dense/bias": "cls.predictions.transform.dense.bias",
-    "cls/predictions/transform/LayerNorm/gamma": "cls.predictions.transform.LayerNorm.weight",
-    "cls/predictions/transform/LayerNorm/beta": "cls.predictions.transform.LayerNorm.bias",
+_OTHER_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",
     # Google keeps the matrices of these heads as [out, in] too.
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
@@ -90,7 +36,22 @@ _WEIGHTS: table.Table = {
     "output_weights": "classifier.weight",
     "output_bias": "classifier.bias",
 }
-TABLE = {**table.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
+
+
+def _their_name(name: str) -> str | Transposed:
+    """Returns Hugging Face's name of a weight: a/layer_3/b/kernel is a.layer.3.b.weight, transposed."""
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
+    layer, _, part = name.replace("layer_", "layer.").replace("/", ".").rpartition(".")
+    if part == "kernel":
+        return Transposed(f"{layer}.weight")
+    if part in ("gamma", "beta", "bias"):
+        return f"{layer}.{'weight' if part == 'gamma' else 'bias'}"
+    return f"{layer}.{part}.weight"  # an embedding
+
+
+_WEIGHTS: mapping.Table = {name: _their_name(name) for name in canonical.WEIGHTS}
+TABLE = {**mapping.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
 _DROPPED = {
     r"bert\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
     r"cls\.predictions\.decoder\.weight": "a copy of the word embeddings, tied",
@@ -111,18 +72,18 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: where the masked-LM head's output matrix or bias is no copy.
       DamagedError: where a copy cannot be read.
     """
-    names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
+    names, doubled = mapping.common_names(tensors, lambda name: _common_name(name, tensors))
     spelled = {common: tensors[name] for common, name in names.items()}
     _check_tied(spelled)
-    mapped = table.to_canonical(TABLE, spelled, _DROPPED)
-    table.restore_names(mapped, names, doubled)
+    mapped = mapping.to_canonical(TABLE, spelled, _DROPPED)
+    mapping.restore_names(mapped, names, doubled)
     return mapped
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves
     them, or as `hf_prefix` says."""
-    mapped = table.from_canonical(TABLE, tensors, "")
+    mapped = mapping.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _COUNTER if name in canonical.COUNTERS else _SLOT for name in mapped.dropped}
     has_head = any(not name.startswith(PREFIX) for name in mapped.tensors)
     with_prefix = options.get(HF_PREFIX)
@@ -178,6 +139,6 @@ FORMAT = Format(
     precedence=13,
     options=(HF_PREFIX,),
     usual_activation="gelu_erf",  # what transformers takes where no config.json says it
-    brings_companions=True,
+    brings_sidecar_files=True,
     writer=write,
 )

@@ -15,13 +15,13 @@ them by the loss scale and its square while it trains, and a file does not say b
 
 import re
 
-from official.checkpoint.format import ENCODER_NAMES, Format, Options
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping import tensors as tensors_lib
-from official.checkpoint.mapping.table import Mapped, Stack, Transposed
-from official.checkpoint.mapping.tensors import Tensor, Tensors
+from official.checkpoint import canonical, mapping
+from official.checkpoint import tensors as tensors_lib
+from official.checkpoint.formats import ENCODER_NAMES, Format, Options
+from official.checkpoint.mapping import Mapped, Stack, Transposed
+from official.checkpoint.tensors import Tensor, Tensors
 
-_WEIGHTS: table.Table = {
+_WEIGHTS: mapping.Table = {
     "bert/embeddings/word_embeddings": "Embedding/Embedding_Dict",
     "bert/embeddings/position_embeddings": "Embedding/Positional_Dict",
     "bert/embeddings/token_type_embeddings": "Embedding/Segment_Dict",
@@ -59,7 +59,7 @@ _WEIGHTS: table.Table = {
 }
 # Slots stand here as endings; in the file they are prefixes.
 TABLE = {
-    **table.with_slots(
+    **mapping.with_slots(
         _WEIGHTS,
         {"adam_m": None, "adam_v": None, "lamb_m": "lamb_m", "lamb_v": "lamb_v", "Momentum": None},
     ),
@@ -83,22 +83,22 @@ _DROPPED = {
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names. Raises ConfigError for blocks of words that do not make a whole,
     or a whole that cannot be parted."""
-    names, doubled = table.common_names(tensors, lambda name: _common_name(name, tensors))
+    names, doubled = mapping.common_names(tensors, lambda name: _common_name(name, tensors))
     upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
-    rest, words = table.join_rows(upright)
-    rest, parts = table.unstack(rest, _STACKS)
-    mapped = table.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
-    table.restore_names(mapped, names, doubled)
+    rest, words = mapping.join_rows(upright)
+    rest, parts = mapping.unstack(rest, _STACKS)
+    mapped = mapping.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
+    mapping.restore_names(mapped, names, doubled)
     mapped.tensors |= words
-    table.add_zero_biases(mapped)
+    mapping.add_zero_biases(mapped)
     return mapped
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to PopART's names."""
-    mapped = table.from_canonical(TABLE, tensors, "")
+    mapped = mapping.from_canonical(TABLE, tensors, "")
     mapped.dropped = {name: _reason(name) for name in mapped.dropped}
-    rest, wholes = table.stack(mapped.tensors, _STACKS)
+    rest, wholes = mapping.stack(mapped.tensors, _STACKS)
     mapped.tensors = {_file_name(name): tensor for name, tensor in {**rest, **wholes}.items()}
     return mapped
 

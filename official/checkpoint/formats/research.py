@@ -23,95 +23,57 @@ Decided where the published converter leaves it open:
 
 import re
 
-from official.checkpoint.format import Format, Options
-from official.checkpoint.formats import graphcore
-from official.checkpoint.mapping import canonical, table
-from official.checkpoint.mapping.table import Mapped, Stack
-from official.checkpoint.mapping.tensors import Tensors
+from official.checkpoint import canonical, mapping
+from official.checkpoint.formats import Format, Options, graphcore
+from official.checkpoint.mapping import Mapped, Stack
+from official.checkpoint.tensors import Tensors
 from official.io.errors import ConfigError, shortened
 
 _SCOPE = "all/"
-_LAYER = {
-    "convolution/prenorm/LayerNorm/gamma": "conv/prenorm/GroupNorm/gamma",
-    "convolution/prenorm/LayerNorm/beta": "conv/prenorm/GroupNorm/beta",
-    "convolution/dwconv/weight": "conv/dwconv/weight",
-    "convolution/dwconv/LayerNorm/gamma": "conv/dwconv/GroupNorm/gamma",
-    "convolution/dwconv/LayerNorm/beta": "conv/dwconv/GroupNorm/beta",
-    "convolution/post/dense/kernel": "conv/post/weight",
-    "convolution/post/dense/bias": "conv/post/bias",
-    "feed_forward_1/prenorm/LayerNorm/gamma": "boom1/prenorm/GroupNorm/gamma",
-    "feed_forward_1/prenorm/LayerNorm/beta": "boom1/prenorm/GroupNorm/beta",
-    "feed_forward_1/intermediate/dense/kernel": "boom1/up/weight",
-    "feed_forward_1/intermediate/dense/bias": "boom1/up/bias",
-    "feed_forward_1/output/dense/kernel": "boom1/down/weight",
-    "feed_forward_1/output/dense/bias": "boom1/down/bias",
-    "feed_forward_1/output/mixer/dense/kernel": "boom1/mixer/weight",
-    "feed_forward_1/output/mixer/dense/bias": "boom1/mixer/bias",
-    "attention/prenorm/LayerNorm/gamma": "attention/prenorm/GroupNorm/gamma",
-    "attention/prenorm/LayerNorm/beta": "attention/prenorm/GroupNorm/beta",
-    "attention/projection/dense/kernel": "attention/output/weight",
-    "attention/projection/dense/bias": "attention/output/bias",
-    "feed_forward_2/prenorm/LayerNorm/gamma": "boom2/prenorm/GroupNorm/gamma",
-    "feed_forward_2/prenorm/LayerNorm/beta": "boom2/prenorm/GroupNorm/beta",
-    "feed_forward_2/intermediate/dense/kernel": "boom2/up/weight",
-    "feed_forward_2/intermediate/dense/bias": "boom2/up/bias",
-    "feed_forward_2/output/dense/kernel": "boom2/down/weight",
-    "feed_forward_2/output/dense/bias": "boom2/down/bias",
-    "feed_forward_2/output/mixer/dense/kernel": "boom2/mixer/weight",
-    "feed_forward_2/output/mixer/dense/bias": "boom2/mixer/bias",
+# What of a name in this project is another word here, in this order; of what follows a scope alone, too.
+_WORDS = {
+    r"^LayerNorm/": "bert/encoder/post_layers/GroupNorm/",
+    r"^output_(weights|bias)": r"glue_loss/output_\1",
+    "LayerNorm": "GroupNorm",
+    "attention/self/(query|key|value)/bias": r"attention/qkv/\1/bias",
+    "attention/(output|projection)/dense/kernel": "attention/output/weight",
+    "attention/(output|projection)/dense/bias": "attention/output/bias",
+    "attention/output/GroupNorm": "attention/postnorm/GroupNorm",
+    "/convolution/": "/conv/",
+    "/post/dense/kernel": "/post/weight",
+    "/post/dense/bias": "/post/bias",
+    r"/feed_forward_(\d)/": r"/boom\1/",
+    "/layer_{layer}/(?=intermediate|output/)": "/layer_{layer}/boom/",
+    "/boom/output/GroupNorm": "/boom/postnorm/GroupNorm",
+    "/intermediate/dense/kernel": "/up/weight",
+    "/intermediate/dense/bias": "/up/bias",
+    "/output/mixer/dense/kernel": "/mixer/weight",
+    "/output/mixer/dense/bias": "/mixer/bias",
+    r"(/boom\d?)/output/dense/kernel": r"\1/down/weight",
+    r"(/boom\d?)/output/dense/bias": r"\1/down/bias",
 }
-_BASELINE_LAYER = {
-    "attention/output/dense/kernel": "attention/output/weight",
-    "attention/output/dense/bias": "attention/output/bias",
-    "attention/output/LayerNorm/gamma": "attention/postnorm/GroupNorm/gamma",
-    "attention/output/LayerNorm/beta": "attention/postnorm/GroupNorm/beta",
-    "intermediate/dense/kernel": "boom/up/weight",
-    "intermediate/dense/bias": "boom/up/bias",
-    "output/dense/kernel": "boom/down/weight",
-    "output/dense/bias": "boom/down/bias",
-    "output/LayerNorm/gamma": "boom/postnorm/GroupNorm/gamma",
-    "output/LayerNorm/beta": "boom/postnorm/GroupNorm/beta",
-}
-_BIASES = {f"attention/self/{part}/bias": f"attention/qkv/{part}/bias" for part in ("query", "key", "value")}
-_REST = {
-    "bert/embeddings/word_embeddings": "bert/embeddings/word_embeddings",
-    "bert/embeddings/token_type_embeddings": "bert/embeddings/token_type_embeddings",
-    "bert/embeddings/position_embeddings": "bert/embeddings/position_embeddings",
-    "bert/embeddings/LayerNorm/gamma": "bert/embeddings/GroupNorm/gamma",
-    "bert/embeddings/LayerNorm/beta": "bert/embeddings/GroupNorm/beta",
-    "bert/pooler/dense/kernel": "bert/pooler/dense/kernel",
-    "bert/pooler/dense/bias": "bert/pooler/dense/bias",
-    "cls/predictions/transform/dense/kernel": "cls/predictions/transform/dense/kernel",
-    "cls/predictions/transform/dense/bias": "cls/predictions/transform/dense/bias",
-    "cls/predictions/transform/LayerNorm/gamma": "cls/predictions/transform/GroupNorm/gamma",
-    "cls/predictions/transform/LayerNorm/beta": "cls/predictions/transform/GroupNorm/beta",
-    "cls/predictions/output_bias": "cls/predictions/output_bias",
-    "cls/seq_relationship/output_weights": "cls/seq_relationship/output_weights",
-    "cls/seq_relationship/output_bias": "cls/seq_relationship/output_bias",
-    "cls/squad/output_weights": "cls/squad/output_weights",
-    "cls/squad/output_bias": "cls/squad/output_bias",
-    "output_weights": "glue_loss/output_weights",
-    "output_bias": "glue_loss/output_bias",
-}
-_FINAL_NORM = {
-    "LayerNorm/gamma": "bert/encoder/post_layers/GroupNorm/gamma",
-    "LayerNorm/beta": "bert/encoder/post_layers/GroupNorm/beta",
-}
+_JOINED = "/pre/glu/|/attention/self/(query|key|value)/kernel"  # in _STACKS
 
 
-def _table(rest: table.Table, layer: table.Table) -> table.Table:
-    prefix = "bert/encoder/layer_{layer}"
-    layers = {f"{prefix}/{ours}": f"{prefix}/{theirs}" for ours, theirs in {**layer, **_BIASES}.items()}
-    return {**rest, **layers, **dict.fromkeys(canonical.COUNTERS)}
+def _their_name(name: str) -> str:
+    for ours, theirs in _WORDS.items():
+        name = re.sub(ours, theirs, name)
+    return name
+
+
+def _table(encoder: tuple[str, ...]) -> mapping.Table:
+    names = (*encoder, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)
+    theirs = {name: _their_name(name) for name in names if not re.search(_JOINED, name)}
+    return {**theirs, **dict.fromkeys(canonical.COUNTERS)}
 
 
 # Names within the scope.
-TABLE = _table({**_REST, **_FINAL_NORM}, _LAYER)
-BASELINE_TABLE = _table(_REST, _BASELINE_LAYER)
+TABLE = _table(canonical.GROUPBERT)
+BASELINE_TABLE = _table(canonical.ENCODER)
 
 _GLU = "bert/encoder/layer_{layer}/convolution/pre/glu"
 _STACKS = (
-    Stack("bert/encoder/layer_{layer}/attention/qkv/weight", table.QKV_KERNELS),
+    Stack("bert/encoder/layer_{layer}/attention/qkv/weight", mapping.QKV_KERNELS),
     Stack(
         "bert/encoder/layer_{layer}/conv/pre/weight",
         (f"{_GLU}/values/dense/kernel", f"{_GLU}/gates/dense/kernel"),
@@ -138,18 +100,18 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is
         on for GroupBERT's names.
     """
-    weights, dropped = table.without(tensors, _STATE)
+    weights, dropped = mapping.without(tensors, _STATE)
     inside = _strip_scope(weights)
-    rest, words = table.join_rows(inside)
-    rest, parts = table.unstack(rest, _STACKS)
+    rest, words = mapping.join_rows(inside)
+    rest, parts = mapping.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(
         _names_in_file(inside, options), graphcore.METRICS, rest
     )
-    mapped = table.to_canonical(names, rest, patterns)
+    mapped = mapping.to_canonical(names, rest, patterns)
     _restore_scope(mapped, weights)
     mapped.tensors |= {**words, **parts}
     mapped.dropped |= dropped
-    table.add_zero_biases(mapped)
+    mapping.add_zero_biases(mapped)
     return mapped
 
 
@@ -160,13 +122,13 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and where `baseline` is
         not what the model is.
     """
-    weights, dropped = table.without(
+    weights, dropped = mapping.without(
         tensors,
         _STATE | graphcore.left_out(options) | ({} if options.get(graphcore.PLAIN_BERT) else _KEY_BIAS),
     )
-    rest, wholes = table.stack(weights, _STACKS)
-    mapped = table.from_canonical(_names(tensors, options), rest, "a counter of this project's trainer")
-    mapped.tensors = table.split_rows(
+    rest, wholes = mapping.stack(weights, _STACKS)
+    mapped = mapping.from_canonical(_names(tensors, options), rest, "a counter of this project's trainer")
+    mapped.tensors = mapping.split_rows(
         {**mapped.tensors, **wholes}, options.get(graphcore.NUM_EMBEDDINGS_SPLITS)
     )
     mapped.dropped |= dropped
@@ -182,7 +144,7 @@ def keeps_float32(name: str) -> bool:
     return name == f"{_SCOPE}cls/predictions/output_bias"
 
 
-def _names_in_file(tensors: Tensors, options: Options) -> table.Table:
+def _names_in_file(tensors: Tensors, options: Options) -> mapping.Table:
     """Returns the table to read with. The names tell plain BERT, so that reading needs no option. Raises
     ConfigError as `_names`."""
     plain = options.get(graphcore.PLAIN_BERT) or any(
@@ -197,12 +159,12 @@ def _has_convolutions(tensors: Tensors) -> bool:
     return any(re.match(r"bert/encoder/layer_\d+/conv(olution)?/", name) for name in tensors)
 
 
-def _names(tensors: Tensors, options: Options) -> table.Table:
+def _names(tensors: Tensors, options: Options) -> mapping.Table:
     """Returns the table for GroupBERT or the baseline. Raises ConfigError where the option says one and the
     layers are the other's."""
     plain = options.get(graphcore.PLAIN_BERT)
     groupbert = _has_convolutions(tensors)
-    if table.layers_of(tensors) and groupbert == plain:
+    if canonical.layers_of(tensors) and groupbert == plain:
         found, advice = (
             ("convolutions: it is GroupBERT", "Leave out")
             if groupbert

@@ -184,7 +184,7 @@ def make_ours(specification: dict):
         found = source.find(specification["model"], specification["vocab_file"])
     else:
         config = bert_config_from_dict(specification["config"], "config")
-        found = source.made_up(config, "answer", seed=specification["seed"])
+        found = source.random_source(config, "answer", seed=specification["seed"])
     network = backends.build(found, "answer", settings)
 
     def answer(batch, width):

@@ -256,7 +256,7 @@ def find_model(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
         path = flags.bert_config_file or "configs/models/bert_base.json"
         values = None if flags.bert_config_file else settings.get("model")
         values = values or read_json(configs.find(path), "bert_config_file")
-        found = source.made_up(bert_config_from_dict(values, path), _HEAD, seed=SEED)
+        found = source.random_source(bert_config_from_dict(values, path), _HEAD, seed=SEED)
     longest, positions = max(flags.max_seq_length), found.bert.max_position_embeddings
     if longest > positions:
         raise ConfigError(f"--max_seq_length={longest}: the model has {positions} positions.")

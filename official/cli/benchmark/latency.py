@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from official.graphcore import log_style
+from official.graphcore import popart_lines
 
 if TYPE_CHECKING:
     pass
@@ -81,4 +81,4 @@ def plain_line(case: str, block: Block) -> str:
 def popart_line(number: int, block: Block) -> str:
     """Returns the line of PopART's inference; `number` counts blocks from 0."""
     duration = sum(block.secs) / len(block.secs)
-    return log_style.inference_line(number, duration, block.sequences_per_sec, block.secs)
+    return popart_lines.inference_line(number, duration, block.sequences_per_sec, block.secs)

@@ -29,9 +29,8 @@ def make_parser() -> command_line.Parser:
         "--blocks",
         default="fused",
         help=(
-            "Comma-separated: fused, plain, the operations that the encoder's blocks take (--fused_ops);"
-            " compiled, fused ones of which none is native (--block_kernels); packed, fused ones on packed"
-            " rows."
+            "Comma-separated: fused, what a run takes by itself; plain and compiled, --kernels=plain and"
+            " --kernels=fused; packed, the first one on packed rows."
         ),
     )
     parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
@@ -67,9 +66,8 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
         return f"{outputs.stem(path)}, " * (len(paths) > 1) + case + f", {blocks}" * (blocks != "fused")
 
     def own(blocks: str) -> dict:
-        kernels = "compiled" if blocks == "compiled" else "auto"
-        changed = {"fused_ops": blocks != "plain", "pack_on_the_fly": blocks == "packed"}
-        return {**settings, **changed, "block_kernels": kernels}
+        kernels = {"plain": "plain", "compiled": "fused"}.get(blocks, "auto")
+        return {**settings, "kernels": kernels, "pack_on_the_fly": blocks == "packed"}
 
     return {
         name(path, f"{dtype}, {length} tokens x {batch}", blocks): step_benchmark.step_config(
@@ -112,7 +110,7 @@ def case(config: Config, timing, steps: int, plan: dict, peaks: dict) -> dict:
         "dtype": config.dtype,
         "max_seq_length": config.max_seq_length,
         "train_batch_size": config.train_batch_size,
-        "fused_ops": config.fused_ops,
+        "kernels": config.kernels,
         "packed": config.pack_on_the_fly,
         "sequences_per_sec": timing.rate(plan["sequences_per_step"] * steps),
         "step_secs": timing.median / steps,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import FINE_TUNING, GLUE, IDENTITY, PRETRAIN, RECIPE, SQUAD, Section, setting
+from official.config.setting import (
+    FINE_TUNING,
+    GLUE,
+    IDENTITY,
+    PRETRAIN,
+    RECIPE,
+    SQUAD,
+    TENSORFLOWS,
+    Section,
+    setting,
+)
 
 # -----------------------------------------------------------------------------------------------------------
 # Files
@@ -30,7 +40,7 @@ class Data:
         minimum=1,
         maximum=1 << 16,
         tasks=PRETRAIN,
-        backends=("one_device", "mirrored", "multi_worker_mirrored", "tpu", "pipeline"),
+        backends=TENSORFLOWS,
         evaluation=False,
     )
     eval_files: str | None = setting(
@@ -38,6 +48,7 @@ class Data:
         "Evaluation TFRecords; without it the first records of --input_files are used, as the MLPerf v0.7 "
         "rules did.",
         tasks=PRETRAIN,
+        needs="do_eval",
         training=None,
         files=True,
     )
@@ -206,6 +217,7 @@ class FineTuning:
         "With --do_predict: predict so many times, and tell throughput and latency of each in the words of "
         "PopART's inference. Unset: once, without them.",
         minimum=1,
+        needs="do_predict",
         tasks=FINE_TUNING,
         evaluation=False,
     )
@@ -214,6 +226,7 @@ class FineTuning:
         "Repeat the run with seeds --seed, --seed + 1, ... in folders run-1, run-2, ...; report mean and "
         "deviation.",
         minimum=1,
+        needs="do_train",
         tasks=FINE_TUNING,
         evaluation=False,
         training=IDENTITY,

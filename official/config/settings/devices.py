@@ -5,7 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from official.config.backends import BACKENDS
-from official.config.setting import IDENTITY, RECIPE, Section, setting
+from official.config.setting import (
+    IDENTITY,
+    IPU,
+    PIPELINED,
+    RECIPE,
+    TENSORFLOWS,
+    TPU,
+    WORKERS,
+    Section,
+    setting,
+)
 
 # -----------------------------------------------------------------------------------------------------------
 # Model
@@ -80,33 +90,33 @@ class Devices:
         backends=("mirrored", "pipeline"),
     )
     tpu: str | None = setting(
-        None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu.", backends=("tpu",)
+        None, "TPU name, grpc:// address or local, for --distribution_strategy=tpu.", backends=TPU
     )
     num_tpu_cores: int | None = setting(
         None,
         "Cores that the TPU is to have: the batch arithmetic is checked before connecting, the number "
         "after it.",
         minimum=1,
-        backends=("tpu",),
+        backends=TPU,
     )
     worker_hosts: str | None = setting(
         None,
         "Comma-separated host:port of all processes, for multi_worker_mirrored; without it what started "
         "them says so: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md).",
-        backends=("multi_worker_mirrored",),
+        backends=WORKERS,
     )
     task_index: int | None = setting(
         None,
         "Number of this process in --worker_hosts, from 0.",
         minimum=0,
-        backends=("multi_worker_mirrored",),
+        backends=WORKERS,
     )
     coordinator_address: str | None = setting(
         None,
         "host:port of the first process, through which all learn each other's addresses, where what started "
         "them gives numbers only, as mpirun does on several hosts; over the addresses of Kubernetes and "
         "Slurm.",
-        backends=("multi_worker_mirrored",),
+        backends=WORKERS,
     )
     peer_timeout_secs: int = setting(
         300,
@@ -151,6 +161,7 @@ class Devices:
         "With --explicit_allreduce: bytes of a pack, at most; a larger gradient is a pack of its own. Packs "
         "are sent while the backward pass goes on. 0: one pack, after it.",
         minimum=0,
+        needs="explicit_allreduce",
     )
     matmul_precision: str = setting(
         "tf32",
@@ -158,36 +169,20 @@ class Devices:
         "to TensorFloat-32, with fractions of 10 bits, which is faster; highest does not. TPUs round to "
         "bfloat16 in place of it. Older GPUs and CPUs never round.",
         choices=("tf32", "highest"),
-        backends=("one_device", "mirrored", "multi_worker_mirrored", "tpu", "pipeline"),
+        backends=TENSORFLOWS,
     )
     deterministic: bool = setting(
         False,
         "Choose deterministic kernels only: the same command gives the same bits on the same machine; "
         "slower.",
     )
-    fused_ops: bool = setting(
-        True,
-        "Take the encoder's blocks with gradients of their own, compiled in part, and optimizers in few "
-        "passes over memory; without it TensorFlow's operations and tensorflow-addons' optimizers (our own "
-        "of TensorFlow's operations where it is not installed), equal "
-        "to rounding.",
-    )
-    update_kernel: str = setting(
+    kernels: str = setting(
         "auto",
-        "What updates the weights on CPUs with LAMB, AdamW or Adam: native is an operation of our own, "
-        "compiled when it is first used on a machine; tensorflow is TensorFlow's operations. auto: native "
-        "where there is a C++ compiler, for all processes of a run the same one. Equal to rounding.",
-        choices=("auto", "native", "tensorflow"),
-        backends=("one_device", "mirrored", "multi_worker_mirrored", "pipeline"),
-    )
-    block_kernels: str = setting(
-        "auto",
-        "What computes the parts of the encoder's blocks between matrix products on CPUs with --fused_ops: "
-        "native is operations of our own, compiled when they are first used on a machine; compiled is "
-        "functions that XLA compiles. auto: native where there is a C++ compiler and --enable_xla does not "
-        "compile the step as a whole. Equal to rounding.",
-        choices=("auto", "native", "compiled"),
-        backends=("one_device", "mirrored", "multi_worker_mirrored", "pipeline"),
+        "What computes between matrix products, and updates the weights with LAMB, AdamW or Adam: plain is "
+        "TensorFlow's operations and gradients; fused has derived gradients and functions that XLA compiles; "
+        "native is C++ for CPUs, compiled when it is first used on a machine. auto: native on CPUs where "
+        "there is a C++ compiler and --enable_xla is off, else fused. Equal to rounding.",
+        choices=("auto", "plain", "fused", "native"),
     )
     recompute: str = setting(
         "none",
@@ -223,7 +218,6 @@ DEVICES = Section("Devices", Devices, evaluation=False)
 # Pipeline
 
 
-PIPELINED = ("pipeline", "ipu")
 SCHEDULES = {"pipeline": ("1f1b", "gpipe"), "ipu": ("grouped", "interleaved", "sequential")}
 
 
@@ -258,55 +252,52 @@ PIPELINE = Section("Pipeline", Pipeline, evaluation=False)
 # IPUs, by Graphcore's names where these have one
 
 
-_IPU = ("ipu",)
-
-
 @dataclasses.dataclass(frozen=True)
 class Ipu:
     """Settings of IPUs alone. The number of IPUs of a replica follows from its pipeline: a power of two."""
 
     ipu_replicas: int = setting(
-        1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1, backends=_IPU
+        1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1, backends=IPU
     )
     device_iterations: int = setting(
-        1, "Steps of one call of the IPUs; divides --steps_per_loop.", minimum=1, backends=_IPU
+        1, "Steps of one call of the IPUs; divides --steps_per_loop.", minimum=1, backends=IPU
     )
     executable_cache_path: str | None = setting(
-        None, "Folder in which compiled programs are kept and looked for.", backends=_IPU
+        None, "Folder in which compiled programs are kept and looked for.", backends=IPU
     )
     stochastic_rounding: bool = setting(
-        True, "Round to float16 up or down at random, right on average.", backends=_IPU
+        True, "Round to float16 up or down at random, right on average.", backends=IPU
     )
     fp_exceptions: bool = setting(
-        False, "Stop at invalid operations, divisions by 0 and overflows.", backends=_IPU
+        False, "Stop at invalid operations, divisions by 0 and overflows.", backends=IPU
     )
     available_memory_proportion: str | None = setting(
         None,
         "Share of an IPU's memory that matrix products may take for themselves: a number for all, or one for"
         " each stage of the pipeline or each IPU of a replica, comma-separated. Unset: Poplar's own.",
-        backends=_IPU,
+        backends=IPU,
     )
     partials_type: str = setting(
-        "float", "Type in which matrix products of float16 add up.", choices=("half", "float"), backends=_IPU
+        "float", "Type in which matrix products of float16 add up.", choices=("half", "float"), backends=IPU
     )
     optimizer_state_offchip: bool = setting(
-        True, "Keep what only the optimizer reads in the memory beside the IPUs.", backends=_IPU
+        True, "Keep what only the optimizer reads in the memory beside the IPUs.", backends=IPU
     )
     replicated_tensor_sharding: bool = setting(
-        False, "Share that state out to the replicas; each reads and updates its part.", backends=_IPU
+        False, "Share that state out to the replicas; each reads and updates its part.", backends=IPU
     )
     min_remote_tensor_size: int = setting(
-        128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0, backends=_IPU
+        128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0, backends=IPU
     )
     no_outlining: bool = setting(
-        False, "Compile equal parts of the model each by itself: more memory, less copying.", backends=_IPU
+        False, "Compile equal parts of the model each by itself: more memory, less copying.", backends=IPU
     )
     scheduler: str = setting(
         "choose_best",
         "How the compiler orders operations.",
         choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path"),
-        backends=_IPU,
+        backends=IPU,
     )
 
 
-IPU = Section("IPUs", Ipu, evaluation=False)
+IPUS = Section("IPUs", Ipu, evaluation=False)

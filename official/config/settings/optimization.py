@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official.config.setting import LENGTH, PRETRAIN, RECIPE, Section, setting
+from official.config.setting import LENGTH, PRETRAIN, RECIPE, REPLICATED, Section, setting
 
 # -----------------------------------------------------------------------------------------------------------
 # Batches and steps
-
-
-_LAID_OUT = ("one_device", "mirrored", "multi_worker_mirrored")
 
 
 def _of_micro_batches(config: Any) -> str | None:
@@ -43,7 +40,7 @@ class Batch:
         "Lay a new run out for so many processes, --num_accumulation_steps of each, however many compute it: "
         "its results are then those of so many. Unset: as many as it begins with.",
         minimum=1,
-        backends=_LAID_OUT,
+        backends=REPLICATED,
         training=_of_micro_batches,
     )
     num_steps_per_epoch: int = setting(
@@ -78,8 +75,9 @@ class Batch:
         "Evaluate every N steps; a multiple of --steps_per_loop. Unset: at the last step, for fine-tuning "
         "after each epoch.",
         minimum=1,
+        needs="do_eval",
     )
-    steps_before_eval_start: int = setting(0, "No evaluation before this step.", minimum=0)
+    steps_before_eval_start: int = setting(0, "No evaluation before this step.", minimum=0, needs="do_eval")
     stop_threshold: float | None = setting(
         None,
         "Stop when an evaluation reaches this, 0 to 1: masked-LM accuracy, for fine-tuning the task's "
@@ -87,6 +85,7 @@ class Batch:
         minimum=0,
         maximum=1,
         training=LENGTH,
+        needs="do_eval",
     )
     checkpoint_every_steps: int | None = setting(
         None,
@@ -111,6 +110,13 @@ BATCH = Section("Batch and steps (a step is one optimizer update)", Batch, evalu
 # Optimizer and schedule
 
 
+_ADAM = ("adam", "adamw", "mpadamw")
+_LAMB = ("optimizer_type", ("lamb",))
+_WITH_MOMENTS = ("optimizer_type", ("lamb", *_ADAM))
+_WARMED_UP = ("lr_schedule", ("polynomial", "cosine", "natural_exponential", "up_down"))
+_EXPONENTIAL = ("lr_schedule", ("natural_exponential",))
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimization:
     """Settings of the updates of the weights."""
@@ -125,25 +131,31 @@ class Optimization:
         "With --optimizer_type=lamb, how the step's gradient is clipped. lamb: as --clip_scope says. "
         "nvlamb: to a global norm of 1. mpclip: to a global norm of the number of replicas.",
         choices=("lamb", "nvlamb", "mpclip"),
+        only_with=_LAMB,
     )
     bias_correction: bool = setting(
         True,
         "LAMB, Adam, AdamW and mpadamw correct their moments for having started at 0. false: as Google's "
         "BERT, and as LAMB_NO_BIAS of PopART.",
+        only_with=_WITH_MOMENTS,
     )
     lamb_decays_gamma: bool = setting(
         False,
         "LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's TensorFlow programs "
         "do for BERT.",
+        only_with=_LAMB,
     )
     momentum: float = setting(
         0.984375,
         "With --optimizer_type=momentum: share of the last update that is kept.",
         minimum=0,
         maximum=1,
+        only_with=("optimizer_type", ("momentum",)),
     )
-    learning_rate: float = setting(5e-05, "Peak learning rate.", minimum=0)
-    end_learning_rate: float = setting(0.0, "Learning rate at the end of the decay.", minimum=0)
+    learning_rate: float = setting(5e-05, "Peak learning rate.", minimum=0, only_with=_WARMED_UP)
+    end_learning_rate: float = setting(
+        0.0, "Learning rate at the end of the decay.", minimum=0, only_with=_WARMED_UP
+    )
     lr_schedule: str = setting(
         "polynomial",
         "Learning rate after the warm-up. up_down: a straight line that is at 0 one step after the last. "
@@ -153,14 +165,25 @@ class Optimization:
     lr_schedule_by_step: str | None = setting(
         None,
         'Learning rates of --lr_schedule=custom, each from its step on: {"0": 1e-4, "1000": 1e-5}.',
+        only_with=("lr_schedule", ("custom",)),
     )
-    poly_power: float = setting(1.0, "Power of the polynomial decay.", minimum=0)
-    warmup_power: float = setting(1.0, "Power of the warm-up: rate * (step / steps) ^ power.", minimum=0)
+    poly_power: float = setting(
+        1.0, "Power of the polynomial decay.", minimum=0, only_with=("lr_schedule", ("polynomial",))
+    )
+    warmup_power: float = setting(
+        1.0, "Power of the warm-up: rate * (step / steps) ^ power.", minimum=0, only_with=_WARMED_UP
+    )
     decay_steps: int | None = setting(
-        None, "With --lr_schedule=natural_exponential: steps from one decay to the next.", minimum=1
+        None,
+        "With --lr_schedule=natural_exponential: steps from one decay to the next.",
+        minimum=1,
+        only_with=_EXPONENTIAL,
     )
     decay_rate: float | None = setting(
-        None, "With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.", minimum=0
+        None,
+        "With --lr_schedule=natural_exponential: each decay multiplies the rate by e^-this.",
+        minimum=0,
+        only_with=_EXPONENTIAL,
     )
     warmup_steps: float = setting(
         None,
@@ -171,7 +194,11 @@ class Optimization:
         training=lambda config: RECIPE if config.warmup_proportion is None else None,
     )
     warmup_proportion: float | None = setting(
-        None, "Linear warm-up as a share of all steps, in place of --warmup_steps.", minimum=0, maximum=1
+        None,
+        "Linear warm-up as a share of all steps, in place of --warmup_steps.",
+        minimum=0,
+        maximum=1,
+        only_with=_WARMED_UP,
     )
     start_warmup_step: int = setting(
         0, "First step of the warm-up; the learning rate is 0 before it.", minimum=0
@@ -186,10 +213,17 @@ class Optimization:
         0.01,
         "Decoupled weight decay; not applied to biases and LayerNorm, but see --lamb_decays_gamma.",
         minimum=0,
+        only_with=("optimizer_type", ("lamb", "adamw", "mpadamw")),
     )
-    beta_1: float = setting(0.9, "Decay rate of the first moment.", minimum=0, maximum=1)
-    beta_2: float = setting(0.999, "Decay rate of the second moment.", minimum=0, maximum=1)
-    epsilon: float = setting(1e-06, "Added to the root of the second moment.", minimum=0)
+    beta_1: float = setting(
+        0.9, "Decay rate of the first moment.", minimum=0, maximum=1, only_with=_WITH_MOMENTS
+    )
+    beta_2: float = setting(
+        0.999, "Decay rate of the second moment.", minimum=0, maximum=1, only_with=_WITH_MOMENTS
+    )
+    epsilon: float = setting(
+        1e-06, "Added to the root of the second moment.", minimum=0, only_with=_WITH_MOMENTS
+    )
     clip_norm: float = setting(1.0, "Global norm that --clip_scope clips gradients to.", minimum=0)
     clip_scope: str = setting(
         None,

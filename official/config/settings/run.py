@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import FINE_TUNING, IDENTITY, PRETRAIN, RECIPE, Section, setting
+from official.config.setting import FINE_TUNING, IDENTITY, PRETRAIN, RECIPE, TRACED, Section, setting
 from official.config.values import DEVICE_BYTES
 
 # -----------------------------------------------------------------------------------------------------------
@@ -30,6 +30,7 @@ class Job:
         False,
         "Build and compile the steps, print the time that took, the memory and the plan, and stop. Needs no "
         "data, writes no checkpoint.",
+        needs="do_train",
     )
     model_dir: str = setting(
         None,
@@ -40,6 +41,7 @@ class Job:
         False,
         "Train afresh where --model_dir holds a run: its folder is renamed to MODEL_DIR.1, or the next "
         "number that is free. A run that this very command line has begun, and that is not over, goes on.",
+        needs="do_train",
     )
     export_dir: str | None = setting(
         None,
@@ -87,10 +89,14 @@ class Messages:
         "Send metrics to Weights & Biases, too (pip install '.[wandb]'; WANDB_MODE=offline keeps them here).",
     )
     wandb_project: str | None = setting(
-        None, "With --wandb: project. Unset: bert-tf2, with --log_style=graphcore tf-bert."
+        None,
+        "With --wandb: project. Unset: bert-tf2, with --log_style=graphcore tf-bert.",
+        needs="wandb",
     )
     wandb_name: str | None = setting(
-        None, "With --wandb: name of the run. Unset: the name of --model_dir's folder."
+        None,
+        "With --wandb: name of the run. Unset: the name of --model_dir's folder.",
+        needs="wandb",
     )
 
 
@@ -149,44 +155,52 @@ class Plan:
         False,
         "With --plan: also run three steps on generated data, on the devices of the run, for its hours and "
         "its sequences a second. Saves nothing.",
+        needs="plan",
     )
-    plan_file: str | None = setting(None, "With --plan: also write it as JSON.")
+    plan_file: str | None = setting(None, "With --plan: also write it as JSON.", needs="plan")
     plan_config_file: str | None = setting(
         None,
         "With --plan: also write the whole configuration as JSON, for python -m official.graphcore FILE.",
+        needs="plan",
     )
     plan_picture: str | None = setting(
         None,
         "With --plan of a pipeline: also draw its schedule, time by device, as .png, .svg or .pdf; with "
         "--plan_hosts the curves of efficiency instead.",
+        needs="plan",
     )
     plan_tflops: float | None = setting(
         None,
         "With --plan: expected TFLOP/s of one replica's matrix products, for the expected time.",
         minimum=0,
+        needs="plan",
     )
     plan_gbps: float | None = setting(
         None,
         "With --plan: expected GB/s of one replica's all-reduce traffic, for the expected time; with "
         "--plan_hosts those of a host's link to the others, each way.",
         minimum=0,
+        needs="plan",
     )
     plan_hosts: str | None = setting(
         None,
         "With --plan: also predict a step on other numbers of hosts, each like the one that is planned: "
         "1..4096 is 1, 2, 4 and so on; also 1,3,6. Needs --plan_gbps, and the time of a step: --measure or "
         "--plan_tflops.",
+        needs="plan",
     )
     plan_local_gbps: float | None = setting(
         None,
         "With --plan_hosts: GB/s of a replica's link to the others of its host. Unset: as --plan_gbps.",
         minimum=0,
+        needs="plan_hosts",
     )
     plan_latency_usecs: float | None = setting(
         None,
         "With --plan_hosts: microseconds of a message between hosts; inside a host a tenth. Unset: 10, which "
         "is an assumption.",
         minimum=0,
+        needs="plan_hosts",
     )
     plan_overlap: float | None = setting(
         None,
@@ -194,22 +208,26 @@ class Plan:
         "Unset: 0, it begins when that has ended.",
         minimum=0,
         maximum=1,
+        needs="plan_hosts",
     )
     plan_update_secs: float | None = setting(
         None,
         "With --plan_hosts: seconds that a step costs beside its micro batches and the all-reduce, such as "
         "the optimizer. Unset: 0.",
         minimum=0,
+        needs="plan_hosts",
     )
     plan_rows_per_sec: float | None = setting(
         None,
         "With --plan_hosts: rows that the input of a host makes a second. Unset: as many as are wanted.",
         minimum=0,
+        needs="plan_hosts",
     )
     plan_device: str | None = setting(
         None,
         f"With --plan: what a device can hold, to say whether the run fits: {', '.join(DEVICE_BYTES)}, or "
         "bytes, such as 16e9 or 16GB.",
+        needs="plan",
     )
 
 
@@ -220,10 +238,6 @@ PLAN = Section("Plan", Plan, evaluation=False)
 # Profile
 
 
-# IPUs have a profiler of their own; that of TPUs is on another machine, and was never run.
-_PROFILED = ("one_device", "mirrored", "multi_worker_mirrored", "pipeline")
-
-
 @dataclasses.dataclass(frozen=True)
 class Profiling:
     """Settings of the profile of a run that trains."""
@@ -232,13 +246,15 @@ class Profiling:
         None,
         "Profile from one step to another, such as 10,20, as the run counts them: a trace for TensorBoard, "
         "and a table of the operations by time, in --model_dir and in the report.",
-        backends=_PROFILED,
+        backends=TRACED,
+        needs="do_train",
     )
     profile_memory: bool = setting(
         False,
         "Measure which layers hold the memory at its peak, and the peak of each, in the steps of "
         "--profile_steps, or in the second step of the process: in --model_dir and in the report.",
-        backends=_PROFILED,
+        backends=TRACED,
+        needs="do_train",
     )
 
 

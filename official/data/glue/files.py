@@ -446,28 +446,10 @@ def _sklearn():
     return metrics
 
 
-def _accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return _sklearn().accuracy_score(labels, predictions)
-
-
-def _f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return _sklearn().f1_score(labels, predictions, pos_label=1, average="binary", zero_division=0.0)
-
-
-def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    return _sklearn().matthews_corrcoef(labels, predictions)
-
-
-def _pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
+def _scipy():
     from scipy import stats  # late, as scikit-learn
 
-    return stats.pearsonr(labels, predictions).statistic
-
-
-def _spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-    from scipy import stats
-
-    return stats.spearmanr(labels, predictions).statistic
+    return stats
 
 
 def _correlation(measure):
@@ -480,10 +462,11 @@ def _correlation(measure):
     return of
 
 
+# {name: (labels, predictions) -> value}
 _METRICS = {
-    "accuracy": _accuracy,
-    "f1": _f1,
-    "matthews_correlation": _correlation(_matthews),
-    "pearson": _correlation(_pearson),
-    "spearman": _correlation(_spearman),
+    "accuracy": lambda *sets: _sklearn().accuracy_score(*sets),
+    "f1": lambda *sets: _sklearn().f1_score(*sets, pos_label=1, average="binary", zero_division=0.0),
+    "matthews_correlation": _correlation(lambda *sets: _sklearn().matthews_corrcoef(*sets)),
+    "pearson": _correlation(lambda *sets: _scipy().pearsonr(*sets).statistic),
+    "spearman": _correlation(lambda *sets: _scipy().spearmanr(*sets).statistic),
 }

@@ -26,20 +26,32 @@ class SplitFiles:
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """One task. `labels` in the order of their class numbers, None where a score is predicted."""
+    """One task.
+
+    Attributes:
+      splits: {train, dev, test}.
+      submission_file: name of the file of predictions.
+      labels: in the order of their class numbers; None: a score is predicted.
+      text_columns: one, or two for pairs.
+      metrics: the last one decides which checkpoint is the best: the measure that BERT's paper reports, F1
+        for MRPC and QQP, Spearman for STS-B. Source: arXiv 1810.04805, table 1.
+      words_in_submission: labels by name; otherwise class numbers, or scores.
+      class_words: of labels that are numbers, as the data set "glue" of Hugging Face has them.
+    """
 
     name: str
-    splits: dict[str, SplitFiles]  # train, dev, test
-    text_columns: tuple[str, ...]  # one, or two for pairs
-    label_column: str
-    labels: tuple[str, ...] | None
-    metrics: tuple[str, ...]
-    main_metric: str  # decides which checkpoint is the best
+    splits: dict[str, SplitFiles]
     submission_file: str
-    words_in_submission: bool = False  # labels by name; otherwise class numbers, or scores
-    class_words: tuple[
-        str, ...
-    ] = ()  # of labels that are numbers, as the data set "glue" of Hugging Face has them
+    labels: tuple[str, ...] | None
+    text_columns: tuple[str, ...] = ("sentence1", "sentence2")
+    label_column: str = "label"
+    metrics: tuple[str, ...] = ("accuracy",)
+    words_in_submission: bool = False
+    class_words: tuple[str, ...] = ()
+
+    @property
+    def main_metric(self) -> str:
+        return self.metrics[-1]
 
     @property
     def is_regression(self) -> bool:
@@ -89,157 +101,113 @@ MRPC_TRAIN_AND_DEV = (
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
-_PAIR = ("sentence1", "sentence2")
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 
 
 def _same_folder(folder: str, *rows: int) -> dict[str, SplitFiles]:
-    return {
-        split: SplitFiles((f"{folder}/{split}.tsv",), count)
-        for split, count in zip(("train", "dev", "test"), rows)
-    }
+    splits = zip(("train", "dev", "test"), rows)
+    return {split: SplitFiles((f"{folder}/{split}.tsv",), count) for split, count in splits}
 
 
 _MNLI = GlueTask(
-    name="mnli",
-    splits={
+    "mnli",
+    {
         "train": SplitFiles(("MNLI/train.tsv",), 392702),
         "dev": SplitFiles(("MNLI/dev_matched.tsv",), 9815),
         "test": SplitFiles(("MNLI/test_matched.tsv",), 9796),
     },
-    text_columns=_PAIR,
+    "MNLI-m.tsv",
+    ("contradiction", "entailment", "neutral"),
     label_column="gold_label",
-    labels=("contradiction", "entailment", "neutral"),
-    metrics=("accuracy",),
-    main_metric="accuracy",
-    submission_file="MNLI-m.tsv",
     words_in_submission=True,
 )
 
-# The best checkpoint is chosen by the measure that BERT's paper reports: F1 for MRPC and QQP, Spearman for
-# STS-B. Source: arXiv 1810.04805, table 1.
-TASKS = {
-    task.name: task
-    for task in (
-        GlueTask(
-            name="cola",
-            splits={
-                "train": SplitFiles(("CoLA/train.tsv",), 8551, _COLA_COLUMNS),
-                "dev": SplitFiles(("CoLA/dev.tsv",), 1043, _COLA_COLUMNS),
-                "test": SplitFiles(("CoLA/test.tsv",), 1063),
-            },
-            text_columns=("sentence",),
-            label_column="label",
-            labels=_BINARY,
-            metrics=("matthews_correlation",),
-            main_metric="matthews_correlation",
-            submission_file="CoLA.tsv",
-            class_words=("unacceptable", "acceptable"),
-        ),
-        _MNLI,
-        dataclasses.replace(
-            _MNLI,
-            name="mnli-mm",
-            submission_file="MNLI-mm.tsv",
-            splits={
-                **_MNLI.splits,
-                "dev": SplitFiles(("MNLI/dev_mismatched.tsv",), 9832),
-                "test": SplitFiles(("MNLI/test_mismatched.tsv",), 9847),
-            },
-        ),
-        dataclasses.replace(  # a diagnostic test set for a model of MNLI: that one's train and dev set
-            _MNLI,
-            name="ax",
-            submission_file="AX.tsv",
-            splits={
-                **_MNLI.splits,
-                "test": SplitFiles(
-                    ("AX/diagnostic.tsv", "AX.tsv", "AX/AX.tsv", "diagnostic/diagnostic.tsv"), 1104
-                ),
-            },
-        ),
-        GlueTask(
-            name="mrpc",
-            splits={
-                "train": SplitFiles(("MRPC/train.tsv", f"MRPC/{MRPC_TRAIN_AND_DEV}"), 3668),
-                "dev": SplitFiles(("MRPC/dev.tsv",), 408),
-                "test": SplitFiles(("MRPC/test.tsv", "MRPC/msr_paraphrase_test.txt"), 1725),
-            },
-            text_columns=("#1 String", "#2 String"),
-            label_column="Quality",
-            labels=_BINARY,
-            metrics=("accuracy", "f1"),
-            main_metric="f1",
-            submission_file="MRPC.tsv",
-            class_words=("not_equivalent", "equivalent"),
-        ),
-        GlueTask(
-            name="sst2",
-            splits=_same_folder("SST-2", 67349, 872, 1821),
-            text_columns=("sentence",),
-            label_column="label",
-            labels=_BINARY,
-            metrics=("accuracy",),
-            main_metric="accuracy",
-            submission_file="SST-2.tsv",
-            class_words=("negative", "positive"),
-        ),
-        GlueTask(
-            name="stsb",
-            splits=_same_folder("STS-B", 5749, 1500, 1379),
-            text_columns=_PAIR,
-            label_column="score",
-            labels=None,
-            metrics=("pearson", "spearman"),
-            main_metric="spearman",
-            submission_file="STS-B.tsv",
-        ),
-        GlueTask(
-            name="qqp",
-            splits=_same_folder("QQP", 363846, 40430, 390965),
-            text_columns=("question1", "question2"),
-            label_column="is_duplicate",
-            labels=_BINARY,
-            metrics=("accuracy", "f1"),
-            main_metric="f1",
-            submission_file="QQP.tsv",
-            class_words=("not_duplicate", "duplicate"),
-        ),
-        GlueTask(
-            name="qnli",
-            splits=_same_folder("QNLI", 104743, 5463, 5463),
-            text_columns=("question", "sentence"),
-            label_column="label",
-            labels=_ENTAILMENT,
-            metrics=("accuracy",),
-            main_metric="accuracy",
-            submission_file="QNLI.tsv",
-            words_in_submission=True,
-        ),
-        GlueTask(
-            name="rte",
-            splits=_same_folder("RTE", 2490, 277, 3000),
-            text_columns=_PAIR,
-            label_column="label",
-            labels=_ENTAILMENT,
-            metrics=("accuracy",),
-            main_metric="accuracy",
-            submission_file="RTE.tsv",
-            words_in_submission=True,
-        ),
-        GlueTask(
-            name="wnli",
-            splits=_same_folder("WNLI", 635, 71, 146),
-            text_columns=_PAIR,
-            label_column="label",
-            labels=_BINARY,
-            metrics=("accuracy",),
-            main_metric="accuracy",
-            submission_file="WNLI.tsv",
-            class_words=_ENTAILMENT[::-1],
-        ),
+
+def _of_mnli(name: str, submission_file: str, **splits: SplitFiles) -> GlueTask:
+    """Returns a task for a model of MNLI: some other files."""
+    return dataclasses.replace(
+        _MNLI, name=name, submission_file=submission_file, splits={**_MNLI.splits, **splits}
     )
-}
+
+
+_TASKS = (
+    GlueTask(
+        "cola",
+        {
+            "train": SplitFiles(("CoLA/train.tsv",), 8551, _COLA_COLUMNS),
+            "dev": SplitFiles(("CoLA/dev.tsv",), 1043, _COLA_COLUMNS),
+            "test": SplitFiles(("CoLA/test.tsv",), 1063),
+        },
+        "CoLA.tsv",
+        _BINARY,
+        ("sentence",),
+        metrics=("matthews_correlation",),
+        class_words=("unacceptable", "acceptable"),
+    ),
+    _MNLI,
+    _of_mnli(
+        "mnli-mm",
+        "MNLI-mm.tsv",
+        dev=SplitFiles(("MNLI/dev_mismatched.tsv",), 9832),
+        test=SplitFiles(("MNLI/test_mismatched.tsv",), 9847),
+    ),
+    _of_mnli(
+        "ax",
+        "AX.tsv",
+        test=SplitFiles(("AX/diagnostic.tsv", "AX.tsv", "AX/AX.tsv", "diagnostic/diagnostic.tsv"), 1104),
+    ),
+    GlueTask(
+        "mrpc",
+        {
+            "train": SplitFiles(("MRPC/train.tsv", f"MRPC/{MRPC_TRAIN_AND_DEV}"), 3668),
+            "dev": SplitFiles(("MRPC/dev.tsv",), 408),
+            "test": SplitFiles(("MRPC/test.tsv", "MRPC/msr_paraphrase_test.txt"), 1725),
+        },
+        "MRPC.tsv",
+        _BINARY,
+        ("#1 String", "#2 String"),
+        "Quality",
+        ("accuracy", "f1"),
+        class_words=("not_equivalent", "equivalent"),
+    ),
+    GlueTask(
+        "sst2",
+        _same_folder("SST-2", 67349, 872, 1821),
+        "SST-2.tsv",
+        _BINARY,
+        ("sentence",),
+        class_words=("negative", "positive"),
+    ),
+    GlueTask(
+        "stsb",
+        _same_folder("STS-B", 5749, 1500, 1379),
+        "STS-B.tsv",
+        None,
+        label_column="score",
+        metrics=("pearson", "spearman"),
+    ),
+    GlueTask(
+        "qqp",
+        _same_folder("QQP", 363846, 40430, 390965),
+        "QQP.tsv",
+        _BINARY,
+        ("question1", "question2"),
+        "is_duplicate",
+        ("accuracy", "f1"),
+        class_words=("not_duplicate", "duplicate"),
+    ),
+    GlueTask(
+        "qnli",
+        _same_folder("QNLI", 104743, 5463, 5463),
+        "QNLI.tsv",
+        _ENTAILMENT,
+        ("question", "sentence"),
+        words_in_submission=True,
+    ),
+    GlueTask("rte", _same_folder("RTE", 2490, 277, 3000), "RTE.tsv", _ENTAILMENT, words_in_submission=True),
+    GlueTask("wnli", _same_folder("WNLI", 635, 71, 146), "WNLI.tsv", _BINARY, class_words=_ENTAILMENT[::-1]),
+)
+TASKS = {task.name: task for task in _TASKS}
 
 
 def find_task(name: str, flag: str = "glue_task") -> GlueTask:

@@ -1,7 +1,7 @@
-// Words of a text -> ids, by the table of official/data/word_pieces/word_table.py; tokenization.py says what a
-// word is.
+// Words of a text -> ids, by the table and the classes of bytes of official/data/word_pieces/wordpiece.py.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -11,11 +11,13 @@
 
 namespace {
 
-// As in word_table.py.
-constexpr uint64_t kNoKey = ~uint64_t{0};
-constexpr int64_t kKeyBytes = 16, kPlaces = 4, kMostIds = 7;
+// The table: 2^kBits buckets of kPlaces words, each of kMaxIds ids at most; as in wordpiece.py.
+constexpr int64_t kBits = 15, kPlaces = 4, kMaxIds = 7;
+constexpr uint64_t kNoKey = ~uint64_t{0};  // of no word: UTF-8 has no such byte
+constexpr int64_t kKeyBytes = 16;
+constexpr uint64_t kFactors[2] = {0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F};  // odd; their bits look random
 
-// The classes of a byte, as in tokenization.py.
+// The classes of a byte, as in wordpiece.py.
 enum Class : uint8_t { kWhite = 0, kPart = 1, kAlone = 2 };
 
 constexpr int64_t kBlock = 64;  // bytes of the text, a bit of a mask for each
@@ -40,15 +42,28 @@ constexpr Masks kMasks;
 
 inline uint64_t Eight(const uint8_t* text) {
   uint64_t word;
-  std::memcpy(&word, text, 8);  // the lowest byte first, as word_table.py has it
+  std::memcpy(&word, text, 8);  // the lowest byte first
   return word;
 }
 
-struct Table {
-  int shift;
-  uint64_t factors[2];
-  const Key* keys;  // [places]
-};
+// Returns the bytes of a word as two numbers, kNoKey for one that is too long.
+inline Key KeyOf(const uint8_t* text, int64_t length, int64_t start, int64_t end) {
+  if (end - start > kKeyBytes) return {kNoKey, kNoKey};
+  const Key& mask = kMasks.of[end - start];
+  const uint8_t* word = text + start;
+  uint8_t last[kKeyBytes] = {};
+  if (start + kKeyBytes > length) {
+    std::memcpy(last, word, length - start);
+    word = last;
+  }
+  return {Eight(word) & mask.first, Eight(word + 8) & mask.second};
+}
+
+// Returns the first place of the bucket of a word.
+inline int64_t PlaceOf(const Key& key) {
+  return (key.first * kFactors[0] ^ key.second * kFactors[1]) >> (64 - kBits) << 2;
+}
+static_assert(kPlaces == 4, "a bucket is found by a shift");
 
 struct Word {
   int64_t start, end;
@@ -60,18 +75,18 @@ struct Word {
 template <typename Id>
 class Finder {
  public:
-  Finder(const uint8_t* text, int64_t length, const Table& table, const Id* table_ids, Id none, Id* ids,
-         int64_t* others, int64_t* starts, int64_t* ends)
-      : text_(text), length_(length), table_(table), table_ids_(table_ids), none_(none), ids_(ids), others_(others),
+  Finder(const uint8_t* text, int64_t length, const Key* keys, const Id* table_ids, Id none, Id* ids, int64_t* others,
+         int64_t* starts, int64_t* ends)
+      : text_(text), length_(length), keys_(keys), table_ids_(table_ids), none_(none), ids_(ids), others_(others),
         starts_(starts), ends_(ends) {}
 
   // Inlined: as a call it makes the look-up a third slower.
   [[gnu::always_inline]] void Add(int64_t start, int64_t end) {
-    const Key key = KeyOf(start, end);
-    const int64_t bucket = (key.first * table_.factors[0] ^ key.second * table_.factors[1]) >> table_.shift;
-    waiting_[number_++] = {start, end, key, bucket * kPlaces};
-    __builtin_prefetch(table_.keys + bucket * kPlaces);
-    __builtin_prefetch(table_ids_ + bucket * kPlaces * (1 + kMostIds));
+    const Key key = KeyOf(text_, length_, start, end);
+    const int64_t place = PlaceOf(key);
+    waiting_[number_++] = {start, end, key, place};
+    __builtin_prefetch(keys_ + place);
+    __builtin_prefetch(table_ids_ + place * (1 + kMaxIds));
     if (number_ == kWaiting) Finish();
   }
 
@@ -87,29 +102,16 @@ class Finder {
  private:
   static constexpr int64_t kWaiting = 32;
 
-  // Returns the bytes of a word as two numbers.
-  Key KeyOf(int64_t start, int64_t end) const {
-    if (end - start > kKeyBytes) return {kNoKey, kNoKey};
-    const Key& mask = kMasks.of[end - start];
-    const uint8_t* word = text_ + start;
-    uint8_t last[kKeyBytes] = {};
-    if (start + kKeyBytes > length_) {
-      std::memcpy(last, word, length_ - start);
-      word = last;
-    }
-    return {Eight(word) & mask.first, Eight(word + 8) & mask.second};
-  }
-
   // Adds the ids of a word, or `none` where it is not in the table.
   void Put(const Word& word) {
     unsigned hits = 0;  // a bit for each place: a branch for each would often be predicted wrongly
     for (int64_t i = 0; i < kPlaces; ++i) {
-      const Key& key = table_.keys[word.place + i];
+      const Key& key = keys_[word.place + i];
       hits |= static_cast<unsigned>((key.first == word.key.first) & (key.second == word.key.second)) << i;
     }
     if (hits) {
-      const Id* found = table_ids_ + (word.place + __builtin_ctz(hits)) * (1 + kMostIds);
-      std::memcpy(ids_ + count_, found + 1, kMostIds * sizeof(Id));  // more than there are: what follows replaces it
+      const Id* found = table_ids_ + (word.place + __builtin_ctz(hits)) * (1 + kMaxIds);
+      std::memcpy(ids_ + count_, found + 1, kMaxIds * sizeof(Id));  // more than there are: what follows replaces it
       count_ += found[0];
       return;
     }
@@ -121,7 +123,7 @@ class Finder {
 
   const uint8_t* text_;
   const int64_t length_;
-  const Table& table_;
+  const Key* keys_;
   const Id* table_ids_;
   const Id none_;
   Id* ids_;
@@ -182,10 +184,31 @@ void Find(const uint8_t* text, int64_t length, const uint8_t* classes, Finder<Id
 }
 
 template <typename Id>
-void FindIds(const uint8_t* text, int64_t length, const uint8_t* classes, const Table& table, const void* table_ids,
-             int64_t none, void* ids, int64_t* others, int64_t* starts, int64_t* ends, int64_t* counts) {
-  Finder<Id> found(text, length, table, static_cast<const Id*>(table_ids), static_cast<Id>(none),
-                   static_cast<Id*>(ids), others, starts, ends);
+void AddWordsToTable(const uint8_t* text, int64_t length, int64_t count, Key* keys, Id* table_ids,
+                     const int64_t* starts, const int64_t* ends, const int64_t* counts, const Id* ids) {
+  for (int64_t n = 0; n < count; ids += counts[n++]) {
+    const Key key = KeyOf(text, length, starts[n], ends[n]);
+    if (counts[n] > kMaxIds || key.first == kNoKey) continue;
+    const int64_t first = PlaceOf(key);
+    for (int64_t place = first; place < first + kPlaces; ++place) {
+      if (keys[place].first == key.first && keys[place].second == key.second) break;
+      if (keys[place].first) continue;
+      Id* own = table_ids + place * (1 + kMaxIds);
+      own[0] = static_cast<Id>(counts[n]);
+      std::memcpy(own + 1, ids, counts[n] * sizeof(Id));
+      keys[place].second = key.second;
+      std::atomic_thread_fence(std::memory_order_release);  // another thread finds the word when all of it is there
+      keys[place].first = key.first;
+      break;
+    }
+  }
+}
+
+template <typename Id>
+void FindIds(const uint8_t* text, int64_t length, const void* keys, const void* table_ids, int64_t none,
+             const uint8_t* classes, void* ids, int64_t* others, int64_t* starts, int64_t* ends, int64_t* counts) {
+  Finder<Id> found(text, length, static_cast<const Key*>(keys), static_cast<const Id*>(table_ids),
+                   static_cast<Id>(none), static_cast<Id*>(ids), others, starts, ends);
   Find(text, length, classes, &found);
   counts[0] = found.count();
   counts[1] = found.other_count();
@@ -215,25 +238,37 @@ int64_t PutIds(const Id* found, int64_t count, Id end, int64_t num_others, const
 
 extern "C" {
 
-// Finds the ids of all words of a text.
+// Adds words to the table, where their buckets have free places.
 //   id_bytes: 2 (uint16) or 4 (int32).
-//   bits, places, most_ids: the table has 2^bits buckets of so many places, each with so many ids at most.
+//   keys, table_ids: of all places of the table; the ids behind their number.
+//   starts, ends: [count], of the words in the text.
+//   counts, ids: how many ids each word has, and these, one after the other.
+int64_t add_words(const uint8_t* text, int64_t length, int64_t count, int64_t id_bytes, void* keys, void* table_ids,
+                  const int64_t* starts, const int64_t* ends, const int64_t* counts, const void* ids) {
+  Key* own = static_cast<Key*>(keys);
+  if (id_bytes == 2) {
+    AddWordsToTable(text, length, count, own, static_cast<uint16_t*>(table_ids), starts, ends, counts,
+                    static_cast<const uint16_t*>(ids));
+  } else {
+    AddWordsToTable(text, length, count, own, static_cast<int32_t*>(table_ids), starts, ends, counts,
+                    static_cast<const int32_t*>(ids));
+  }
+  return 0;
+}
+
+// Finds the ids of all words of a text.
+//   id_bytes, keys, table_ids: as of add_words.
 //   none: the id for a word that is not in the table.
 //   classes: [256], of each byte.
-//   factors: the two of the table.
-//   keys, table_ids: of all places of the table; the ids behind their number.
-//   ids: with room for as many as a place holds for each byte of the text.
+//   ids: with room for an id for each byte of the text, and kMaxIds more.
 //   others, starts, ends: of the words that are not in the table: where their ids are, where the words begin and
 //     where they end; with room for a number for each byte of the text.
 //   counts: how many ids and how many such words there are.
-// Returns 0; -1 where it was compiled for other buckets.
-int64_t find_ids(const uint8_t* text, int64_t length, int64_t id_bytes, int64_t bits, int64_t places,
-                 int64_t most_ids, int64_t none, const uint8_t* classes, const uint64_t* factors, const void* keys, const void* table_ids, void* ids,
-                 int64_t* others, int64_t* starts, int64_t* ends, int64_t* counts) {
-  if (places != kPlaces || most_ids != kMostIds) return -1;
-  const Table table = {static_cast<int>(64 - bits), {factors[0], factors[1]}, static_cast<const Key*>(keys)};
+int64_t find_ids(const uint8_t* text, int64_t length, int64_t id_bytes, const void* keys, const void* table_ids,
+                 int64_t none, const uint8_t* classes, void* ids, int64_t* others, int64_t* starts, int64_t* ends,
+                 int64_t* counts) {
   const auto find = id_bytes == 2 ? FindIds<uint16_t> : FindIds<int32_t>;
-  find(text, length, classes, table, table_ids, none, ids, others, starts, ends, counts);
+  find(text, length, keys, table_ids, none, classes, ids, others, starts, ends, counts);
   return 0;
 }
 

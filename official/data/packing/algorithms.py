@@ -25,7 +25,7 @@ from official.io.errors import ConfigError, suggest
 _SHORT = 8  # lengths up to it: a place for them that stays empty costs little
 _SHORT_WEIGHT = 0.09
 _EXACT_WEIGHT = 1e3  # of the extended form, for lengths with too few places
-_MOST_TURNS = 10  # of the extended form; two do for the lengths of Wikipedia
+_MAX_TURNS = 10  # of the extended form; two do for the lengths of Wikipedia
 _PARTS = 3
 
 
@@ -61,7 +61,7 @@ def extended_least_squares(histogram: Histogram, depth: int | None = None) -> Pa
     weights = _weights(histogram.max_length)
     solution = _solve(kinds, counts, weights)
     too_few: np.ndarray = np.zeros(len(counts), bool)
-    for _ in range(_MOST_TURNS):
+    for _ in range(_MAX_TURNS):
         earlier, too_few = too_few, _places(kinds, solution) < counts
         if np.array_equal(earlier, too_few):
             break

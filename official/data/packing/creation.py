@@ -18,21 +18,22 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from official.data import regrouping
+from official.data import compaction
+from official.data.compaction import Grouping
 from official.data.packing import algorithms, rounds
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.packing.rounds import Part
-from official.data.records import record_files, shard_folder
-from official.data.regrouping import Grouping
+from official.data.records import files as record_files
+from official.data.records import shard_files
 from official.io import engines, files, jobs, json_files, record_paths
 from official.io.engines import Round
 from official.io.errors import ConfigError
 
 _VERSION = 1  # of what the same flags make of the same records
 _SHARD_SEQUENCES = 1 << 16  # about 90 MB of 512 tokens at half length
-_FEWEST_SHARDS_UNASKED = 8
+_MIN_SHARDS = 8
 _BYTES_PER_WORKER = 64 << 20
-_MOST_BY_LEAST_SQUARES = 3
+_MAX_BY_LEAST_SQUARES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Job:
 
 def sequences_per_pack(algorithm: str, most: int) -> int:
     """Returns the number of sequences that a row of the records has room for."""
-    return min(most, _MOST_BY_LEAST_SQUARES) if algorithm in ("nnlshp", "ennlshp") else most
+    return min(most, _MAX_BY_LEAST_SQUARES) if algorithm in ("nnlshp", "ennlshp") else most
 
 
 def pack_records(job: Job) -> dict:
@@ -85,7 +86,7 @@ def pack_records(job: Job) -> dict:
             ) as folder,
             engines.opened(job) as engine,
         ):
-            shard_folder.remove_earlier(job.output_dir)
+            shard_files.remove_earlier(job.output_dir)
             grouping = Grouping(folder, 0, 0, jobs.digest(identity), ".sequences")
             made = _make(job, engine, grouping, states)
             record_paths.put_vocabulary(job.output_dir, vocabulary)
@@ -96,7 +97,7 @@ def pack_records(job: Job) -> dict:
 def _check(job: Job) -> None:
     engines.check(job)
     counts = {name: getattr(job, name) for name in ("num_shards", "max_sequences_per_pack")}
-    shard_folder.check_flags(job.random_seed, counts)
+    shard_files.check_flags(job.random_seed, counts)
 
 
 def _versions(paths: list[str]) -> dict[str, str]:
@@ -110,7 +111,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
       grouping: says where the sequences are spilled to.
       states: of the input files, before anything was read.
     """
-    shard_folder.remove_temporary(job.output_dir)
+    shard_files.remove_temporary(job.output_dir)
     paths = list(states)
     folder, sizes = grouping.folder, files.sizes(paths)
     shape, total = rounds.shape_of(paths[0]), sum(sizes)
@@ -130,7 +131,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     writes = ((rounds.write_shard, deal, grouping, shard, shape, total / shards) for shard in range(shards))
     run(writes, shards, "Writing")
     made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
-    shard_folder.remove_all_but(job.output_dir, made)
+    shard_files.remove_all_but(job.output_dir, made)
     return _manifest(job, deal, parts[0], folder, algorithms.describe(histogram, planned))
 
 
@@ -164,7 +165,7 @@ def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, r
 
     grouping = dataclasses.replace(grouping, files=spilled["blocks"])
     size = spilled["block_bytes"]
-    return regrouping.regroup(
+    return compaction.compact(
         grouping, size, shards, task, lambda tasks, number: run(tasks, number, "Regrouping")
     )[0]
 
@@ -188,7 +189,7 @@ def _num_shards(job: Job, rows: int, sequences: int) -> int:
         raise ConfigError(
             f"--num_shards={job.num_shards} is more than the {rows} rows of the plan. Allowed: 1 to {rows}."
         )
-    return job.num_shards or min(max(_FEWEST_SHARDS_UNASKED, -(-sequences // _SHARD_SEQUENCES)), rows)
+    return job.num_shards or min(max(_MIN_SHARDS, -(-sequences // _SHARD_SEQUENCES)), rows)
 
 
 def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: dict) -> dict:

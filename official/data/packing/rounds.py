@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.data import regrouping
+from official.data import compaction
+from official.data.compaction import KEY_BITS, Grouping, damaged
 from official.data.packing.plan import PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records.formats import packed
-from official.data.regrouping import KEY_BITS, Grouping, damaged
 from official.data.rows import ragged
 from official.io import engines, jobs, writing
 from official.io import files as files_lib
@@ -137,7 +137,7 @@ class Dealer:
 # Shuffle shards
 #
 # A shard has a key, its place among all shards on a scale of 64 bits, so that the files are regrouped by
-# ranges of keys where there are very many (`official.data.regrouping`). The keys that a file covers are cut
+# ranges of keys where there are very many (`official.data.compaction`). The keys that a file covers are cut
 # into 256 equal ranges, and a chunk is the sequences of one: it is what a file of the level above takes
 # from this one.
 #
@@ -273,7 +273,7 @@ def write_file(
     Raises:
       OSError: and there is no file of that name, or the one that was there.
     """
-    bits = regrouping.BITS
+    bits = compaction.BITS
     step = 1 << (range_bits - bits)
     shards = [_first_shard(first_key + number * step, num_shards) for number in range((1 << bits) + 1)]
     ends = np.searchsorted(sequences.shards, shards)
@@ -310,7 +310,7 @@ def read_shard(paths: Iterable[str], shard: int, num_shards: int) -> Spilled:
 
 def _read_chunks(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Returns heads and words of the chunk in which keys lie, from the first to the one behind the last."""
-    bits = regrouping.BITS
+    bits = compaction.BITS
     try:
         with files_lib.reading_parts(path) as read:
             head = read(0, _HEADER.size + ((1 << bits) + 1) * _PLACE_BYTES)
@@ -334,7 +334,7 @@ def _read_chunks(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarr
 
 
 _PARTS = 64  # at least, where the input is large
-_FEWEST_PART_BYTES, _MOST_PART_BYTES = 8 << 20, 64 << 20
+_MIN_PART_BYTES, _MAX_PART_BYTES = 8 << 20, 64 << 20
 
 
 class Shape(NamedTuple):
@@ -366,7 +366,7 @@ def parts_of(
 ) -> list[Part]:
     """Puts small files that follow each other together: very many would make as many blocks, almost empty."""
     groups: list[list[tuple[str, int]]] = []
-    most, left = min(max(sum(sizes) // _PARTS, _FEWEST_PART_BYTES), _MOST_PART_BYTES), 0
+    most, left = min(max(sum(sizes) // _PARTS, _MIN_PART_BYTES), _MAX_PART_BYTES), 0
     for path, size in zip(paths, sizes):
         if not groups or size > left:
             groups.append([])

@@ -1,16 +1,36 @@
-"""Contents of a data card of a folder of records, or of prepared text: gathered from its manifest, from a
-sample of its documents, and from some of its records, or all of them."""
+"""Data card of a folder of records, or of prepared text: its contents, gathered from the manifest, from a
+sample of the documents, and from some of the records, or all of them.
+"""
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import dataclasses
+import functools
+import io
 import itertools
 import os
+import zipfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-from official.data.pretraining import example_sample, text_facts
+import numpy as np
+
+from official.data.pretraining import summary as summary_lib
+from official.data.pretraining.examples import Examples
+from official.data.pretraining.plan import Layout
 from official.data.pretraining.summary import Summary
+from official.data.records import encoding
+from official.data.text import samples
 from official.data.text import samples as samples_lib
+from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.io import jobs, json_files
+from official.io import files, jobs, json_files, writing
+
+# -----------------------------------------------------------------------------------------------------------
+# Card
+
 
 _BATCHES_LOOKED_AT = 4  # of each: about a thousand examples each
 _SHOWN_EXAMPLES = 4
@@ -33,23 +53,23 @@ def gather(
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
-        "texts": text_facts.facts_of(samples["documents"], vocabulary),
+        "texts": facts_of(samples["documents"], vocabulary),
         "records": {},
         "examples": [],
     }
     if paths and not summary and "records" in samples:  # of the job, as it made them
         return {**facts, "records": samples["records"], "examples": samples.get("examples", [])}
-    return {**facts, **_read(paths, vocabulary, summary)} if paths else facts
+    return {**facts, **_read_records(paths, vocabulary, summary)} if paths else facts
 
 
-def _read(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
+def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
     """Returns "records", their numbers, and "examples", the first of some files; `summary` as of `gather`."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
     found = summary or some_of(paths, vocabulary)
     shown = []
     if vocabulary:
-        for number in example_sample.spread_out(len(paths), _SHOWN_EXAMPLES):
+        for number in spread_out(len(paths), _SHOWN_EXAMPLES):
             examples = inspection.first_examples(paths[number], 1, vocabulary)
             shown += [(example.title, example.words) for example in examples]
     return {"records": found.numbers(is_all=summary is not None), "examples": shown}
@@ -62,9 +82,143 @@ def some_of(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
     kind, features = inspection.describe_first(paths[0], vocabulary)
     summary = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
     mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
-    for number in example_sample.spread_out(len(paths), example_sample.SHARDS):
+    for number in spread_out(len(paths), SHARDS):
         batches = inspection.read_checked(paths[number], kind, features)
         for count, values in itertools.islice(batches, _BATCHES_LOOKED_AT):
             summary.add(count, values, mask_id)
         summary.files += 1
     return summary
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Sample of examples
+
+
+SHARDS = 4  # that are looked at
+_EXAMPLES = 256  # of each
+
+
+def spread_out(number: int, count: int) -> list[int]:
+    """Returns `count` of the numbers below `number`, evenly spaced, or all where there are fewer."""
+    count = min(count, number)
+    return [each * number // count for each in range(count)]
+
+
+def _examples_path(folder: str, shard: int) -> str:
+    return os.path.join(folder, f"examples-{shard:05d}.npz")
+
+
+def keep_first_examples(folder: str, shard: int, num_shards: int, first: Examples) -> None:
+    """Keeps the first examples of a shard in the work folder, where it is one of those that are looked at."""
+    if shard not in spread_out(num_shards, SHARDS):
+        return
+    file = io.BytesIO()
+    np.savez(file, **{name: array[:_EXAMPLES] for name, array in vars(first).items()})
+    writing.replace_file(_examples_path(folder, shard), file.getvalue(), durable=False)
+
+
+def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabulary) -> dict:
+    """Returns a data card's entries on the examples that `note` has kept: "records", as `Summary.numbers`
+    returns it, and "examples", [title, words] each as of `ShownExample`. Those of a shard are left out whose
+    file a power failure has damaged."""
+    summary, shown = None, []
+    rows_per_record = encoding.ENCODERS[record_format].rows_per_record
+    for shard in spread_out(plan.num_shards, SHARDS):
+        some = _read_examples(_examples_path(folder, shard))
+        if some is None:
+            continue
+        values = {name: value.astype(np.int64) for name, value in some.features().items()}
+        if summary is None:
+            summary = Summary(record_format, some.input_ids.shape[1], some.positions.shape[1])
+        summary.add(-(-len(some) // rows_per_record), values, words.id_of("[MASK]"))
+        summary.files += 1
+        place = f"{plan.file(shard)}, record 1" + ", example 1" * (rows_per_record > 1)
+        shown.append(summary_lib.example_of(place, {name: value[0] for name, value in values.items()}, words))
+    if summary is None:
+        return {}
+    return {
+        "records": summary.numbers(is_all=False),
+        "examples": [[example.title, example.words] for example in shown],
+    }
+
+
+def _read_examples(path: str) -> Examples | None:
+    try:
+        with files.open_binary(path) as file, np.load(file, allow_pickle=False) as arrays:
+            return Examples(**{field.name: arrays[field.name] for field in dataclasses.fields(Examples)})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Facts about the text
+
+
+_MAX_LISTED = 12  # of what is counted by name
+_SHOWN_TEXTS = 4
+
+
+def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
+    """Returns the facts about a sample; empty where there is none. They are found once for the same texts.
+
+    Args:
+      texts: the beginnings of documents.
+      vocabulary: whose [UNK] is looked for; None: it is not known.
+    """
+    return _found(tuple(texts), vocabulary) if texts else {}
+
+
+@functools.lru_cache(maxsize=1)  # of a job, and then of its card
+def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
+    identifier = samples.identifier()
+    unknown = unknown_words(texts, vocabulary) if vocabulary else {}
+    return {
+        "documents": len(texts),
+        "characters": sum(map(len, texts)),
+        "scripts": _most(samples.scripts_of(texts)),
+        "identifier": identifier,
+        "languages": _most(samples.languages_of(texts)) if identifier else [],
+        "unknown": _most(collections.Counter(unknown)),
+        "unknown_words": sum(unknown.values()),
+        "shown": list(texts[:_SHOWN_TEXTS]),
+    }
+
+
+@contextlib.contextmanager
+def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> Iterator[None]:
+    """Finds the facts that `facts_of` will return, in a thread, while its block waits for other processes.
+
+    One that works alone leaves it to the card: the thread would take as long from the work. What fails, the
+    card meets, behind the records.
+    """
+    if is_alone:
+        yield
+        return
+    with ThreadPoolExecutor(1, "facts") as thread:
+        thread.submit(facts_of, texts, vocabulary)
+        yield
+
+
+def _most(counts: collections.Counter[str]) -> list[list]:
+    """Returns [name, count] of the most frequent ones, by name where they are equal, and of all others as
+    "others"."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    others = sum(count for _, count in ordered[_MAX_LISTED:])
+    return [list(item) for item in ordered[:_MAX_LISTED]] + [["others", others]] * bool(others)
+
+
+def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int]:
+    """Returns {word: how often it comes} of the words that are [UNK]."""
+    chunks = collections.Counter(chunk for text in texts for chunk in text.split())
+    found: collections.Counter[str] = collections.Counter()
+    for chunk in _with_unknown(list(chunks), vocabulary):  # few, as a rule: words are found slowly
+        for word in wordpiece.find_words(chunk, vocabulary.do_lower_case):
+            found[word] += chunks[chunk]
+    return {word: found[word] for word in _with_unknown(list(found), vocabulary)}
+
+
+def _with_unknown(texts: list[str], vocabulary: Vocabulary) -> list[str]:
+    """Returns those of some texts whose tokens have [UNK] among them."""
+    ids, lengths = wordpiece.tokenizer_of(vocabulary).tokenize(texts)
+    places = np.flatnonzero(ids == vocabulary.id_of("[UNK]"))
+    return [texts[number] for number in np.unique(np.searchsorted(np.cumsum(lengths), places, side="right"))]

@@ -6,7 +6,7 @@ Rounds of independent tasks, each in as many processes as asked for:
   2. Of very much text these files are regrouped, so that a pool finds its documents in few of them
      (`official.data.pretraining.rounds`).
   3. Every shard is made from its pools: a pool is a random sample of the documents, a few million tokens of
-     it (`official.data.pretraining.layout`).
+     it (`official.data.pretraining.plan`).
 Memory holds a file of documents or a few pools per process, and never the text. What a task writes depends on
 the input, the flags and the task's number, not on the processes; a task that is done is not done again when
 the job is started once more.
@@ -19,13 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from official.data.pretraining import disk_needs, document_lengths, example_sample, rounds, text_facts
-from official.data.pretraining.job import Job
-from official.data.pretraining.layout import Layout, plan_layout
-from official.data.pretraining.sources import Source, copies_of, find_sources
-from official.data.records import shard_folder
-from official.data.records.encoding import encoders
-from official.data.regrouping import Grouping
+from official.data.compaction import Grouping
+from official.data.pretraining import card, disk_needs, examples, rounds
+from official.data.pretraining.plan import Job, Layout, Source, copies_of, find_sources, plan_layout
+from official.data.records import encoding, shard_files
 from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, jobs, record_paths
@@ -33,7 +30,7 @@ from official.io.engines import Engine, Round
 
 _VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
-_FEWEST_TASK_BYTES, _MOST_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
+_MIN_TASK_BYTES, _MAX_TASK_BYTES = 8 << 20, 64 << 20  # of text, in parts of a file or in small files
 
 
 def create_pretraining_data(job: Job) -> dict:
@@ -73,7 +70,7 @@ def create_pretraining_data(job: Job) -> dict:
         ) as folder,
         engines.opened(job) as engine,
     ):
-        shard_folder.remove_earlier(job.output_dir)
+        shard_files.remove_earlier(job.output_dir)
         grouping = Grouping(folder, 0, 0, jobs.digest(identity))
         run = _runner(engine, num_bytes)
         is_alone = not engines.has_others(job, num_bytes)
@@ -84,7 +81,7 @@ def create_pretraining_data(job: Job) -> dict:
 
 def task_bytes_of(num_bytes: int) -> int:
     """Returns the most bytes that a task of the first round reads, of a text of so many bytes."""
-    return min(max(num_bytes // _TASKS, _FEWEST_TASK_BYTES), _MOST_TASK_BYTES)
+    return min(max(num_bytes // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
 
 
 def is_finished(job: Job) -> bool:
@@ -100,7 +97,7 @@ def is_finished(job: Job) -> bool:
 def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]], words: Vocabulary) -> dict:
     """Returns the values that the records depend on."""
     text = text_files.identify(paths, versions)
-    weights = {"mixture_of": "what is left"} if rounds.is_needed(job) else {}
+    weights = {"mixture_of": "what is left"} if rounds.needs_dedup_estimate(job) else {}
     return {"version": _VERSION, **job.flags(), **weights, "vocabulary_sha256": words.sha256, "text": text}
 
 
@@ -121,7 +118,7 @@ def _make(
       tasks: (number of the source, parts of its text) each.
       is_alone: whether this process does all the work.
     """
-    shard_folder.remove_temporary(job.output_dir)
+    shard_files.remove_temporary(job.output_dir)
     folder, sha256 = grouping.folder, words.sha256
     text_tasks = (
         (rounds.tokenize_text, job, grouping, number, len(tasks), *task, sha256)
@@ -132,7 +129,7 @@ def _make(
     text = sums.totals
     tokens_read = [own["tokens"] for own in by_source]
     tokens: Sequence[float] = tokens_read
-    if rounds.is_needed(job):
+    if rounds.needs_dedup_estimate(job):
         listed = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
         tokens = rounds.tokens_left(
             tokens_read, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
@@ -140,16 +137,16 @@ def _make(
     copies = copies_of(sources, tokens, job.rules.dupe_factor)
     layout = plan_layout(job, text, copies)
     grouping = dataclasses.replace(grouping, files=text["blocks"])
-    grouping, dropped = rounds.regroup(job, grouping, text, layout.num_pools, sha256, run)
+    grouping, dropped = rounds.compact(job, grouping, text, layout.num_pools, sha256, run)
     shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards
     shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
-    with text_facts.found_beside(sums.sample, words, is_alone):
+    with card.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
     done = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
-    shard_folder.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
+    shard_files.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in done)):
         text.update(counts)
-    shown = example_sample.gathered(folder, layout, job.record_format, words)
+    shown = card.kept_examples(folder, layout, job.record_format, words)
     samples.publish(sums.sample, job.output_dir, shown)
     return {
         **_manifest(job, layout, words, text, done),
@@ -187,10 +184,10 @@ def _sums(
 def _checked(job: Job) -> tuple[Job, Vocabulary]:
     """Returns the job, with what its vocabulary decides, and the vocabulary."""
     engines.check(job)
-    shard_folder.check_flags(job.random_seed, {"num_shards": job.num_shards})
+    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
     samples.check(job.side, job.eval_share)
     words = load_for_text(job.vocab_file, job.do_lower_case)
-    encoders.check_vocabulary(words, job.record_format)
+    encoding.check_vocabulary(words, job.record_format)
     return dataclasses.replace(job, do_lower_case=words.do_lower_case), words
 
 
@@ -209,7 +206,7 @@ def _manifest(
         "documents": text["kept_documents"],
         "sentences": text["kept_sentences"],
         "tokens": text["tokens"],
-        "document_lengths": document_lengths.listed(text),
+        "document_lengths": examples.listed_lengths(text),
         "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
         "other_side_documents": text["other_side_documents"],

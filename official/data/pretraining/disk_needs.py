@@ -9,19 +9,20 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from absl import logging
 
-from official.data import regrouping
+from official.data import compaction
 from official.data.pretraining import examples as examples_lib
-from official.data.pretraining import layout, rounds
-from official.data.pretraining.job import Job, vocabulary_of
-from official.data.records.encoding import encoders
+from official.data.pretraining import plan as plan_lib
+from official.data.pretraining import rounds
+from official.data.pretraining.plan import Job, vocabulary_of
+from official.data.records import encoding
 from official.data.text import documents, parquet_files, sentences, text_files
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import files
 from official.io.errors import ConfigError
 
-_SHARE, _LEAST, _MOST = 64, 1 << 15, 1 << 19  # a 64th of the text is sampled; bytes of all samples
-_FEWEST_PLACES, _MOST_PLACES, _PLACE_BYTES = 2, 8, 1 << 15  # of the text, from which samples come
+_SHARE, _MIN_BYTES, _MAX_BYTES = 64, 1 << 15, 1 << 19  # a 64th of the text is sampled; bytes of all samples
+_MIN_PLACES, _MAX_PLACES, _PLACE_BYTES = 2, 8, 1 << 15  # of the text, from which samples come
 _PACKED_BYTES = 1 << 20  # of a compressed file tell how much text its bytes hold
 _BATCH = 1536  # examples that are encoded at once
 _FRAME_BYTES = 16  # of a record
@@ -91,8 +92,8 @@ def _shown(count: float) -> str:
 def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> DiskNeeds:
     """Returns the disk needs of a job, from samples of its text, tokenised, cut and encoded; see `check`."""
     total = sum(sizes.values())
-    wanted = min(max(total // _SHARE, _LEAST), _MOST)
-    places = min(max(wanted // _PLACE_BYTES, _FEWEST_PLACES), _MOST_PLACES)
+    wanted = min(max(total // _SHARE, _MIN_BYTES), _MAX_BYTES)
+    places = min(max(wanted // _PLACE_BYTES, _MIN_PLACES), _MAX_PLACES)
     tokenizer = rounds.tokenizer_of(job.vocab_file, words.sha256, job.do_lower_case)
     parts: list[examples_lib.TokenizedDocuments] = []
     read, text_bytes, packed_bytes = 0.0, 0.0, 0
@@ -106,11 +107,11 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     if not any(part.num_documents for part in parts):
         return DiskNeeds(text, 0, 0)  # the job will say what is wrong
     sample = examples_lib.concatenate(parts)
-    scale = text / read * _share_of_side(job)
+    scale = text / read * _share_of_split(job)
     whole = rounds.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
     work = rounds.size(whole) * scale
-    pools = -(-len(sample.tokens) * scale // layout.POOL_TOKENS)
-    is_regrouped = regrouping.is_needed(regrouping.Grouping("", 0, tasks, ""), int(work), int(pools))
+    pools = -(-len(sample.tokens) * scale // plan_lib.POOL_TOKENS)
+    is_regrouped = compaction.is_needed(compaction.Grouping("", 0, tasks, ""), int(work), int(pools))
     return DiskNeeds(text, work, _record_bytes(job, sample, words.sha256) * scale, is_regrouped)
 
 
@@ -130,7 +131,7 @@ def _tokenized(
     return parts, counts.text_bytes
 
 
-def _share_of_side(job: Job) -> float:
+def _share_of_split(job: Job) -> float:
     """Returns the share of the documents that is made records of."""
     if not job.side or not job.eval_share:
         return 1.0
@@ -185,6 +186,6 @@ def _record_bytes(job: Job, sample: examples_lib.TokenizedDocuments, sha256: str
         examples = examples_lib.build_examples(
             rows, twice, vocabulary_of(job.vocab_file, sha256), job.rules, rng
         )
-        records = encoders.encode(examples, job.record_format, job.pad_position_value)
+        records = encoding.encode(examples, job.record_format, job.pad_position_value)
         made += sum(map(len, records)) + _FRAME_BYTES * len(records)
     return made / _COPIES * job.rules.dupe_factor

@@ -5,13 +5,17 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Examples
+
 
 # -----------------------------------------------------------------------------------------------------------
 # Documents
@@ -533,3 +537,26 @@ def _replace(labels: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generato
     fate = rng.random(len(labels))
     other = np.where(fate < _SHARE_NOT_RANDOM, labels, rng.integers(vocabulary.size, size=len(labels)))
     return np.where(fate < _SHARE_MASKED, vocabulary.id_of("[MASK]"), other)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Lengths of documents
+
+
+_LENGTH_COUNT = "documents_below_"
+
+
+def length_counts(documents: TokenizedDocuments) -> dict[str, int]:
+    """Returns {name: documents} whose tokens are fewer than a power of two, and not fewer than half of it."""
+    tokens = np.diff(documents.sentence_starts[documents.document_starts])
+    counts = np.bincount(np.frexp(tokens)[1])
+    return {f"{_LENGTH_COUNT}{2**power}": int(counts[power]) for power in np.flatnonzero(counts)}
+
+
+def listed_lengths(totals: Mapping[str, int]) -> dict[str, int]:
+    """Returns {power of two: documents with fewer tokens, and not fewer than half of it}, ascending, for a
+    manifest; `totals` holds the sums of all tasks' counts."""
+    limits = sorted(
+        int(name.removeprefix(_LENGTH_COUNT)) for name in totals if name.startswith(_LENGTH_COUNT)
+    )
+    return {str(limit): totals[f"{_LENGTH_COUNT}{limit}"] for limit in limits}

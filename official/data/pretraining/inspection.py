@@ -10,14 +10,15 @@ import tensorflow as tf
 
 from official.data.pretraining import summary as summary_lib
 from official.data.pretraining.summary import Summary
-from official.data.records import record_files, record_formats, schema
+from official.data.records import files as record_files
+from official.data.records import record_formats, schema
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import engines, files, writing
 from official.io.engines import Engine, Round
 from official.io.errors import ConfigError
 
 _BYTES_PER_WORKER = 64 << 20  # where no number of workers is given: starting one costs seconds
-_MOST_TASKS = 64  # a task writes up to 32 MB
+_MAX_TASKS = 64  # a task writes up to 32 MB
 
 
 def summarize(
@@ -42,7 +43,7 @@ def summarize(
     states = files.states(paths)
     total = sum(files.sizes(paths))
     engine = engine or engines.Local(1)
-    groups = _groups(paths, 1 if engine.num_workers == 1 else _MOST_TASKS)
+    groups = _groups(paths, 1 if engine.num_workers == 1 else _MAX_TASKS)
     with writing.new_folder(work_dir) as folder:
         tasks = [
             (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)

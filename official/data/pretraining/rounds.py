@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.data import regrouping
-from official.data.pretraining import document_lengths, example_sample, examples, layout
+from official.data import compaction
+from official.data.compaction import KEY_BITS, Grouping, damaged
+from official.data.pretraining import card
 from official.data.pretraining import examples as examples_lib
+from official.data.pretraining import plan as plan_lib
 from official.data.pretraining.examples import Examples, TokenizedDocuments
-from official.data.pretraining.job import Job, vocabulary_of
-from official.data.pretraining.layout import Layout, Stretch
-from official.data.records.encoding import example_file
-from official.data.regrouping import KEY_BITS, Grouping, damaged
+from official.data.pretraining.plan import Job, Layout, Stretch, vocabulary_of
+from official.data.records import shard_files
 from official.data.rows import ragged
 from official.data.text import documents, read_counts, samples, sentences, text_files
 from official.data.word_pieces import wordpiece
@@ -49,7 +49,7 @@ _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
 _PLACE = np.dtype("<u8")
 _ALIGNED_BYTES = 8
 _CHUNK_BYTES = 1 << 14  # on average: what is read in vain at either end of a range
-_MOST_CHUNK_BITS = 12
+_MAX_CHUNK_BITS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Sample:
             "kept_sentences": self.documents.num_sentences,
             "tokens": len(self.documents.tokens),
             "unknown_tokens": int(np.count_nonzero(self.documents.tokens == unknown)),
-            **document_lengths.counted(self.documents),
+            **examples_lib.length_counts(self.documents),
         }
 
     def without_duplicates(self) -> tuple[Sample, Sample]:
@@ -110,7 +110,7 @@ def concatenate(samples: Iterable[Sample]) -> Sample:
     """Joins documents, in the order given; at least one sample."""
     samples = list(samples)
     return Sample(
-        examples.concatenate(sample.documents for sample in samples),
+        examples_lib.concatenate(sample.documents for sample in samples),
         np.concatenate([sample.keys for sample in samples]),
         np.concatenate([sample.sources for sample in samples]),
     )
@@ -130,7 +130,7 @@ def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int =
     Raises:
       OSError: and there is no file of that name, or the one that was there.
     """
-    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, _MOST_CHUNK_BITS, range_bits)
+    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, _MAX_CHUNK_BITS, range_bits)
     step = 1 << (range_bits - bits)
     bounds = [_find(sample.keys, first_key + number * step) for number in range((1 << bits) + 1)]
     chunks = [_chunk(sample, *bound) for bound in zip(bounds, bounds[1:])]
@@ -223,10 +223,10 @@ def _parse(data: bytes, place: int, token_type: np.dtype) -> Sample:
 # Compaction
 
 
-def regroup(
+def compact(
     job: Job, grouping: Grouping, text: collections.Counter, num_pools: int, sha256: str, run: Callable
 ) -> tuple[Grouping, collections.Counter]:
-    """Regroups documents as often as it takes, in tasks that `run` runs.
+    """Compacts documents as often as it takes, in tasks that `run` runs.
 
     Args:
       grouping: of level 0.
@@ -242,7 +242,7 @@ def regroup(
         share = text["bytes"] / above.ranges / above.files
         return merge, job, above, files_below, place, share, sha256
 
-    return regrouping.regroup(
+    return compaction.compact(
         grouping,
         text["block_bytes"],
         num_pools,
@@ -291,11 +291,11 @@ def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
 
 
 _LISTED = 1 << 21  # documents of all tasks, about
-_FEWEST_LISTED = 1 << 5  # of a task
+_MIN_LISTED = 1 << 5  # of a task
 
 
-def is_needed(job: Job) -> bool:
-    """Tells whether a job needs to know the remaining parts."""
+def needs_dedup_estimate(job: Job) -> bool:
+    """Tells whether a job needs to know the parts that are left."""
     return job.mixture is not None and job.drop_duplicates
 
 
@@ -303,7 +303,7 @@ class KeyList:
     """The documents of a task."""
 
     def __init__(self, num_tasks: int):
-        self._most = max(_LISTED // num_tasks, _FEWEST_LISTED)
+        self._most = max(_LISTED // num_tasks, _MIN_LISTED)
         self._keys: list[np.ndarray] = []
         self._tokens: list[np.ndarray] = []
 
@@ -385,7 +385,7 @@ def tokenize_text(
     unknown = vocabulary_of(job.vocab_file, sha256).id_of("[UNK]")
     read = _reported(documents.read_in_blocks(splits, job.sentence_splitting, counts, job.text_field), counts)
     if job.side and job.eval_share:
-        read = samples.of_side(read, job.side, job.eval_share, kept)
+        read = samples.of_split(read, job.side, job.eval_share, kept)
     shown = samples.DocumentSample(number, num_tasks)
     keys = KeyList(num_tasks)
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
@@ -399,7 +399,7 @@ def tokenize_text(
             kept["duplicate_documents"] += len(others.keys)
         write_block(grouping.path_of_task(number, kept["blocks"]), sample)
         kept.update(sample.counts(unknown), blocks=1, block_bytes=size(sample))
-        if is_needed(job):
+        if needs_dedup_estimate(job):
             keys.add(sample)
     in_part = text_files.read_in_part(splits)
     done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
@@ -407,7 +407,7 @@ def tokenize_text(
     jobs.write_done(counts_path(grouping.folder, number), done)
 
 
-def _keys(job: Job, texts: examples.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
+def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Generator) -> np.ndarray:
     """Returns a random key for each document, uint64 [D]: drawn from `rng`, or a digest of its content, so
     that equal documents meet."""
     if not job.drop_duplicates:
@@ -430,23 +430,23 @@ def _reported(parts: Iterator[sentences.Lines], counts: documents.ReadCounts) ->
         yield lines
 
 
-def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples.TokenizedDocuments:
+def tokenized(lines: sentences.Lines, tokenizer: Tokenizer) -> examples_lib.TokenizedDocuments:
     """Returns the tokens of documents; those without one are left out."""
     tokens, lengths = tokenizer.tokenize_lines(lines.text)
-    return examples.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
+    return examples_lib.from_sentences(tokens, lengths, np.repeat(np.arange(len(lines.counts)), lines.counts))
 
 
-def _blocks(parts: Iterator[examples.TokenizedDocuments]) -> Iterator[examples.TokenizedDocuments]:
+def _blocks(parts: Iterator[examples_lib.TokenizedDocuments]) -> Iterator[examples_lib.TokenizedDocuments]:
     """Joins documents to blocks of at least BLOCK_TOKENS tokens, the last one with what is left."""
     block, tokens = [], 0
     for part in parts:
         block.append(part)
         tokens += len(part.tokens)
         if tokens >= BLOCK_TOKENS:
-            yield examples.concatenate(block)
+            yield examples_lib.concatenate(block)
             block, tokens = [], 0
     if tokens:
-        yield examples.concatenate(block)
+        yield examples_lib.concatenate(block)
 
 
 @functools.lru_cache(maxsize=1)
@@ -461,7 +461,7 @@ def tokenizer_of(vocab_file: str, sha256: str, do_lower_case: bool | None) -> To
 
 
 PLAN, MASKS = 0, 1  # kinds of random streams; see `text_round.KEYS`
-_MOST_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
+_MAX_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
 _POOLS_KEPT = 10  # by a process: shards that follow each other read the same ones, a pass apart
 
 
@@ -511,10 +511,10 @@ def _write_shard_records(
     totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
     lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
     contents = _Contents(collections.Counter(), np.zeros(len(plan.copies), np.int64))
-    with example_file.writing(path, job.record_format, job.pad_position_value) as write:
+    with shard_files.writing(path, job.record_format, job.pad_position_value) as write:
         for examples, part in _shard_examples(job, grouping, plan, number, sha256, contents):
             if not totals["instances"]:
-                example_sample.note(grouping.folder, number, plan.num_shards, examples)
+                card.keep_first_examples(grouping.folder, number, plan.num_shards, examples)
             write(examples)
             lengths += np.bincount(examples.lengths, minlength=len(lengths))
             totals.update(
@@ -561,7 +561,7 @@ def _shard_examples(
         np.add.at(contents.source_tokens, sample.sources[chosen], tokens)
         rows = examples_lib.plan_pairs(sample.documents, chosen, ranks, job.rules, rngs[0])
         part = len(stretch.passes) / portions / max(len(rows), 1)
-        bounds = np.linspace(0, len(rows), -(-len(rows) // _MOST_EXAMPLES) + 1).astype(int)
+        bounds = np.linspace(0, len(rows), -(-len(rows) // _MAX_EXAMPLES) + 1).astype(int)
         for first, end in zip(bounds, bounds[1:]):
             examples = examples_lib.build_examples(
                 rows[first:end], sample.documents, words, job.rules, rngs[1]
@@ -581,8 +581,8 @@ def _choose(sample: Sample, plan: Layout, stretch: Stretch) -> tuple[np.ndarray,
     """Returns the documents that some passes of a shard cut, and their ranks, as `pairs.plan_pairs` takes
     them."""
     tokens_D = np.diff(sample.documents.token_starts())
-    part_D = layout.parts_of(tokens_D, plan.parts_per_pool)
-    piece_D = layout.pieces_of(tokens_D, part_D, plan.pieces_per_part)
+    part_D = plan_lib.parts_of(tokens_D, plan.parts_per_pool)
+    piece_D = plan_lib.pieces_of(tokens_D, part_D, plan.pieces_per_part)
     chosen = [
         np.flatnonzero((part_D == part) & plan.is_in_pass(number, sample.sources, sample.keys))
         for part, number in zip(stretch.parts, stretch.passes)

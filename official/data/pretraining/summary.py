@@ -19,7 +19,7 @@ from official.data.word_pieces.vocabulary import Vocabulary
 # one count of all, in whatever order.
 
 
-_MOST_KEPT = 1 << 20  # 16 MB
+_MAX_KEPT = 1 << 20  # 16 MB
 _TOO_FAR = 6.0  # standard deviations
 
 
@@ -35,7 +35,7 @@ class Share:
 class Repeats:
     """Counts values, and those among them that came before."""
 
-    def __init__(self, most_kept: int = _MOST_KEPT):
+    def __init__(self, most_kept: int = _MAX_KEPT):
         self._most_kept = most_kept
         self._halvings = 0  # values below 2^(64 - halvings) are kept
         self._values: np.ndarray = np.zeros(0, np.uint64)  # each once, ascending

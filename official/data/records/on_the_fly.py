@@ -15,6 +15,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from official.data import pipeline
 from official.data.packing import layout as layout_lib
 from official.data.packing.layout import Layout, lay_out
 from official.data.records import record_formats
@@ -22,9 +23,9 @@ from official.data.records.formats import compact
 from official.data.records.schema import Feature, in_range, packed_schema
 
 _OUTSIDE = "a masked position is behind the tokens of its sequence"
-_MORE_SLOTS = 2
+_EXTRA_SLOTS = 2
 _SEQUENCES = 8192  # of the buffers of all streams together, about
-_LEAST = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wikipedia planned at once
+_MIN_BUFFER = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wikipedia planned at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Packer:
         """Places for predicted tokens in a row, those of the published rows of three: see `formats.packed` on
         why there are more than in a sequence. More of them would seldom be used, and always be computed;
         sequences for which a row has none left go into another row."""
-        return self.predictions + min(self.depth - 1, _MORE_SLOTS)
+        return self.predictions + min(self.depth - 1, _EXTRA_SLOTS)
 
     @property
     def schema(self) -> dict[str, Feature]:
@@ -62,7 +63,7 @@ class Packer:
 
     def buffer(self, num_streams: int) -> int:
         """Returns the sequences of a buffer of each of some streams."""
-        return max(_SEQUENCES // num_streams, _LEAST)
+        return max(_SEQUENCES // num_streams, _MIN_BUFFER)
 
     def pack(self, words_NW: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Packs a buffer.
@@ -84,9 +85,7 @@ class Packer:
         ):
             lengths_N = tf.identity(lengths_N)
         members_RP = tf.numpy_function(self._group, [lengths_N, found.predictions], tf.int32)
-        members_RP = tf.random.experimental.stateless_shuffle(
-            tf.ensure_shape(members_RP, [None, self.depth]), seed
-        )
+        members_RP = pipeline.shuffled(tf.ensure_shape(members_RP, [None, self.depth]), seed)
 
         def of_members(values_N: tf.Tensor) -> tf.Tensor:
             return tf.where(members_RP >= 0, tf.gather(values_N, tf.maximum(members_RP, 0)), 0)
@@ -160,4 +159,4 @@ def packed_once(rows: tf.data.Dataset, packer: Packer, record_format: str, seed:
         return packer.pack(words, tf.stack([tf.constant(seed, tf.int64), number]))
 
     words = rows.map(lambda some: record_formats.to_words(some, packer.example_schema, record_format))
-    return words.rebatch(packer.buffer(1)).enumerate().map(pack)
+    return pipeline.rebatched(words, packer.buffer(1)).enumerate().map(pack)

@@ -1,5 +1,4 @@
-"""Records of pre-training data in formats that are modules of `official.data.records.formats` with the same
-functions.
+"""Formats of the records of pre-training data: their readers, by name.
 
   plain    tf.train.Examples of Google's BERT and MLPerf
   compact  blocks of examples, as 16-bit ids without padding
@@ -19,7 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from official.data.records.formats import compact, habana, packed, packed_whole, plain, remask, remask_static
+from official.data.records import encoding
+from official.data.records.formats import compact, habana, packed
+from official.data.records.formats.plain import Plain, Remask, Static
 from official.data.records.schema import Feature, read_example
 from official.io.errors import ConfigError
 from official.io.jobs import MANIFEST
@@ -46,16 +47,16 @@ class _Late:
 POPART_FORMATS = ("popart_static", "popart_plain", "popart_packed", "popart_in_place")
 _POPART_ROWS = ("popart_packed", "popart_in_place")
 FORMATS: dict[str, Any] = {
-    "plain": plain,
-    "compact": compact,
-    "remask": remask,
-    "packed": packed,
+    "plain": Plain(),
+    "compact": compact.READER,
+    "remask": Remask(),
+    "packed": packed.EXAMPLES,
     "habana": habana.EXAMPLES,
     **{name: _Late("EXAMPLES", name) for name in POPART_FORMATS},
 }
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
 _ROWS: dict[str, Any] = {
-    "packed": packed_whole,
+    "packed": packed.ROWS,
     "habana": habana.ROWS,
     **{name: _Late("ROWS", name) for name in _POPART_ROWS},
 }
@@ -65,7 +66,7 @@ AS_STATIC = {"remask": "remask_static"}
 _READERS = {
     **FORMATS,
     **{AS_ROWS[name]: reader for name, reader in _ROWS.items()},
-    AS_STATIC["remask"]: remask_static,
+    AS_STATIC["remask"]: Static(),
 }
 
 
@@ -86,7 +87,7 @@ def detect_format(record: bytes) -> str | None:
     features = read_example(record)
     if not features:
         return None
-    if compact.SHAPE in features:
+    if encoding.SHAPE in features:
         return "compact"
     if packed.IDS in features:
         return "packed"
@@ -109,7 +110,7 @@ def average_sequences(files: list[str], record_format: str) -> float | None:
 
 def rows_per_record(record_format: str) -> int:
     """Returns the largest number of rows in a record."""
-    return _READERS[record_format].ROWS_PER_RECORD
+    return _READERS[record_format].rows_per_record
 
 
 def records_of(rows: int, record_format: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,13 +12,11 @@ import tensorflow as tf
 from official.config import derived
 from official.config.derived import num_streams
 from official.data import pipeline
-from official.data.records.row_counts import FRAME_BYTES, RowCounts, check_ends
+from official.data.records.counts import RowCounts, check_ends
+from official.data.records.on_the_fly import Packer
+from official.data.records.shard_files import FRAME_BYTES
 from official.io import files as io_files
 from official.io.errors import ConfigError
-
-if TYPE_CHECKING:
-    from official.data.records.on_the_fly import Packer
-
 
 # -----------------------------------------------------------------------------------------------------------
 # Position in an interleaved reading
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 # behind it.
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Position of a reading.
 
     Attributes:
@@ -45,7 +43,7 @@ class Place(NamedTuple):
     cut: int
 
 
-def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: int) -> Place:
+def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: int) -> Position:
     """Returns the position of the reading after its first `passed` records.
 
     Args:
@@ -74,7 +72,7 @@ def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: 
             turns = [
                 (number, own) for number, own in done[turn:] + next_round[:turn] if own < records[number]
             ]
-            return Place(turns + behind, len(turns), left)
+            return Position(turns + behind, len(turns), left)
         left -= after[1] - before[1]
     raise AssertionError("a round that is not whole ends inside one of its blocks")
 
@@ -93,7 +91,7 @@ _SHUFFLED_ROWS = 8192  # of all streams together
 _PACKING = -1  # in place of an epoch: the order of packed rows
 
 
-class _Place(NamedTuple):
+class _StreamPosition(NamedTuple):
     """Position of a stream inside an epoch; that of all streams has a dimension more."""
 
     epoch: int
@@ -123,11 +121,7 @@ class Reading(NamedTuple):
 
 
 def own_streams(
-    files: list[str],
-    num_streams: int,
-    order: pipeline.TrainingOrder,
-    batch_size: int,
-    is_framed: bool = True,
+    files: list[str], num_streams: int, order: pipeline.TrainingOrder, batch_size: int, is_framed: bool = True
 ) -> range:
     """Returns the streams of a host: stream s is host s % num_hosts's. Only files of its own are looked at.
 
@@ -170,8 +164,10 @@ class Streams(NamedTuple):
         Each begins after its first `rows_done` rows. One dataset goes through all streams: one for each
         would take seconds to start.
         """
-        places = self._places(numbers, [rows_done] * len(numbers), counts_path)
-        return _in_turns(numbers, places, batch_size, lambda number, *place: self._from(number, place))
+        positions = self._positions(numbers, [rows_done] * len(numbers), counts_path)
+        return _in_turns(
+            numbers, positions, batch_size, lambda number, *position: self._from(number, position)
+        )
 
     def packed_rows(
         self,
@@ -192,9 +188,9 @@ class Streams(NamedTuple):
         """
         size = packer.buffer(self.num_streams)
         buffers, passed = np.divmod(np.array(sequences_done, np.int64), size)
-        places = self._places(numbers, (buffers * size).tolist(), counts_path)
+        positions = self._positions(numbers, (buffers * size).tolist(), counts_path)
 
-        def stream(number, first, cut, *place):
+        def stream(number, first, cut, *position):
             def pack(buffer, words):
                 seed = tf.random.experimental.stateless_fold_in(self._order_seed(number, _PACKING), buffer)
                 rows = packer.pack(words, seed)
@@ -202,18 +198,18 @@ class Streams(NamedTuple):
                 rows = pipeline.without_done(rows, packer.sequences_of(rows), done)
                 return rows, tf.fill(tf.shape(rows)[:1], tf.cast(number, tf.int32))
 
-            words = pipeline.rebatched(self._from(number, place).map(to_words), size, drop_remainder=True)
+            words = pipeline.rebatched(self._from(number, position).map(to_words), size, drop_remainder=True)
             numbered = words.enumerate(first)
             return numbered.map(pack, num_parallel_calls=pipeline.CALLS)
 
-        return _in_turns(numbers, (buffers, passed, *places), batch_size, stream)
+        return _in_turns(numbers, (buffers, passed, *positions), batch_size, stream)
 
-    def _from(self, number: tf.Tensor, place: Sequence[tf.Tensor]) -> tf.data.Dataset:
-        """Returns windows of shuffled rows of a stream from the fields of a `_Place` on; of none, from its
-        beginning on."""
-        if not place:
+    def _from(self, number: tf.Tensor, position: Sequence[tf.Tensor]) -> tf.data.Dataset:
+        """Returns windows of shuffled rows of a stream from the fields of a `_StreamPosition` on; of none,
+        from its beginning on."""
+        if not position:
             return self._epochs(number, 0)
-        begin = _Place(*place)
+        begin = _StreamPosition(*position)
         rest = _skip(self._windows(number, begin), begin.cut_rows)
         return rest.concatenate(self._epochs(number, begin.epoch + 1))
 
@@ -228,12 +224,12 @@ class Streams(NamedTuple):
         )
         return self._shuffled(blocks, number, epoch, 0)
 
-    def _windows(self, number: tf.Tensor, place: _Place) -> tf.data.Dataset:
-        """Returns the windows of an epoch from a place on."""
-        files = tf.data.Dataset.from_tensor_slices((place.files, place.passed)).take(place.num_files)
-        begun = files.take(place.group).batch(self._cycle())
-        blocks = self._in_groups(begun).concatenate(self._blocks(files.skip(place.group)))
-        return self._shuffled(_skip(blocks, place.cut_records), number, place.epoch, place.window)
+    def _windows(self, number: tf.Tensor, position: _StreamPosition) -> tf.data.Dataset:
+        """Returns the windows of an epoch from a position on."""
+        files = tf.data.Dataset.from_tensor_slices((position.files, position.passed)).take(position.num_files)
+        begun = files.take(position.group).batch(self._cycle())
+        blocks = self._in_groups(begun).concatenate(self._blocks(files.skip(position.group)))
+        return self._shuffled(_skip(blocks, position.cut_records), number, position.epoch, position.window)
 
     def _blocks(self, files: tf.data.Dataset) -> tf.data.Dataset:
         return self._in_groups(files.batch(self._cycle()))
@@ -289,20 +285,21 @@ class Streams(NamedTuple):
         anyway."""
         return -(-self._window() // self._cycle())
 
-    def _places(
+    def _positions(
         self, numbers: Sequence[int], rows_done: Sequence[int], counts_path: str
     ) -> tuple[np.ndarray, ...]:
-        """Returns the fields of `_Place`, one for each stream, after its first rows; none where all begin."""
+        """Returns the fields of `_StreamPosition`, one for each stream, after its first rows; none where all
+        begin."""
         if not any(rows_done):
             return ()
         own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
         counts = dict(zip(own, self.reading.count_rows(own, counts_path)))
         with tf.device("CPU"):
-            places = [self._place(number, done, counts) for number, done in zip(numbers, rows_done)]
-        fields = zip(_Place._fields, zip(*places))
+            positions = [self._position(number, done, counts) for number, done in zip(numbers, rows_done)]
+        fields = zip(_StreamPosition._fields, zip(*positions))
         return tuple(np.array(values, None if name == "files" else np.int64) for name, values in fields)
 
-    def _place(self, number: int, rows_done: int, counts: dict[str, RowCounts]) -> _Place:
+    def _position(self, number: int, rows_done: int, counts: dict[str, RowCounts]) -> _StreamPosition:
         """Returns the position of a stream after its first rows, found by arithmetic."""
         epoch_rows = sum(counts[path].rows for path in self.files[number :: self.num_streams])
         if not epoch_rows:
@@ -312,36 +309,36 @@ class Streams(NamedTuple):
         held = [counts[path] for path in order]
         records = [found.records for found in held]
 
-        def find_place(window: int) -> Place:
+        def find_position(window: int) -> Position:
             return interleaved_position(records, self._cycle(), self._part(), window * self._window())
 
         def rows_before(window: int) -> int:
-            return _rows_passed(held, find_place(window))
+            return _rows_passed(held, find_position(window))
 
         window = _last_begun(rows_before, -(-sum(records) // self._window()), rows)
-        place = find_place(window)
-        filling = len(order) - len(place.files)  # all streams' lists have one length
-        return _Place(
+        position = find_position(window)
+        filling = len(order) - len(position.files)  # all streams' lists have one length
+        return _StreamPosition(
             epoch,
-            files=[order[file] for file, _ in place.files] + [""] * filling,
-            passed=[passed for _, passed in place.files] + [0] * filling,
-            num_files=len(place.files),
-            group=place.group,
+            files=[order[file] for file, _ in position.files] + [""] * filling,
+            passed=[passed for _, passed in position.files] + [0] * filling,
+            num_files=len(position.files),
+            group=position.group,
             window=window,
-            cut_records=place.cut,
+            cut_records=position.cut,
             cut_rows=rows - rows_before(window),
         )
 
 
 def _in_turns(
-    numbers: Sequence[int], places: Sequence[np.ndarray], batch_size: int, stream: Callable
+    numbers: Sequence[int], positions: Sequence[np.ndarray], batch_size: int, stream: Callable
 ) -> tf.data.Dataset:
     """Returns the rows of some streams in turn, `batch_size` at a time; `stream` makes blocks of them from
-    its number and its fields of `places`."""
+    its number and its fields of `positions`."""
     turn = batch_size // math.gcd(batch_size, len(numbers))
-    begins = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), *places))
+    begins = tf.data.Dataset.from_tensor_slices((np.array(numbers, np.int64), *positions))
     turns = begins.interleave(
-        lambda number, *place: pipeline.rebatched(stream(number, *place), turn, drop_remainder=True),
+        lambda number, *position: pipeline.rebatched(stream(number, *position), turn, drop_remainder=True),
         cycle_length=len(numbers),
         block_length=1,
     )
@@ -357,11 +354,11 @@ def _last_begun(rows_before: Callable[[int], int], windows: int, rows: int) -> i
     return first
 
 
-def _rows_passed(files: list[RowCounts], place: Place) -> int:
-    """Returns the rows that come before a place."""
-    first, passed = place.files[0]
-    left = sum(files[number].rows - files[number].rows_before(records) for number, records in place.files)
-    cut = files[first].rows_before(passed + place.cut) - files[first].rows_before(passed)
+def _rows_passed(files: list[RowCounts], position: Position) -> int:
+    """Returns the rows that come before a position."""
+    first, passed = position.files[0]
+    left = sum(files[number].rows - files[number].rows_before(records) for number, records in position.files)
+    cut = files[first].rows_before(passed + position.cut) - files[first].rows_before(passed)
     return sum(found.rows for found in files) - left + cut
 
 

@@ -22,24 +22,24 @@ from official.data.rows import ragged
 # How many rows have sequences of which lengths is planned once. Sequences of one length are exchangeable:
 # which of them stands where is drawn for each epoch, so that every epoch has the same number of rows.
 #
-# Shapes: N sequences, R rows, P places of a row.
+# Shapes: N sequences, R rows, P sequences of a row at most.
 
 
-def make_plan(lengths_N: np.ndarray, row_length: int, places: int) -> PackingPlan:
-    """Plans rows of `row_length` tokens, with `places` sequences each at most, by LPFHP.
+def make_plan(lengths_N: np.ndarray, row_length: int, depth: int) -> PackingPlan:
+    """Plans rows of `row_length` tokens, with `depth` sequences each at most, by LPFHP.
 
     Raises:
       ConfigError: where a sequence is longer than a row, which none is that was cut to it.
     """
     if not len(lengths_N):
         return PackingPlan(row_length, {})
-    return plan_lib.longest_pack_first(Histogram.of_lengths(lengths_N, row_length), places)
+    return plan_lib.longest_pack_first(Histogram.of_lengths(lengths_N, row_length), depth)
 
 
-def ranks(plan: PackingPlan, places: int) -> np.ndarray:
+def ranks(plan: PackingPlan, depth: int) -> np.ndarray:
     """Returns int64 [R, P]: which of all sequences, counted from 0 in the order of their lengths, stands at a
     place; -1 where none does."""
-    lengths_RP = plan.lengths_of_rows(places)
+    lengths_RP = plan.lengths_of_rows(depth)
     ranks_F = np.empty(lengths_RP.size, np.int64)
     ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
     empty = lengths_RP.size - plan.sequences  # are shorter than all others
@@ -83,7 +83,7 @@ def _placed(by_length_N, ranks_RP) -> tf.Tensor:
 
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
-_LONGEST = 1 << 20  # tokens; above any row
+_ABOVE_ANY_LENGTH = 1 << 20  # tokens; above any row
 _OF_TOKENS = {"input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids"}  # [B, L]
 
 
@@ -117,14 +117,14 @@ class BatchShape:
       part_size: rows of a part, which is what one replica gets; divides the batch.
       max_seq_length: tokens of a row where `bucketed` is false, and at most otherwise.
       bucketed: whether a batch holds rows of about one length and is as long as its longest.
-      places: of a packed row, sequences that it holds at most; None: a row is a sequence.
+      depth: of a packed row, sequences that it holds at most; None: a row is a sequence.
     """
 
     batch_size: int
     part_size: int
     max_seq_length: int
     bucketed: bool
-    places: int | None = None
+    depth: int | None = None
 
     def num_batches(self, rows: int) -> int:
         """Returns the batches of an epoch; the last one may be filled up."""
@@ -133,8 +133,8 @@ class BatchShape:
 
 def shape_of(config: Config, batch_size: int, part_size: int) -> BatchShape:
     """Returns the batches of fine-tuning."""
-    bucketed, places = config.length_buckets == "always", pack_depth(config) if config.pack else None
-    return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, places)
+    bucketed, depth = config.length_buckets == "always", pack_depth(config) if config.pack else None
+    return BatchShape(batch_size, part_size, config.max_seq_length, bucketed, depth)
 
 
 def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | None:
@@ -169,7 +169,7 @@ def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.Trainin
       int32 [part], and the columns}. Packed, the last ones are [part, P], and there are also sequence_ids and
       position_ids: int32 [part, L], and cls_positions: int32 [part, P].
     """
-    batches = _packed_batches(rows, shape, order) if shape.places else _training_batches(rows, shape, order)
+    batches = _packed_batches(rows, shape, order) if shape.depth else _training_batches(rows, shape, order)
     return _features(rows, batches, shape, order.host, order.num_hosts)
 
 
@@ -202,7 +202,7 @@ def _packed_batches(rows: TokenRows, shape: BatchShape, order: pipeline.Training
 def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
     """Returns all rows once, as `training_dataset` has them, in one order for good: the longest first where
     `bucketed`."""
-    if shape.places:
+    if shape.depth:
         order = fixed(rows.lengths, _ranks(rows, shape))
     elif shape.bucketed:
         order = np.argsort(-np.asarray(rows.lengths), kind="stable")
@@ -214,8 +214,8 @@ def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
 
 
 def _ranks(rows: TokenRows, shape: BatchShape) -> np.ndarray:
-    places = shape.places or 1
-    return ranks(make_plan(rows.lengths, shape.max_seq_length, places), places)
+    depth = shape.depth or 1
+    return ranks(make_plan(rows.lengths, shape.max_seq_length, depth), depth)
 
 
 def _cut_into_batches(order: tf.Tensor, batch_size: int) -> tf.Tensor:
@@ -238,7 +238,9 @@ def _training_order(lengths_N: tf.Tensor, shape: BatchShape, seed: int, epoch: t
     order = pipeline.shuffled(tf.range(count, dtype=tf.int64), seeds[0])
     if shape.bucketed:
         pool = tf.range(count, dtype=tf.int64) // (_POOL_BATCHES * shape.batch_size)
-        order = tf.gather(order, tf.argsort(pool * _LONGEST - tf.gather(lengths_N, order), stable=True))
+        order = tf.gather(
+            order, tf.argsort(pool * _ABOVE_ANY_LENGTH - tf.gather(lengths_N, order), stable=True)
+        )
     batches = _cut_into_batches(order, shape.batch_size)
     return pipeline.shuffled(batches, seeds[1]) if shape.bucketed else batches
 
@@ -277,7 +279,7 @@ def _features(
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))
 
     def gather(rows_B, length):
-        features = (_packed_tokens if shape.places else _tokens)(tensors, rows_B, length)
+        features = (_packed_tokens if shape.depth else _tokens)(tensors, rows_B, length)
         static = [shape.part_size, None if shape.bucketed else shape.max_seq_length]
         for name in _OF_TOKENS & set(features):
             features[name] = tf.ensure_shape(features[name], static)

@@ -115,7 +115,7 @@ class Answers:
     best_texts: dict[str, str]  # the best answer that is one; '' for a question without a window
     null_odds: dict[str, float] | None  # score of no answer minus that of the best one; None for version 1
     # {text: (its first character in the context, the one behind its last)} of all candidates
-    places: dict[str, dict[str, tuple[int, int]]] = dataclasses.field(default_factory=dict)
+    spans: dict[str, dict[str, tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
 
 def answer_questions(
@@ -142,7 +142,7 @@ def answer_questions(
     answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
     columns = candidates.lists()
     for number, question in enumerate(data.questions):
-        found, answers.places[question.id] = _distinct(
+        found, answers.spans[question.id] = _distinct(
             columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size
         )
         _add(answers, question.id, found, nulls[number], rules)
@@ -214,30 +214,36 @@ def _search(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: AnswerRules
 ) -> _Candidates:
     """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
-    is an answer."""
-    may_start, may_end = is_max_context(features), features.is_context()
+    is an answer, from the best start of a window on; in each window of a question that has no such pair, the
+    best answer of one piece."""
+    columns = start_logits.shape[1]
+    may_start, may_end = is_max_context(features)[:, :columns], features.is_context()[:, :columns]
     blocks = [(np.zeros(0, np.int64),) * 3]
     for first in range(0, len(features), _BLOCK_ROWS):
         block = slice(first, first + _BLOCK_ROWS)
-        starts, ends = (
-            _best(logits[block], may[block, : logits.shape[1]], rules.n_best_size)
-            for logits, may in ((start_logits, may_start), (end_logits, may_end))
-        )
-        rows, start_tokens, end_tokens = _pairs(starts, ends, rules.max_answer_length)
-        blocks.append((rows + first, start_tokens, end_tokens))
+        starts = _best(start_logits[block], may_start[block], rules.n_best_size)[:, :, None]
+        ends = _best(end_logits[block], may_end[block], rules.n_best_size)[:, None, :]
+        lengths = ends - starts + 1
+        is_answer = (lengths >= 1) & (lengths <= rules.max_answer_length) & (starts >= 0) & (ends >= 0)
+        rows, start, end = np.nonzero(is_answer)
+        blocks.append((rows + first, starts[rows, start, 0], ends[rows, 0, end]))
     rows, start_tokens, end_tokens = map(np.concatenate, zip(*blocks))
-    without = np.flatnonzero(~np.isin(features.question_numbers, features.question_numbers[rows]))
-    single_rows, tokens = _single_pieces(
-        start_logits[without], end_logits[without], may_start[without, : start_logits.shape[1]]
-    )
-    return _sort(
-        np.append(rows, without[single_rows]),
-        np.append(start_tokens, tokens),
-        np.append(end_tokens, tokens),
-        start_logits,
-        end_logits,
-        features,
-    )
+
+    is_without = ~np.isin(features.question_numbers, features.question_numbers[rows])
+    without = np.flatnonzero(is_without & may_start.any(axis=1))
+    if without.size:
+        sums = start_logits[without].astype(np.float64) + end_logits[without]
+        tokens = np.where(may_start[without], sums, -np.inf).argmax(axis=1)
+        rows = np.append(rows, without)
+        start_tokens, end_tokens = np.append(start_tokens, tokens), np.append(end_tokens, tokens)
+
+    questions = features.question_numbers[rows]
+    starts = start_logits[rows, start_tokens].astype(np.float64)
+    stops = end_logits[rows, end_tokens].astype(np.float64)
+    order = np.lexsort((-(starts + stops), questions))  # stable
+    offsets = features.first_pieces[rows] - features.first_lengths[rows]
+    begins, ends = features.piece_begins[offsets + start_tokens], features.piece_ends[offsets + end_tokens]
+    return _Candidates(questions[order], begins[order], ends[order], starts[order], stops[order])
 
 
 def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
@@ -246,47 +252,6 @@ def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
     masked = np.where(may, logits, -np.inf)
     tokens = np.argsort(-masked, axis=1, kind="stable")[:, :count]
     return np.where(np.take_along_axis(may, tokens, axis=1), tokens, -1)
-
-
-def _pairs(
-    starts: np.ndarray, ends: np.ndarray, max_answer_length: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns rows, first tokens and last tokens of the pairs that are answers; in each row from the best
-    start on."""
-    lengths = ends[:, None, :] - starts[:, :, None] + 1
-    rows, start, end = np.nonzero(
-        (lengths >= 1) & (lengths <= max_answer_length) & (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0)
-    )
-    return rows, starts[rows, start], ends[rows, end]
-
-
-def _single_pieces(
-    start_logits: np.ndarray, end_logits: np.ndarray, may_start: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows and tokens: the best answer of one piece in each window that has one, for questions where
-    no pair is an answer."""
-    rows = np.flatnonzero(may_start.any(axis=1))
-    scores = np.where(may_start, start_logits.astype(np.float64) + end_logits, -np.inf)[rows]
-    return rows, scores.argmax(axis=1) if rows.size else rows
-
-
-def _sort(
-    rows: np.ndarray,
-    start_tokens: np.ndarray,
-    end_tokens: np.ndarray,
-    start_logits: np.ndarray,
-    end_logits: np.ndarray,
-    features: Features,
-) -> _Candidates:
-    questions = features.question_numbers[rows]
-    starts, stops = (
-        start_logits[rows, start_tokens].astype(np.float64),
-        end_logits[rows, end_tokens].astype(np.float64),
-    )
-    order = np.lexsort((-(starts + stops), questions))  # stable
-    offsets = features.first_pieces[rows] - features.first_lengths[rows]
-    begins, ends = features.piece_begins[offsets + start_tokens], features.piece_ends[offsets + end_tokens]
-    return _Candidates(questions[order], begins[order], ends[order], starts[order], stops[order])
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -299,14 +264,14 @@ def _distinct(
     """Returns {text: (start logit, end logit)} of the best candidates `first` up to `last` with different
     texts, at most `count`, and {text: (first character, the one behind the last)}."""
     begins, ends, starts, stops = columns
-    found, places = {}, {}
+    found, spans = {}, {}
     for number in range(first, last):
         text = context[begins[number] : ends[number]]
         if text not in found:
-            found[text], places[text] = (starts[number], stops[number]), (begins[number], ends[number])
+            found[text], spans[text] = (starts[number], stops[number]), (begins[number], ends[number])
             if len(found) == count:
                 break
-    return found, places
+    return found, spans
 
 
 def _add(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import unicodedata
 from typing import NamedTuple
 
 import numpy as np
 
 from official.data.rows import ragged
 from official.data.squad.squad_files import SPACES, WORD, Question, SquadData
+from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
-from official.data.word_pieces.wordpiece import IDEOGRAPH, Tokenizer, is_punctuation
+from official.data.word_pieces.wordpiece import Kind, Tokenizer
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -178,39 +178,24 @@ def _normalized_tokens(word: str, do_lower_case: bool) -> list[list[list[int]]]:
     is_open = False
     for place, character in enumerate(word):
         kind, size = _normalize(character, do_lower_case)
-        if kind == "accent" and tokens and tokens[-1][-1][1] == place:
+        if kind == Kind.ACCENT and tokens and tokens[-1][-1][1] == place:
             tokens[-1][-1][1] = place + 1
-        elif kind == "letter":
+        elif kind == Kind.LETTER:
             if not is_open:
                 tokens.append([])
             tokens[-1] += ([place, place + 1] for _ in range(size))
             is_open = True
-        elif kind == "single":
+        elif kind == Kind.SINGLE:
             tokens.append([[place, place + 1]])
-        is_open = is_open and kind in ("letter", "accent", "dropped")
+        is_open = is_open and kind not in (Kind.SINGLE, Kind.SPACE)
     return tokens
 
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
-def _normalize(character: str, do_lower_case: bool) -> tuple[str, int]:
-    """Returns the kind of a character, as the tokenizer sees it, and the length of its normalised text: where
-    so asked lower-cased and without accents."""
-    if unicodedata.category(character) in ("Cc", "Cf") or character == "\ufffd":
-        return "dropped", 0
-    if character.isspace():
-        return "space", 0
-    text = character
-    if do_lower_case:
-        text = "".join(
-            part
-            for part in unicodedata.normalize("NFD", character.lower())
-            if unicodedata.category(part) != "Mn"
-        )
-    if not text:
-        return "accent", 0
-    if IDEOGRAPH.match(character) or any(map(is_punctuation, text)):
-        return "single", len(text)
-    return "letter", len(text)
+def _normalize(character: str, do_lower_case: bool) -> tuple[Kind, int]:
+    """Returns the kind of a character, and how many characters it becomes."""
+    kind, text = wordpiece.normalize(character, do_lower_case)
+    return kind, len(text)
 
 
 # -----------------------------------------------------------------------------------------------------------

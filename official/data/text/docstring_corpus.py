@@ -39,10 +39,12 @@ _SKIPPED_FOLDERS = {
     "node_modules",
 }
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_FEWEST_SENTENCES = 3  # of a document
-_SHORTEST, _LONGEST = 5, 80  # words of a sentence
-_FEWEST_WORDS = 0.75  # share of a sentence's parts that are plain words
-_SHARED_RUN = 8  # words that an evaluation sentence may not have in common, in a row, with the training text
+_MIN_SENTENCES = 3  # of a document
+_MIN_SENTENCE_WORDS, _MAX_SENTENCE_WORDS = 5, 80  # words of a sentence
+_MIN_WORD_SHARE = 0.75  # share of a sentence's parts that are plain words
+_SHARED_WORDS = (
+    8  # words that an evaluation sentence may not have in common, in a row, with the training text
+)
 
 
 @dataclasses.dataclass
@@ -88,10 +90,11 @@ def build_corpus(
 
 def _documents_of(source: str, counts: CorpusCounts) -> Iterator[list[str]]:
     """Yields the documents of a source, in the order of its file names."""
-    is_reference = source == LANGUAGE_REFERENCE
-    for docstrings in (
-        map(list, zip(_topics())) if is_reference else _docstrings_of_modules(_source_folder(source), counts)
-    ):
+    if source == LANGUAGE_REFERENCE:
+        texts: Iterable[list[str]] = ([text] for text in _topics())
+    else:
+        texts = _docstrings_of_modules(_source_folder(source), counts)
+    for docstrings in texts:
         counts.modules += 1
         document = [sentence for docstring in docstrings for sentence in prose_sentences(docstring)]
         counts.sentences_found += len(document)
@@ -122,33 +125,23 @@ def _source_folder(source: str) -> str:
 
 
 def _docstrings_of_modules(folder: str, counts: CorpusCounts) -> Iterator[list[str]]:
-    for path in _module_files(folder):
-        try:
-            yield _docstrings(path)
-        except (SyntaxError, ValueError, OSError, RecursionError):
-            counts.unparsable_modules += 1
-
-
-def _module_files(folder: str) -> Iterator[str]:
+    """Yields the docstrings of each module, of its classes and of its functions, from top to bottom."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
-        yield from (
-            os.path.join(parent, file)
-            for file in sorted(files)
-            if file.endswith(".py") and not file.endswith("_test.py")
-        )
-
-
-def _docstrings(path: str) -> list[str]:
-    """Returns the docstrings of a module, its classes and its functions, from top to bottom."""
-    with tokenize.open(path) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other people's escape sequences
-        tree = ast.parse(file.read())
-    nodes = sorted(
-        (node for node in ast.walk(tree) if isinstance(node, _WITH_DOCSTRING)),
-        key=lambda node: getattr(node, "lineno", 0),
-    )
-    return [text for text in (ast.get_docstring(node) for node in nodes) if text]
+        for name in sorted(files):
+            if not name.endswith(".py") or name.endswith("_test.py"):
+                continue
+            try:
+                with tokenize.open(os.path.join(parent, name)) as file, warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of other people's escape sequences
+                    tree = ast.parse(file.read())
+                nodes = [node for node in ast.walk(tree) if isinstance(node, _WITH_DOCSTRING)]
+                nodes.sort(key=lambda node: getattr(node, "lineno", 0))
+                docstrings = list(filter(None, map(ast.get_docstring, nodes)))
+            except (SyntaxError, ValueError, OSError, RecursionError):
+                counts.unparsable_modules += 1
+            else:
+                yield docstrings
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -227,12 +220,12 @@ def is_prose(sentence: str) -> bool:
     """Says whether a sentence starts and ends like one and consists of words for the most part."""
     parts = sentence.split()
     if (
-        not _SHORTEST <= len(parts) <= _LONGEST
+        not _MIN_SENTENCE_WORDS <= len(parts) <= _MAX_SENTENCE_WORDS
         or not _SENTENCE.match(sentence)
         or _NOT_PROSE.search(sentence)
     ):
         return False
-    return sum(1 for part in parts if _WORD.match(part)) >= _FEWEST_WORDS * len(parts)
+    return sum(1 for part in parts if _WORD.match(part)) >= _MIN_WORD_SHARE * len(parts)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -260,7 +253,7 @@ def _without_repetitions(documents: list[list[str]], counts: CorpusCounts) -> It
                 kept.append(sentence)
                 seen_sentences.add(words)
         counts.repeated_sentences += len(document) - len(kept)
-        if len(kept) >= _FEWEST_SENTENCES:
+        if len(kept) >= _MIN_SENTENCES:
             yield kept
         else:
             counts.short_documents += 1
@@ -273,16 +266,16 @@ def _is_held_out(document: list[str], share: float) -> bool:
 
 def _runs(sentence: str) -> set[int]:
     words = _words(sentence)
-    return {hash(words[start : start + _SHARED_RUN]) for start in range(len(words) - _SHARED_RUN + 1)}
+    return {hash(words[start : start + _SHARED_WORDS]) for start in range(len(words) - _SHARED_WORDS + 1)}
 
 
 def _without_shared_runs(
     evaluation: list[list[str]], train: list[list[str]], counts: CorpusCounts
 ) -> list[list[str]]:
-    """Drops evaluation sentences that have _SHARED_RUN words in a row in common with a training sentence."""
+    """Drops evaluation sentences that have _SHARED_WORDS in a row in common with a training sentence."""
     seen = set().union(*(_runs(sentence) for document in train for sentence in document))
     kept = [
         [sentence for sentence in document if seen.isdisjoint(_runs(sentence))] for document in evaluation
     ]
     counts.shared_with_training = sum(map(len, evaluation)) - sum(map(len, kept))
-    return [document for document in kept if len(document) >= _FEWEST_SENTENCES]
+    return [document for document in kept if len(document) >= _MIN_SENTENCES]

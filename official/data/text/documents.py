@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import html
 import itertools
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -65,7 +64,7 @@ def wrote_text(head: str, is_whole: bool) -> bool:
 # JSON values
 
 
-_MOST_NAMED = 20  # fields in a message
+_MAX_NAMED = 20  # fields in a message
 
 
 def parse_page(line: str, field: str, is_bare: bool = False) -> tuple[str, str] | None:
@@ -118,7 +117,7 @@ def check_field(values: Iterable[object], path: str, field: str) -> bool:
         if isinstance(value, dict):
             seen = (seen or {}) | dict.fromkeys(_texts_in(value))
     if seen is not None:
-        named = ", ".join(list(seen)[:_MOST_NAMED]) or "none"
+        named = ", ".join(list(seen)[:_MAX_NAMED]) or "none"
         raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
     return False
 
@@ -138,8 +137,6 @@ def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
 
 
 _CHUNK_BYTES = 1 << 20
-_MOST_ELEMENT_CHARACTERS = 1 << 24  # the longest article has about 3 MB
-_SPACE = re.compile(r"[ \t\r\n]*")
 _UNDECODABLE_BYTES = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -152,88 +149,39 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
       counts: `text_bytes` and `undecodable_bytes` grow with what is read.
 
     Raises:
-      ConfigError: for what is not a whole array, or an element of more than 16 million characters. Behind a
-        damage no element can be found.
+      ConfigError: for what is not a whole array. Behind a damage no element can be found.
     """
-    text = _Text(file, path, counts)
-    number, wanted = 0, "["
-    while text.next_character() == wanted:
-        text.place += 1
-        if number == 0 and text.next_character() == "]":
-            break
-        number += 1
-        yield text.read_value(number)
-        wanted = ","
-    if text.next_character() != "]":
-        raise _broken(path, number, "it does not end there with a comma or the bracket")
-    text.place += 1
-    if text.next_character():
-        raise _broken(path, number, "there is more after the end of the array")
+    import ijson  # late: only arrays need it
+
+    number = 0
+    try:
+        for value in ijson.items(_Utf8(file, path, counts), "item", buf_size=_CHUNK_BYTES, use_float=True):
+            number += 1
+            yield value
+    except (ijson.JSONError, ValueError) as error:
+        what = " ".join(str(error).split())[:100]
+        raise ConfigError(
+            f"{path} is not a whole JSON array: element {number + 1}: {what}. Repair it, or leave it out of"
+            " --input_files."
+        ) from None
 
 
-class _Text:
-    """The part of the text that is in memory, and the place in it that was come to."""
+class _Utf8:
+    """Bytes of a file without those that are not UTF-8, and without the mark that may begin it."""
 
     def __init__(self, file: BinaryIO, path: str, counts):
         self._file, self._path, self._counts = file, path, counts
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
-        self._json = json.JSONDecoder()
-        self._text, self._is_whole, self.place = "", False, 0
 
-    def next_character(self) -> str:
-        """Goes to the next character that is not white space and returns it, '' at the end."""
-        while True:
-            self.place = _end_of_space(self._text, self.place)
-            if self.place < len(self._text) or not self._grow():
-                return self._text[self.place : self.place + 1]
-
-    def read_value(self, number: int):
-        """Returns element `number`, which begins here, and goes behind it."""
-        self.next_character()
-        while True:
-            try:
-                value, end = self._json.raw_decode(self._text, self.place)
-                if (
-                    end < len(self._text) or not self._grow()
-                ):  # a number that ends with what is in memory may go on
-                    self.place = end
-                    return value
-            except json.JSONDecodeError as error:
-                if not self._grow():
-                    raise _broken(self._path, number, error.msg) from None
-            except (ValueError, RecursionError) as error:
-                raise _broken(
-                    self._path,
-                    number,
-                    "nested too deep" if isinstance(error, RecursionError) else "a number is too long",
-                ) from None
-            if len(self._text) - self.place > _MOST_ELEMENT_CHARACTERS:
-                raise _broken(self._path, number, f"it has more than {_MOST_ELEMENT_CHARACTERS:,} characters")
-
-    def _grow(self) -> bool:
-        """Takes in more text, as much again as is left; tells whether there was any."""
-        if self._is_whole:
-            return False
-        data = self._file.read(max(_CHUNK_BYTES, len(self._text) - self.place))
-        self._is_whole = not data
-        text_files.refuse_zeros(self._path, data)
-        more, undecodable = _UNDECODABLE_BYTES.subn("", self._decoder.decode(data, final=self._is_whole))
-        self._text, self.place = self._text[self.place :] + more, 0
-        self._counts.text_bytes += len(data)
-        self._counts.undecodable_bytes += undecodable
-        return bool(data or more)
-
-
-def _end_of_space(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
-
-
-def _broken(path: str, number: int, what: str) -> ConfigError:
-    return ConfigError(
-        f"{path} is not a whole JSON array: element {number}: {what[:100]}. Repair it, or leave it out of"
-        " --input_files."
-    )
+    def read(self, size: int) -> bytes:
+        while data := self._file.read(size):
+            text_files.refuse_zeros(self._path, data)
+            text, undecodable = _UNDECODABLE_BYTES.subn("", self._decoder.decode(data))
+            self._counts.text_bytes += len(data)
+            self._counts.undecodable_bytes += undecodable
+            if text:
+                return text.encode()
+        return b""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -243,7 +191,7 @@ def _broken(path: str, number: int, what: str) -> ConfigError:
 
 
 _PAGE, _PAGE_END = "<page>", "</page>"
-_MOST_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
+_MAX_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more are all revisions of a page
 _WIKITEXT_MODEL = ("wikitext", "")  # the second: dumps of before 2012 do not say
 
 
@@ -286,7 +234,7 @@ def _pages(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[st
         if line.rstrip().endswith(_PAGE_END):
             yield "\n".join(page)
             page = None
-        elif characters > _MOST_PAGE_CHARACTERS:
+        elif characters > _MAX_PAGE_CHARACTERS:
             counts.unreadable_pages += 1
             page = None
     counts.unreadable_pages += page is not None
@@ -370,10 +318,10 @@ _JSON_START = re.compile(r'\{\s*("|$)')
 _XML_START, _DUMP_START, _PAGE_START = "<?xml", "<mediawiki", "<page>"
 _INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
-_MOST_HEADING_CHARACTERS = 1000
+_MAX_HEADING_CHARACTERS = 1000
 _MAX_OPENING_CHARACTERS = 1 << 22  # of a document whose escapes are looked for at once
-_MOST_CHECKED = 100  # elements of an array, for the field that is missing
-_MOST_CHECKED_LINES = 4  # of long lines of JSON
+_MAX_CHECKED = 100  # elements of an array, for the field that is missing
+_MAX_CHECKED_LINES = 4  # of long lines of JSON
 _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -492,19 +440,6 @@ def _plain_items(lines: Lines, counts: ReadCounts) -> Items:
             begins = False
 
 
-def plain_documents(text: str) -> Iterator[list[str]]:
-    """Yields the documents of a whole plain text, each a list of paragraphs."""
-    document: list[str] = []
-    for line in map(strip, text.split("\n")):
-        if line:
-            document.append(line)
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
-
-
 def _wikiextractor_items(lines: Lines, counts: ReadCounts) -> Items:
     title = None  # '' once the line that repeats it cannot follow any more, None between blocks
     for opens, text in lines:
@@ -530,7 +465,7 @@ def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | N
         if not opens or not line:  # the rest of a line that is too long, or a blank one
             continue
         page = parse_page(line, field, is_bare)
-        if unchecked and page is None and len(first) < _MOST_CHECKED_LINES:
+        if unchecked and page is None and len(first) < _MAX_CHECKED_LINES:
             first.append(line)
         elif page is not None:
             unchecked = None
@@ -546,7 +481,7 @@ def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> I
     for value in read_elements(file.text, path, counts):
         page = ("", value) if isinstance(value, str) else page_of(value, field)
         found = found or page is not None
-        if not found and len(first) < _MOST_CHECKED:
+        if not found and len(first) < _MAX_CHECKED:
             first.append(value)
         yield from _items_of(page, counts)
     if not found:
@@ -604,7 +539,7 @@ def _wikitext_items(lines: Lines, counts: ReadCounts) -> Items:
 
 def _heading_level(line: str) -> int:
     """Returns 1 for `= Title =`, 2 for `= = Section = =` and so on, 0 for what is no heading."""
-    if not line.startswith("= ") or len(line) > _MOST_HEADING_CHARACTERS:
+    if not line.startswith("= ") or len(line) > _MAX_HEADING_CHARACTERS:
         return 0
     found = _HEADING.fullmatch(line)
     return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
@@ -648,9 +583,9 @@ _DUMP_INDEX = Format(_every_line, _no_items, strip)
 # all splits are therefore those of the file, however it is split.
 
 
-_MOST_LINE_BYTES = 1 << 20
-_MOST_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
-_MOST_CHARACTERS = 1 << 22  # of a document
+_MAX_LINE_BYTES = 1 << 20
+_MAX_JSON_BYTES = 1 << 24  # a line of JSON is of use only as a whole; the longest article has about 3 MB
+_MAX_CHARACTERS = 1 << 22  # of a document
 _UNDECODABLE = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -699,8 +634,7 @@ def read_in_blocks(
     def units():
         for split in splits:
             owners.begin(split.path)
-            small = _small_unit(split, sentence_splitting, counts, text_field)
-            for unit in [small] if small else _read_units(split, sentence_splitting, counts, text_field):
+            for unit in _read_units(split, sentence_splitting, counts, text_field):
                 owners.put_in(len(unit.documents))
                 yield unit
 
@@ -712,23 +646,6 @@ def read_in_blocks(
         counts.sentences += int(block.counts.sum())
         yield block
     text_files.check_unchanged(splits)
-
-
-def _small_unit(
-    split: Split, sentence_splitting: str, counts: ReadCounts, text_field: str
-) -> sentences.Unit | None:
-    """Reads a whole small file of plain text as `_read_units` does, at half the cost; None for others. There
-    may be very many of them."""
-    content = text_files.plain_content(split) if sentence_splitting == "auto" else None
-    text = None if content is None else _plain_text_of(content)
-    if content is None or text is None or len(content) >= _most_small_bytes():
-        return None
-    if find_format(_head_lines(content), split.path, content, text_field) is not PLAIN:
-        return None
-    counts.files, counts.bytes = counts.files + 1, counts.bytes + len(content)
-    counts.text_bytes += len(content)
-    counts.of(split.path).bytes += len(content)
-    return sentences.Unit(list(plain_documents(text)), "auto")
 
 
 def _read_units(
@@ -765,7 +682,7 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
     """Yields the lines from the first that opens a document in the split up to the first that does after
     it."""
     inside, part, before = split.start == 0, file.part, True
-    most_bytes = _MOST_JSON_BYTES if layout.needs_whole_lines else _MOST_LINE_BYTES
+    most_bytes = _MAX_JSON_BYTES if layout.needs_whole_lines else _MAX_LINE_BYTES
     for place, block in text_files.read_blocks(file.text, part, most_bytes):
         if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
             text = _plain_text_of(block)
@@ -792,13 +709,13 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
 def _usual_lines(block: bytes, text: str, layout: Format, counts: ReadCounts) -> Lines:
     """Yields the lines of a block of whole lines, `text` when it is decoded: nearly all there are."""
     opens_document, strip = layout.opens, layout.strip
-    sizes = [len(line) + 1 for line in block.split(b"\n")]
-    sizes[-1] -= 1  # no line feed is behind the last one; where the block ends with one, nothing is
-    for size, line in zip(sizes, text.split("\n")):
-        if size:
-            content = strip(line)
-            counts.text_bytes += size
-            yield opens_document(content), content
+    counts.text_bytes += len(block)
+    lines = text.split("\n")
+    if not lines[-1]:  # nothing is behind the last line feed
+        lines.pop()
+    for line in lines:
+        content = strip(line)
+        yield opens_document(content), content
 
 
 def _plain_text_of(block: bytes) -> str | None:
@@ -831,15 +748,10 @@ def _head_lines(head: bytes) -> Iterator[str]:
     return filter(None, map(strip, whole))
 
 
-def _most_small_bytes() -> int:
-    """Returns from how many bytes on a file may have more than a head, or lines or documents that are cut."""
-    return min(text_files.HEAD_BYTES, _MOST_LINE_BYTES, _MOST_CHARACTERS)
-
-
 def _is_seen_later(file: TextFile, layout: Format, sentence_splitting: str) -> bool:
     """Tells whether all of the text is what decides on how it is split: then one call of the splitter does
     both, for many small files at once."""
-    is_small = len(file.head) < _most_small_bytes() and file.part.start == 0
+    is_small = len(file.head) < text_files.HEAD_BYTES and file.part.start == 0
     return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
 
 
@@ -863,7 +775,7 @@ def _collect(items: Items, counts: ReadCounts) -> Iterator[list[str]]:
                 yield document
             document, characters, begun, cut = [], 0, True, False
             continue
-        if document and characters + len(item) > _MOST_CHARACTERS:
+        if document and characters + len(item) > _MAX_CHARACTERS:
             yield document
             counts.cut_documents += not cut
             document, characters, cut = [], 0, True

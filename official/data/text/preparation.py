@@ -10,7 +10,7 @@ import os
 import re
 
 from official.data.text import documents, read_counts, samples, text_files
-from official.data.text.samples import SIDES
+from official.data.text.samples import SPLITS
 from official.io import engines, files, jobs, writing
 from official.io.errors import ConfigError
 from official.io.files import store_of
@@ -90,7 +90,7 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
     store, manifest = store_of(job.output_dir), os.path.join(job.output_dir, jobs.MANIFEST)
     if store.exists(manifest):  # what it speaks of is about to be replaced
         store.remove(manifest)
-    for side in SIDES:
+    for side in SPLITS:
         store.make_folder(os.path.join(job.output_dir, side))
     prepare_tasks = (
         (_prepare_text, job, folder, number, splits, len(tasks)) for number, splits in enumerate(tasks)
@@ -98,7 +98,7 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
     with engines.opened(job) as engine:
         engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
     made = {path for number in range(len(tasks)) for path in _parts(job, number).values()}
-    for side in SIDES:
+    for side in SPLITS:
         folder_of_side = os.path.join(job.output_dir, side)
         found = fnmatch.filter(store.names_in(folder_of_side), "part-*.txt*")
         for path in {os.path.join(folder_of_side, name) for name in found} - made:
@@ -124,7 +124,7 @@ def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]]) -> di
 
 
 def _check(job: Job) -> None:
-    samples.check(SIDES[0], job.eval_share)
+    samples.check(SPLITS[0], job.eval_share)
     if job.min_sentences < 1:
         raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
     engines.check(job)
@@ -132,7 +132,7 @@ def _check(job: Job) -> None:
 
 def _parts(job: Job, number: int) -> dict[str, str]:
     """Returns the files of a task, by side."""
-    return {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SIDES}
+    return {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SPLITS}
 
 
 def _counts_path(folder: str, number: int) -> str:
@@ -157,9 +157,9 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             sentences = [text for text in map(clean, document) if text]
             kept = len(sentences) >= job.min_sentences
             if kept:
-                side = samples.side_of(" ".join(document), job.eval_share)
+                side = samples.split_of(" ".join(document), job.eval_share)
                 outputs[side].write("\n".join(sentences) + "\n\n")
-                if side == SIDES[0]:  # nobody is shown what is held out
+                if side == SPLITS[0]:  # nobody is shown what is held out
                     sample.look_at("\n".join(sentences))
                 totals.update({f"{side}_documents": 1, f"{side}_sentences": len(sentences)})
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))

@@ -12,7 +12,7 @@ from official.io import jobs
 from official.io.errors import counted
 
 PAGES_LEFT_OUT = ("redirect_pages", "other_pages", "unreadable_pages")  # of ReadCounts
-_MOST_LISTED = 1000  # files that a manifest lists
+_MAX_LISTED = 1000  # files that a manifest lists
 
 
 @dataclasses.dataclass
@@ -106,7 +106,7 @@ class Owners:
 def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
     """Returns the counts of each file, for a manifest; of more than a thousand files those with undecodable
     bytes first, then by name."""
-    chosen = sorted(by_file, key=lambda path: (-by_file[path].undecodable_bytes, path))[:_MOST_LISTED]
+    chosen = sorted(by_file, key=lambda path: (-by_file[path].undecodable_bytes, path))[:_MAX_LISTED]
     return {path: dataclasses.asdict(by_file[path]) for path in sorted(chosen)}
 
 
@@ -140,7 +140,7 @@ def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str
       in_part: files of which other tasks may read the rest.
     """
     usual = (path for path, own in by_file.items() if not own.undecodable_bytes and path not in in_part)
-    left_out = set(sorted(usual)[_MOST_LISTED:])
+    left_out = set(sorted(usual)[_MAX_LISTED:])
     return {path: counts.to_json() for path, counts in by_file.items() if path not in left_out}
 
 

@@ -28,7 +28,7 @@ from official.io.errors import ConfigError
 # among the larger one's.
 
 
-SIDES = ("train", "eval")
+SPLITS = ("train", "eval")
 
 
 def check(side: str | None, eval_share: float | None) -> None:
@@ -39,18 +39,18 @@ def check(side: str | None, eval_share: float | None) -> None:
             f"--{given} needs --{absent}: --side=train --eval_share=0.005 reads all documents but those held"
             " out, --side=eval --eval_share=0.005 these alone."
         )
-    if side is not None and side not in SIDES:
-        raise ConfigError(f"--side={side} is unknown. Allowed: {', '.join(SIDES)}.")
+    if side is not None and side not in SPLITS:
+        raise ConfigError(f"--side={side} is unknown. Allowed: {', '.join(SPLITS)}.")
     if eval_share is not None and not 0 < eval_share < 1:
         raise ConfigError(f"--eval_share={eval_share} is out of range. Allowed: above 0, below 1.")
 
 
-def side_of(text: str, eval_share: float) -> str:
+def split_of(text: str, eval_share: float) -> str:
     """Returns "train" or "eval" for a document, as it was read.
 
     White space makes no difference: neither where the text is split into sentences, nor how lines end.
     """
-    return SIDES[digest_of(text) < eval_share * 2**64]
+    return SPLITS[digest_of(text) < eval_share * 2**64]
 
 
 def digest_of(text: str, purpose: bytes = b"") -> int:
@@ -60,7 +60,7 @@ def digest_of(text: str, purpose: bytes = b"") -> int:
     return int.from_bytes(hashlib.blake2b(plain, digest_size=8, person=purpose).digest(), "little")
 
 
-def of_side(
+def of_split(
     parts: Iterator[Lines], side: str, eval_share: float, counts: collections.Counter
 ) -> Iterator[Lines]:
     """Yields the documents of one side.
@@ -72,7 +72,7 @@ def of_side(
     """
     for lines in parts:
         texts = document_texts(lines)
-        wanted = np.array([side_of(text.decode(), eval_share) == side for text in texts], bool)
+        wanted = np.array([split_of(text.decode(), eval_share) == side for text in texts], bool)
         others = lines.counts[~wanted]
         counts.update(
             other_side_documents=int(np.count_nonzero(others)), other_side_sentences=int(others.sum())
@@ -93,7 +93,7 @@ def document_texts(lines: Lines) -> list[bytes]:
 
 
 _IDENTIFIER = "py3langid"  # carries its model with it
-_FEWEST_LETTERS = 20  # of a text whose language is guessed
+_MIN_LETTERS = 20  # of a text whose language is guessed
 
 
 def scripts_of(texts: Iterable[str]) -> collections.Counter[str]:
@@ -127,7 +127,7 @@ def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
     import py3langid  # late: an extra
 
     return collections.Counter(
-        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= _FEWEST_LETTERS else "too short"
+        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= _MIN_LETTERS else "too short"
         for text in texts
     )
 

@@ -9,12 +9,10 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import NamedTuple
 
 import blingfire
 import numpy as np
 
-from official.data import compiled
 from official.data.rows import ragged
 
 # -----------------------------------------------------------------------------------------------------------
@@ -22,9 +20,8 @@ from official.data.rows import ragged
 #
 # The splitter's rules all need an end of a sentence, or what may be one, and look at the two words before
 # it and at those behind it up to the first that can begin a sentence. Text in the middle between two of
-# these places makes no difference: it is taken out, and a mark that no rule knows stands for it.
-#
-# What it earns: the splitter has two fifths of the text to go through. Source:
+# these places makes no difference: it is taken out, and a mark that no rule knows stands for it. The splitter
+# has two fifths of the text to go through, and a job as a whole takes 8 to 20 % less time. Source:
 # https://github.com/microsoft/BlingFire/blob/master/ldbsrc/sbd/wbd.lex.utf8
 
 
@@ -32,10 +29,9 @@ MARK = "\ue000"
 _MARK = MARK.encode()
 _BEHIND_BYTES = 22  # kept behind an end: punctuation, and "Unfortunately", ":123 - 456 " or "( xviii ) "
 _BEFORE_BYTES = 12  # kept before an end
-_LEAST_BYTES = 16  # that are taken out
-_MOST_WORD_BYTES = 24  # as far the blank is looked for at which a part begins or ends
-_MOST_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
-_SIZES = np.array([_BEHIND_BYTES, _BEFORE_BYTES, _LEAST_BYTES, _MOST_WORD_BYTES, _MOST_PUNCTUATION], np.int64)
+_MIN_SPAN_BYTES = 24  # that are taken out
+_MAX_WORD_BYTES = 24  # as far the blank is looked for at which a span begins or ends
+_MAX_PUNCTUATION = 6  # bytes that follow each other; the rules pass over any number of them
 # Classes of bytes: what may be an end, or not known not to be one; punctuation and blanks; letters, the Latin
 # ones of two bytes among them, and digits. An end of a sentence, "[" and ":" begin what the rules look for
 # behind a sentence.
@@ -49,62 +45,39 @@ _CLASSES = b"".join(
 )
 
 
-def take_out(text: bytes) -> tuple[bytes, np.ndarray]:
-    """Returns a text without MARK with a mark for each of its idle parts, and where these begin and end,
-    int64 [2, N]: from the first letter of a word to a blank."""
-    library = compiled.library()
-    if library is None:
-        bounds = _idle_parts(text)
-        return _MARK.join(_parts(text, np.append(0, bounds[1]), np.append(bounds[0], len(text)))), bounds
-    kept, found = np.empty(len(text), np.uint8), np.empty((2, len(text) // _LEAST_BYTES + 1), np.int64)
-    arrays = (_SIZES, kept, *found)
-    count = library.take_out(
-        text, len(text), _MARK, len(_MARK), _CLASSES, *(array.ctypes.data for array in arrays)
-    )
-    bounds = found[:, :count].copy()
-    return kept[: len(text) - _num_bytes(bounds) + count * len(_MARK)].tobytes(), bounds
+def take_out(text: bytes) -> tuple[bytes, list[bytes]]:
+    """Returns a text without MARK with a mark for each of its skippable spans, and these: from the first
+    letter of a word to a blank."""
+    firsts, lasts = _skippable_spans(text)
+    kept = map(text.__getitem__, map(slice, [0, *lasts], [*firsts, len(text)]))
+    return _MARK.join(kept), list(map(text.__getitem__, map(slice, firsts, lasts)))
 
 
-def put_back(kept: bytes, text: bytes, bounds: np.ndarray) -> bytes:
-    """Returns a text with the parts of another one, which begin and end at `bounds`, in the places of its
-    marks, of which there are as many."""
-    library, count = compiled.library(), bounds.shape[1]
-    if library is None:
-        pieces = [b""] * (2 * count + 1)
-        pieces[::2] = kept.split(_MARK)
-        pieces[1::2] = _parts(text, *bounds)
-        return b"".join(pieces)
-    out = np.empty(len(kept) - count * len(_MARK) + _num_bytes(bounds), np.uint8)
-    arrays = [array.ctypes.data for array in (*bounds, out)]
-    size = library.put_back(kept, len(kept), _MARK, len(_MARK), text, count, *arrays)
-    if size != len(out):
-        raise ValueError(f"a text has other marks than one for each of {count} parts")
-    return out.tobytes()
+def put_back(kept: bytes, spans: list[bytes]) -> bytes:
+    """Returns a text with spans in the places of its marks, of which there are as many."""
+    pieces = [b""] * (2 * len(spans) + 1)
+    pieces[::2] = kept.split(_MARK)
+    pieces[1::2] = spans
+    return b"".join(pieces)
 
 
-def _num_bytes(bounds: np.ndarray) -> int:
-    return int((bounds[1] - bounds[0]).sum())
-
-
-def _parts(data: bytes, firsts: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
-    return map(data.__getitem__, map(slice, firsts.tolist(), ends.tolist()))
-
-
-def _idle_parts(text: bytes) -> np.ndarray:
+def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
+    """Returns where the spans begin, and where they end."""
     classes = text.translate(_CLASSES)
-    classes = classes.replace(_PUNCTUATION * _MOST_PUNCTUATION, _END_OR_OTHER * _MOST_PUNCTUATION)
+    classes = classes.replace(_PUNCTUATION * _MAX_PUNCTUATION, _END_OR_OTHER * _MAX_PUNCTUATION)
     is_end = np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)
     ends = np.concatenate([[-1], np.flatnonzero(is_end), [len(text)]])
-    gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _LEAST_BYTES)
+    gaps = np.flatnonzero(np.diff(ends) > _BEHIND_BYTES + _BEFORE_BYTES + _MIN_SPAN_BYTES)
     behind, before = ends[gaps] + _BEHIND_BYTES, ends[gaps + 1] - _BEFORE_BYTES
     is_blank_behind, is_blank_before = (
-        ragged.windows(text, starts, _MOST_WORD_BYTES) == ord(" ")
-        for starts in (behind, before - _MOST_WORD_BYTES)
+        ragged.windows(text, starts, _MAX_WORD_BYTES) == ord(" ")
+        for starts in (behind, before - _MAX_WORD_BYTES)
     )
     firsts = behind + is_blank_behind.argmax(axis=1) + 1
     lasts = before - 1 - is_blank_before[:, ::-1].argmax(axis=1)
-    is_idle = (lasts - firsts >= _LEAST_BYTES) & is_blank_behind.any(axis=1) & is_blank_before.any(axis=1)
-    return np.stack([firsts[is_idle], lasts[is_idle]])
+    is_long = lasts - firsts >= _MIN_SPAN_BYTES
+    found = is_long & is_blank_behind.any(axis=1) & is_blank_before.any(axis=1)
+    return firsts[found].tolist(), lasts[found].tolist()
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -118,17 +91,7 @@ _END = "\u2029"
 _BETWEEN = _END + "\n"
 # A line that begins with white space, or is empty, may hold nothing else. That would be no sentence.
 _SPACES = [chr(code).encode() for code in range(0x3001) if chr(code).isspace()]
-_SPACES_PADDED = b"".join(space.ljust(4, b"\0") for space in _SPACES)
 _STARTS_BLANK = re.compile(b"\n(?:" + b"|".join(map(re.escape, _SPACES)) + b")")
-_COUNT_LINES = operator.methodcaller("count", b"\n")
-
-
-class Sentences(NamedTuple):
-    """The sentences of P paragraphs."""
-
-    text: bytes  # UTF-8, a line for each sentence
-    ends: np.ndarray  # int64 [P], where each paragraph ends in it
-    counts: np.ndarray  # int64 [P]: sentences of each
 
 
 def joined(paragraphs: Iterable[str]) -> str:
@@ -136,36 +99,20 @@ def joined(paragraphs: Iterable[str]) -> str:
     return _BETWEEN.join([*paragraphs, ""])
 
 
-def taken_apart(split: bytes, paragraphs: int) -> Sentences | None:
-    """Returns the sentences of each of so many paragraphs behind the splitter; None where these cannot be
-    told apart, as where one holds the separator, or where a line may be blank.
+def taken_apart(split: bytes, paragraphs: int) -> list[bytes] | None:
+    """Returns the sentences, with line feeds between them, of each of so many paragraphs behind the splitter;
+    None where these cannot be told apart, as where one holds the separator, or where a line may be blank.
 
     Args:
       split: the splitter's output for `joined`.
     """
     if not paragraphs:
-        return Sentences(b"", np.zeros(0, np.int64), np.zeros(0, np.int64))
-    split += b"\n"
-    library = compiled.library()
-    if library is None:
-        return _taken_apart(split, paragraphs)
-    text, found = np.empty(len(split), np.uint8), np.empty((2, paragraphs), np.int64)
-    spaces = (_SPACES_PADDED, len(_SPACES), paragraphs)
-    arrays = [array.ctypes.data for array in (text, *found)]
-    mark = _END.encode()
-    if library.take_apart(split, len(split), mark, len(mark), *spaces, *arrays) != paragraphs:
+        return []
+    split = b"\n" + split + b"\n"
+    if _STARTS_BLANK.search(split):
         return None
-    ends, counts = found
-    return Sentences(text[: ends[-1]].tobytes(), ends, counts)
-
-
-def _taken_apart(split: bytes, paragraphs: int) -> Sentences | None:
-    texts = split.split(_BETWEEN.encode())[:-1]
-    if len(texts) != paragraphs or _STARTS_BLANK.search(b"\n" + split):
-        return None
-    lines = [text + b"\n" for text in texts]
-    counts = np.fromiter(map(_COUNT_LINES, lines), np.int64, paragraphs)
-    return Sentences(b"".join(lines), np.cumsum(np.fromiter(map(len, lines), np.int64, paragraphs)), counts)
+    texts = split[1:].split(_BETWEEN.encode())[:-1]
+    return texts if len(texts) == paragraphs else None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -175,6 +122,7 @@ def _taken_apart(split: bytes, paragraphs: int) -> Sentences | None:
 # the text that makes no difference to it (`official.data.text.sentences`).
 
 
+_COUNT_LINE_FEEDS = operator.methodcaller("count", b"\n")
 # Of one call of the splitter: the work on shorter ones takes turns too often, and finds the caches full of
 # the other.
 _BATCH_CHARACTERS = 1 << 19
@@ -372,26 +320,26 @@ def _begin_batch(paragraphs: list[str], split: Split) -> Callable[[], Lines]:
     def finish() -> Lines:
         found = taken_apart(finish_marking(), sum(safe))
         if found is None:
-            return _lines(map(split_sentences, paragraphs))
-        numbers = np.flatnonzero(np.logical_not(safe))
-        others = [split_sentences(paragraphs[number]) for number in numbers.tolist()]
-        if not all(others):
-            return _lines(map(split_sentences, paragraphs))
-        before = numbers - np.arange(len(numbers))  # of the paragraphs that were joined
-        ends = np.append(0, found.ends)[before].tolist()
-        text, done = [], 0
-        for end, own in zip(ends, others):
-            text += [found.text[done:end], *(sentence.encode() + b"\n" for sentence in own)]
-            done = end
-        counts = np.insert(found.counts, before, list(map(len, others)))
-        return Lines(b"".join([*text, found.text[done:]]), counts)
+            return _lines(map(_split_alone, paragraphs))
+        together = iter(found)
+        return _lines(
+            next(together) if is_safe else _split_alone(paragraph)
+            for paragraph, is_safe in zip(paragraphs, safe)
+        )
 
     return finish
 
 
-def _lines(documents: Iterable[list[str]]) -> Lines:
-    parts = list(map(_as_they_are, documents))
-    return Lines(b"".join(part.text for part in parts), np.array([len(part.counts) for part in parts], int))
+def _split_alone(paragraph: str) -> bytes:
+    return "\n".join(split_sentences(paragraph)).encode()
+
+
+def _lines(documents: Iterable[bytes]) -> Lines:
+    """Returns documents of sentences with line feeds between them; one without a sentence is empty."""
+    texts = list(documents)
+    counts = np.fromiter(map(_COUNT_LINE_FEEDS, texts), int, len(texts))
+    counts += np.fromiter(map(bool, texts), bool, len(texts))
+    return Lines(b"\n".join([*filter(None, texts), b""]), counts)
 
 
 def _begin_marking(text: str, split: Split) -> Callable[[], bytes]:
@@ -400,7 +348,6 @@ def _begin_marking(text: str, split: Split) -> Callable[[], bytes]:
     if MARK in text:
         whole = split(text)
         return lambda: whole().encode()
-    encoded = text.encode()
-    kept, bounds = take_out(encoded)
+    kept, spans = take_out(text.encode())
     found = split(kept.decode())
-    return lambda: put_back(found().encode(), encoded, bounds)
+    return lambda: put_back(found().encode(), spans)

@@ -12,7 +12,6 @@ import json
 import lzma
 import os
 import re
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from official.io.errors import ConfigError, how_to_install
 
 
 HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
-MOST_UNDECODABLE = 0.01  # of the bytes of a part of a file; what has more is not UTF-8
+MAX_UNDECODABLE = 0.01  # of the bytes of a part of a file; what has more is not UTF-8
 _BINARY = {
     b"\x89PNG": "a PNG picture",
     b"\xff\xd8\xff": "a JPEG picture",
@@ -109,8 +108,8 @@ def refuse_zeros(path: str, line: bytes) -> None:
 
 
 def refuse_undecodable(path: str, undecodable: int, num_bytes: int) -> None:
-    """Raises ConfigError where more than MOST_UNDECODABLE of the bytes of a part of a file are not UTF-8."""
-    if undecodable > MOST_UNDECODABLE * num_bytes:
+    """Raises ConfigError where more than MAX_UNDECODABLE of the bytes of a part of a file are not UTF-8."""
+    if undecodable > MAX_UNDECODABLE * num_bytes:
         found = f"not UTF-8 text: {undecodable:,} of {num_bytes:,} bytes cannot be decoded"
         raise _not_utf8(path, f"{found}; it may be Latin-1 or Windows-1252", "WINDOWS-1252")
 
@@ -165,7 +164,7 @@ _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 _XZ = re.compile(rb"\xfd7zXZ\x00")
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # the second: frames without text
 _FIRST = {b"\x1f", b"B", b"\xfd", b"\x28", *(bytes([code]) for code in range(0x50, 0x60))}  # bytes of them
-_MOST_ZSTD_WINDOW = 31  # log2 of bytes; other people's corpora are made with --long=31
+_MAX_ZSTD_WINDOW = 31  # log2 of bytes; other people's corpora are made with --long=31
 
 
 class DamagedError(Exception):
@@ -214,7 +213,7 @@ class _Zstd:
     """zstd's decompressor; its errors are DamagedErrors."""
 
     def __init__(self, zstd):
-        options = {zstd.DecompressionParameter.window_log_max: _MOST_ZSTD_WINDOW}
+        options = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW}
         self._errors, self._stream = zstd.ZstdError, zstd.ZstdDecompressor(options=options)
 
     def __getattr__(self, name: str):
@@ -227,16 +226,20 @@ class _Zstd:
             raise DamagedError(error) from None
 
 
-class _Decompressed(io.RawIOBase):
-    """The text of a file of one stream or several. bz2.BZ2File passes over a second stream that is
-    damaged."""
+class _MadeText(io.RawIOBase):
+    """Base of texts that are made while they are read: only to their start one can go back."""
 
-    def __init__(self, file: BinaryIO, new_stream: Callable):
+    def __init__(self):
         super().__init__()
-        self._file = file
-        self._new_stream = new_stream
-        self._stream = new_stream()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Goes to the start."""
         self._position = 0
+
+    def _read(self, size: int) -> bytes:
+        """Returns some bytes, b'' at the end."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
@@ -250,9 +253,7 @@ class _Decompressed(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if offset or whence != io.SEEK_SET:
             raise io.UnsupportedOperation("only the start can be gone back to")
-        self._file.seek(0)
-        self._stream = self._new_stream()
-        self._position = 0
+        self._begin()
         return 0
 
     def readinto(self, buffer) -> int:
@@ -261,8 +262,21 @@ class _Decompressed(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
+
+class _Decompressed(_MadeText):
+    """The text of a file of one stream or several. bz2.BZ2File passes over a second stream that is
+    damaged."""
+
+    def __init__(self, file: BinaryIO, new_stream: Callable):
+        self._file, self._new_stream = file, new_stream
+        super().__init__()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._file.seek(0)
+        self._stream = self._new_stream()
+
     def _read(self, size: int) -> bytes:
-        """Returns some bytes, b'' at the end."""
         data = b""
         while not data:
             packed = self._packed()
@@ -300,7 +314,10 @@ class _Decompressed(io.RawIOBase):
 # the block.
 #
 # The 48 bits may also occur inside a block, about once in 30 TB. Decompressing decides: no part of a block
-# is one, and where what begins a split is none, the blocks before it tell whether it lies inside of one.
+# is one.
+#
+# indexed_bzip2 and rapidgzip, which decompress one file in threads, know a position in the text only once all
+# of the text before it has been decompressed: every job would do that once more before its first task.
 
 
 _BLOCK, _END = 0x314159265359, 0x177245385090
@@ -308,7 +325,7 @@ _MARK_BITS, _SUM_BITS = 48, 32
 _HEADER = re.compile(rb"BZh[1-9]")
 _HEADER_BYTES = 4
 _CHUNK_BYTES = 1 << 18  # are read and looked through at once: about a block
-_MOST_BLOCK_BYTES = 1 << 22  # packed; text that does not compress takes 1 MB
+_MAX_BLOCK_BYTES = 1 << 22  # packed; text that does not compress takes 1 MB
 
 
 class _Mark(NamedTuple):
@@ -384,7 +401,7 @@ class _Packed:
         as a block may reach."""
         while True:
             found = next((mark for mark in self.marks if mark.bit > bit), None)
-            if found or self.end > bit // 8 + 2 * _MOST_BLOCK_BYTES or not self.grow():
+            if found or self.end > bit // 8 + 2 * _MAX_BLOCK_BYTES or not self.grow():
                 return found
 
     def first_block(self) -> _Mark | None:
@@ -417,9 +434,7 @@ class Blocks:
     """The blocks of a file that begin at or behind a byte, in order."""
 
     def __init__(self, file: BinaryIO, start: int):
-        self._file, self._start = file, start
-        self._packed = _Packed(file, start)
-        self._read_ahead: dict[int, tuple[bytes, _Mark, int]] = {}
+        self._start, self._packed = start, _Packed(file, start)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """Yields (byte in which a block begins, text of it).
@@ -427,62 +442,28 @@ class Blocks:
         Raises:
           DamagedError: where it cannot be decompressed, or the file is not whole up to its next block.
         """
-        is_whole = self._start == 0
-        first = self._stream_at(0) if is_whole else self._first_bit()
-        for bit, text in self.walk(first, 0 if is_whole else None):
-            yield bit // 8, text
-
-    def walk(self, bit: int | None, combined: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Yields (bit at which a block begins, text of it), from a block that is known to be one.
-
-        Args:
-          bit: where that begins.
-          combined: checksum of the stream before it, None where that is not known.
-        """
+        combined: int | None = None  # checksum of the stream, where its beginning was read
+        if self._start == 0:
+            bit, combined = self._stream_at(0), 0
+        else:
+            first = self._packed.first_block()
+            bit = first and first.bit
         while bit is not None:
-            known = self._read_ahead.pop(bit, None)
-            text, end, block_sum = known or self._read(bit)
+            text, end, block_sum = self._read(bit)
             self._packed.forget_before(end.bit)
-            yield bit, text
+            yield bit // 8, text
             if combined is not None:
                 combined = (combined << 1 & 0xFFFFFFFF | combined >> 31) ^ block_sum
             bit = end.bit
             if end.is_end:
                 bit, combined = self._stream_at(self._end_of_stream(end.bit, combined)), 0
 
-    def _first_bit(self) -> int | None:
-        """Returns the bit at which the first true block begins, None where there is none."""
-        mark = self._packed.first_block()
-        if mark is None:
-            return None
-        try:
-            self._read_ahead[mark.bit] = self._read(mark.bit)
-        except DamagedError as error:
-            return self._first_bit_behind(mark.bit, error)
-        return mark.bit
-
-    def _first_bit_behind(self, bit: int, error: DamagedError) -> int | None:
-        """Returns the block behind the one that a bit lies in; it is not the first of a whole one. Raises
-        `error` where it lies in none."""
-        before = _Packed(self._file, max(0, self._start - _MOST_BLOCK_BYTES))
-        before.mark_after(bit)
-        for mark in before.marks:
-            if mark.is_end or mark.bit >= bit or not _is_block(self._file, mark.bit):
-                continue
-            blocks = Blocks(self._file, mark.bit // 8).walk(mark.bit)
-            place = next((place for place, _ in blocks if place >= bit), None)
-            if place == bit:
-                break  # it follows a block, and is damaged
-            self._packed = _Packed(self._file, (place or 0) // 8)
-            return place
-        raise error
-
     def _read(self, bit: int) -> tuple[bytes, _Mark, int]:
         """Returns the text of the block that begins at `bit`, the mark behind it, and its checksum."""
         end = self._packed.mark_after(bit)
-        if end is None and self._packed.end <= bit // 8 + _MOST_BLOCK_BYTES:
+        if end is None and self._packed.end <= bit // 8 + _MAX_BLOCK_BYTES:
             raise DamagedError(f"it ends in the middle of the block at byte {bit // 8:,}")
-        while end is not None and end.bit - bit <= 8 * _MOST_BLOCK_BYTES:
+        while end is not None and end.bit - bit <= 8 * _MAX_BLOCK_BYTES:
             text, block_sum = _decompress(self._packed.bits(bit, end.bit), end.bit - bit)
             if text is not None:
                 return text, end, block_sum
@@ -518,14 +499,6 @@ class Blocks:
             byte = self._end_of_stream(first, 0)
 
 
-def _is_block(file: BinaryIO, bit: int) -> bool:
-    try:
-        Blocks(file, bit // 8)._read(bit)
-    except DamagedError:
-        return False
-    return True
-
-
 def _decompress(block: int, num_bits: int) -> tuple[bytes | None, int]:
     """Returns the text of a block, None where it is none, and its checksum."""
     block_sum = block >> (num_bits - _MARK_BITS - _SUM_BITS) & 0xFFFFFFFF if num_bits > 80 else 0
@@ -541,7 +514,7 @@ def _decompress(block: int, num_bits: int) -> tuple[bytes | None, int]:
     return (text, block_sum) if is_whole else (None, 0)
 
 
-class BlockText(io.RawIOBase):
+class BlockText(_MadeText):
     """The text of the blocks of a file from a byte on.
 
     A line belongs to the block in which the line feed before it lies: which lines are those of a split can be
@@ -550,49 +523,28 @@ class BlockText(io.RawIOBase):
     """
 
     def __init__(self, file: BinaryIO, start: int, end: int | None):
-        super().__init__()
         self.start = min(start, 1)
         self._file, self._first_byte, self._end_byte = file, start, end
-        self._begin()
+        super().__init__()
 
     def _begin(self) -> None:
+        super()._begin()
         self.end: int | None = None  # from which position on lines belong to later splits, once it is read
-        self.packed_bytes = 0  # of the split, up to the block in work
         self._blocks = iter(Blocks(self._file, self._first_byte))
-        self._text, self._place, self._before = b"", 0, 0
+        self._text, self._place = b"", 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._before + self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if offset or whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("only the start can be gone back to")
-        if self._before:
-            self._begin()
-        self._place = 0
-        return 0
-
-    def readinto(self, buffer) -> int:
+    def _read(self, size: int) -> bytes:
         while self._place == len(self._text):
             found = next(self._blocks, None)
             if found is None:
-                return 0
-            byte, text = found
-            self._before += len(self._text)
-            self._text, self._place = text, 0
-            self.packed_bytes = byte - self._first_byte
+                return b""
+            byte, self._text = found
+            self._place = 0
             if self.end is None and self._end_byte is not None and byte >= self._end_byte:
-                self.end = self._before + 1
-        data = self._text[self._place : self._place + len(buffer)]
-        buffer[: len(data)] = data
+                self.end = self._position + 1
+        data = self._text[self._place : self._place + size]
         self._place += len(data)
-        return len(data)
+        return data
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -729,10 +681,8 @@ def _find_cut(piece: bytes) -> int:
 
 _BUFFER_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
-_SMALL_BYTES = 1 << 16
 _IDENTIFYING_THREADS, _IDENTIFIED_AT_ONCE = 8, 256  # files
-_MOST_OPENED = 20_000  # files that are told from others by what they hold
-_WAITED_SECS = 2e-4  # a file that is in memory takes a tenth of it
+_MAX_OPENED = 20_000  # files that are told from others by what they hold
 TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
 
@@ -856,7 +806,7 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
         they are read.
     """
     paths = list(paths)
-    if len(paths) > _MOST_OPENED:
+    if len(paths) > _MAX_OPENED:
         digest = hashlib.blake2b(digest_size=16)
         for path, version in zip(paths, versions or files.versions(paths)):
             digest.update(f"{path}\0{_describe(*version)}\0".encode("utf-8", "surrogateescape"))
@@ -864,23 +814,12 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
     remote = [path for path in paths if files.is_remote(path)]
     found = dict(zip(paths, versions)) if versions else dict(zip(remote, files.versions(remote)))
     known = {path: _describe(*found[path]) for path in remote}
-    known.update(_identities_here([path for path in paths if path not in known]))
+    here = [path for path in paths if path not in known]
+    parts = [here[first : first + _IDENTIFIED_AT_ONCE] for first in range(0, len(here), _IDENTIFIED_AT_ONCE)]
+    with ThreadPoolExecutor(_IDENTIFYING_THREADS) as threads:
+        for identities in threads.map(_identities, parts):
+            known.update(identities)
     return {path: known[path] for path in paths}
-
-
-def _identities_here(paths: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields (path, identity) of files of this machine: one file after the other, which is the quickest way
-    to what is in memory; from the first files on that are waited for, several at a time."""
-    firsts = range(0, len(paths), _IDENTIFIED_AT_ONCE)
-    parts = [paths[first : first + _IDENTIFIED_AT_ONCE] for first in firsts]
-    for number, part in enumerate(parts, 1):
-        started = time.perf_counter()
-        yield from _identities(part)
-        if time.perf_counter() - started > _WAITED_SECS * len(part):
-            with ThreadPoolExecutor(_IDENTIFYING_THREADS) as threads:
-                for found in threads.map(_identities, parts[number:]):
-                    yield from found
-            return
 
 
 def _identities(paths: list[str]) -> list[tuple[str, str]]:
@@ -931,7 +870,7 @@ def open_text(split: Split) -> Iterator[TextFile]:
     """
     path = split.path
     try:
-        with _open(path) as file:
+        with files.open_binary(path) as file:
             magic = file.read(MAGIC_BYTES)
             file.seek(0)
             refuse_archive(path, magic)
@@ -965,44 +904,6 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
         text = io.BufferedReader(LineFeeds(text), _BUFFER_BYTES)
         head = with_line_feeds(head)
     return TextFile(text, part, head, packed)
-
-
-def _open(path: str) -> BinaryIO:
-    """Opens a file; a small one of this machine is read at once."""
-    if files.is_remote(path):
-        return files.open_binary(path)
-    content = _beginning(path)
-    return io.BytesIO(content) if len(content) < _SMALL_BYTES else files.open_binary(path)
-
-
-def _beginning(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, _SMALL_BYTES)
-    finally:
-        os.close(descriptor)
-
-
-def plain_content(split: Split) -> bytes | None:
-    """Returns all of a small file of this machine, which is the cheapest way for very many of them; None
-    where it is to be opened with `open_text`: it is larger, compressed, in a store, or a part of a file.
-
-    Raises:
-      ConfigError: for a file that cannot be read or is no text.
-    """
-    path = split.path
-    if not split.is_whole or files.is_remote(path):
-        return None
-    try:
-        content = _beginning(path)
-    except OSError as error:
-        raise files.unreadable(path, error) from None
-    is_small = len(content) < _SMALL_BYTES
-    if not is_small or is_compressed(content) or is_parquet(content):
-        return None
-    refuse_archive(path, content)
-    refuse_binary(path, content)
-    return None if ends_lines_with_returns(content) else content
 
 
 @functools.lru_cache(maxsize=8)

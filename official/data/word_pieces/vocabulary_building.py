@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 import tokenizers
 
 from official.data.word_pieces.vocabulary import CONTINUATION, SPECIAL_TOKENS
-from official.data.word_pieces.wordpiece import LONGEST, find_words
+from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, find_words
 from official.io.errors import ConfigError
 
-_FEWEST_CHARACTERS = 100  # that a vocabulary covers; large ones cover more
-_RAREST_PIECE = 2  # times that a piece occurs at least
+_MIN_CHARACTERS = 100  # that a vocabulary covers; large ones cover more
+_MIN_PIECE_COUNT = 2  # times that a piece occurs at least
 _REPEATED = 1 << 16  # times that a word is handed to the trainer at once
 _WHITE = re.compile("[ \t\r\n]+")
 
@@ -51,7 +51,7 @@ def build_vocabulary(
     counts = _count_words(sentences, do_lower_case)
     if not counts:
         raise ConfigError("--input_files hold no text to build a vocabulary from.")
-    characters = _frequent_characters(counts, max(_FEWEST_CHARACTERS, vocab_size // 8))
+    characters = _frequent_characters(counts, max(_MIN_CHARACTERS, vocab_size // 8))
     known = {word: count for word, count in counts.items() if characters.issuperset(word)}
     inside = {character for word in known for character in word[1:]}
     fixed = [
@@ -79,7 +79,7 @@ def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.C
     counts: collections.Counter[str] = collections.Counter()
     for chunk, count in chunks.items():
         for word in find_words(chunk, do_lower_case):
-            if len(word) <= LONGEST:
+            if len(word) <= MAX_WORD_CHARACTERS:
                 counts[word] += count
     return counts
 
@@ -100,7 +100,7 @@ def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progr
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        min_frequency=_RAREST_PIECE,
+        min_frequency=_MIN_PIECE_COUNT,
         special_tokens=fixed,
         continuing_subword_prefix=CONTINUATION,
         show_progress=show_progress,

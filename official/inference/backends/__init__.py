@@ -17,14 +17,9 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Protocol
 
-import numpy as np
-
-from official.inference.rows import Rows
+from official.inference.rows import Network, Outputs, Rows
 from official.io.errors import ConfigError, suggest
-
-Outputs = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +39,6 @@ class Settings:
     threads: int | None = None
     calibration: Sequence[Rows] = ()
     observe: Callable[[Rows], None] | None = None
-
-
-class Network(Protocol):
-    """A model that is ready to run."""
-
-    def __call__(self, rows: Rows, /) -> Outputs:
-        """Computes one batch.
-
-        Returns:
-          float32, by head: answer: `start_logits` and `end_logits` [T]; classify: `logits` [N, C]; embed:
-          `sequence` [T, D]; fill_mask: `logits` [M, V].
-        """
 
 
 def names() -> list[str]:
@@ -96,11 +79,10 @@ def begin(settings: Settings) -> None:
 def build(source, head: str, settings: Settings) -> Network:
     """Builds a network; arguments as of the files. Raises ConfigError."""
     check(settings)
-    network = _find(settings.backend).build(source, head, settings)
-    return network if settings.observe is None else _observed(network, settings.observe)
+    network, observe = _find(settings.backend).build(source, head, settings), settings.observe
+    if observe is None:
+        return network
 
-
-def _observed(network: Network, observe: Callable[[Rows], None]) -> Network:
     def observed(rows: Rows) -> Outputs:
         observe(rows)
         return network(rows)

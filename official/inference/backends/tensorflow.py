@@ -8,16 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import BertConfig, ConfigError
-from official.inference import fused_bert, networks
-from official.inference import rows as rows_lib
-from official.inference.backends import Network, Outputs, Settings
-from official.inference.rows import Rows
-from official.inference.source import Source
+from official.inference import fused_bert
+from official.inference.backends import Settings
+from official.inference.rows import GROUPS, Network, Outputs, Rows, attention_groups, padded
+from official.inference.source import Source, make_network
 from official.modeling import varlen
 from official.modeling.layers import Affine
 
 DTYPES = ("fp32", "bf16", "int8")
-_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16"}
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 
 
@@ -50,7 +48,7 @@ def take_threads(threads: int | None) -> None:
 
 def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
     """Returns rows as `fused_bert` takes them: tokens, their positions, and where they stand in attention."""
-    found = rows_lib.find(rows, heads)
+    found = attention_groups(rows, heads)
     firsts_N = rows.firsts_N
     batch = {
         "ids_T": rows.ids_T,
@@ -135,7 +133,7 @@ def _constants(rows: Rows, bert: BertConfig) -> dict[str, tf.Tensor]:
 
 def _forward(encoder: fused_bert.Encoder, bert: BertConfig, dtype: str, dense: fused_bert.Dense) -> Callable:
     def forward(**batch):
-        layout = fused_bert.lay_out(batch, rows_lib.GROUPS, bert.num_attention_heads, dtype)
+        layout = fused_bert.lay_out(batch, GROUPS, bert.num_attention_heads, dtype)
         return fused_bert.encode(encoder, batch, layout, bert, dense)
 
     return forward
@@ -193,13 +191,7 @@ def _compiled(forward: Callable, bert: BertConfig) -> Callable:
 
 def _staged(source: Source, head: str, settings: Settings) -> Network:
     """Returns a network of the model's own stages."""
-    classes = source.tensors["output_weights"].shape[0] if head == "classify" else 0
-    policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(_POLICIES[settings.dtype])
-    try:
-        model = networks.make(source.bert, head, classes)
-    finally:
-        tf.keras.mixed_precision.set_global_policy(policy)
+    model = make_network(source.bert, head, source.classes, settings.dtype)
     source.fill(model)
 
     @tf.function(autograph=False, reduce_retracing=True)
@@ -208,7 +200,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
         return {name: tf.cast(values, tf.float32) for name, values in carried.items()}
 
     def network(rows: Rows) -> Outputs:
-        batch = networks.padded(rows)
+        batch = padded(rows)
         carried = compute({name: tf.constant(values) for name, values in batch.items()})
         return _outputs({name: values.numpy() for name, values in carried.items()}, batch, head, rows)
 
@@ -216,7 +208,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
 
 def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Rows) -> Outputs:
-    """Returns the outputs of a head, as `backends.Network` has them, from the stages' for a padded batch."""
+    """Returns the outputs of a head, as `rows.Network` has them, from the stages' for a padded batch."""
     is_token_BL = batch["input_mask"] > 0
     if head == "classify":
         return {"logits": carried["logits"]}

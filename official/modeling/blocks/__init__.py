@@ -12,7 +12,7 @@ and, where the kind wants them,
   IS_NARROW
       true: where the context has `reads_BR`, `run` gives only the vectors there, [B, R, D], and does no more
       than they need; of other kinds the encoder picks them
-  slots(features, config) -> Slots or None
+  slots(features, config) -> its slots, or None
       keeps the sequences of a row apart where the order of tokens counts; it is put into the context
 Nothing else names the kinds: a new file is a new kind.
 """
@@ -20,31 +20,13 @@ Nothing else names the kinds: a new file is a new kind.
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling.grouped_conv import Slots
+from official.modeling.attention import Context
 from official.modeling.operations import Operations
-from official.modeling.varlen import Places
-
-
-class Context(NamedTuple):
-    """Properties of a batch that blocks read beside its vectors.
-
-    Attributes:
-      seen: which tokens see each other, see `attention.seen`.
-      sequence_ids_BL: int32, the number of the sequence in its row that a token belongs to, from 1; 0 for
-        padding.
-      slots: see `neighbours.find_slots`; None where the kind needs none, and for rows of one sequence.
-      reads_BR: int32, in [0, L): which of the block's vectors anything reads; None for all.
-    """
-
-    seen: tf.Tensor | Places
-    sequence_ids_BL: tf.Tensor
-    slots: Slots | None = None
-    reads_BR: tf.Tensor | None = None
 
 
 class Kind(Protocol):
@@ -78,7 +60,7 @@ def is_narrow(kind: Kind) -> bool:
     return getattr(kind, "IS_NARROW", False)
 
 
-def find_slots(kind: Kind, features: dict[str, tf.Tensor], config: BertConfig) -> Slots | None:
+def find_slots(kind: Kind, features: dict[str, tf.Tensor], config: BertConfig) -> Any:
     """Returns the slots of a batch's tokens; None for a kind that needs none."""
     function = getattr(kind, "slots", None)
     return None if function is None else function(features, config)

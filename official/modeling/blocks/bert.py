@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import attention, layers
-from official.modeling.blocks import Context
 from official.modeling.layers import split_seed
 from official.modeling.operations import Operations
 
@@ -72,7 +71,7 @@ class Block(tf.keras.layers.Layer):
 def run(
     weights: Weights,
     x_BLD: tf.Tensor,
-    context: Context,
+    context: attention.Context,
     seed: tf.Tensor | None,
     config: BertConfig,
     ops: Operations,

@@ -1,9 +1,8 @@
 """Memory-bound operations of a model, in sets: each set is a module with the functions of `Operations`.
 
   plain  TensorFlow's own operations and gradients: goes everywhere, and says what the functions mean
-  fused  the same to rounding, faster on CPUs
-  native the same to rounding, faster still on CPUs: where there is a compiler for them, and a step is not
-         compiled as a whole
+  fused  the same to rounding, with gradients derived by hand and functions that XLA compiles
+  native the same to rounding, in C++ for CPUs
 
 Matrix products are no part of them: every set multiplies by the vendor's library.
 """
@@ -11,11 +10,12 @@ Matrix products are no part of them: every set multiplies by the vendor's librar
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import tensorflow as tf
 
 from official.modeling.layers import Norm
+from official.native import choose as choose_kernels
 
 
 class Operations(Protocol):
@@ -71,35 +71,24 @@ class Operations(Protocol):
     def cross_entropy(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor: ...
 
 
-def choose(fused: bool | str, attends_again: bool = False) -> Operations:
+def choose(kernels: str, attends_again: bool = False) -> Operations:
     """Returns the set; of the others nothing is imported.
 
     Args:
-      fused: False for `plain`, True for `fused`; `auto` for `native` where it can be, else `fused`; `native`
-        where it must be. Called in the scope of the strategy that computes.
+      kernels: plain, fused, native or auto, see `official.native.choose`. Called in the scope of the strategy
+        that computes.
       attends_again: gives the set whose `attend` is `attend_again`.
 
     Raises:
       ConfigError: where `native` cannot be.
     """
-    operations = _set_of(fused)
+    chosen, operations = choose_kernels(kernels), cast(Any, None)
+    if chosen == "plain":
+        from official.modeling.operations import plain as operations
+    elif chosen == "fused":
+        from official.modeling.operations import fused as operations
+    else:
+        from official.modeling.operations import native as operations
     if not attends_again:
         return operations
     return cast(Operations, SimpleNamespace(**{**vars(operations), "attend": operations.attend_again}))
-
-
-def _set_of(fused: bool | str) -> Operations:
-    if not fused:
-        from official.modeling.operations import plain
-
-        return plain
-    if isinstance(fused, str):
-        from official.modeling.operations.native import library
-
-        if library.are_taken(fused):
-            from official.modeling.operations.native import blocks
-
-            return blocks
-    from official.modeling.operations import fused as fused_operations
-
-    return fused_operations

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.layers import ACTIVATIONS, Norm, dropout, rounds_products
+from official.modeling.layers import ACTIVATIONS, Norm, after, dropout, rounds_products
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads
-from official.modeling.recomputation import after
 
 # Lengths are traced twice, not once each.
 _compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, sizes
-from official.modeling.recomputation import recomputed
+from official.modeling.layers import ACTIVATIONS, Norm, dropout, layer_norm, recomputed, sizes
 
 
 def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
     """Returns activation(x + bias) for x [..., F] and bias [F], in the type of x; `activation` is a name of
-    `activations.ACTIVATIONS`."""
+    `layers.ACTIVATIONS`."""
     return ACTIVATIONS[activation].function(tf.nn.bias_add(x, tf.cast(bias, x.dtype)))
 
 
@@ -34,7 +33,7 @@ def residual_norm(
       x, residual: [..., D] in the compute dtype.
       bias: [D], of the dense product.
       norm, epsilon: as in `layers.layer_norm`.
-      rate, seed: as in `dropout.dropout`.
+      rate, seed: as in `layers.dropout`.
     """
     x = dropout(tf.nn.bias_add(x, tf.cast(bias, x.dtype)), rate, seed)
     x = tf.cast(x, tf.float32) + tf.cast(residual, tf.float32)
@@ -101,7 +100,7 @@ def attend(
     Args:
       query_BHLK, key_BHMK, value_BHMK: in the compute dtype.
       scores_B1LM: float32 [B, 1, L or 1, M], added to the scores: see `attention.scores`. It has no gradient.
-      rate, seed: as in `dropout.dropout`.
+      rate, seed: as in `layers.dropout`.
     """
     # Softmax in float32: cast once here, back once below.
     scores_BHLM = tf.cast(tf.matmul(query_BHLK, key_BHMK, transpose_b=True), tf.float32)

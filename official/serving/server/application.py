@@ -7,50 +7,24 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tornado import netutil, web
 
 from official.io import signals
 from official.io.errors import ConfigError
-from official.serving.server import logs, served, versions
+from official.serving.server import monitoring, versions
 from official.serving.server.batcher import Batcher, place_of
-from official.serving.server.callers import callers_of, is_loopback
-from official.serving.server.connections import Http
+from official.serving.server.connections import Http, callers_of, is_loopback
 from official.serving.server.handlers import routes
-from official.serving.server.limits import Limits
-from official.serving.server.logs import Log
-from official.serving.server.metrics import Metrics
-from official.serving.server.refusals import Refused
-from official.serving.server.served import Loading, Served
+from official.serving.server.monitoring import Log, Metrics
+from official.serving.server.settings import Endpoint, HTTPError, Limits
+from official.serving.server.versions import Loading, Served
 
 _HEADER_BYTES = 2**15
 _LAST_WORDS_SECS = 0.5  # after a signal: open connections may bring a request that is on its way
 _SPARE_FILES = 128  # descriptors beside those of connections
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Address of a server, and the model that it serves.
-
-    Attributes:
-      export_dir: a version, or a folder of numbered ones.
-      model: the name in addresses.
-      host, port: to listen on; port 0 is a free one.
-      token: that requests need; None where they need none.
-      poll_secs: between looks for newer versions.
-      allowed_hosts, allowed_origins: as of `callers.callers_of`.
-    """
-
-    export_dir: str
-    model: str = "bert"
-    host: str = "127.0.0.1"
-    port: int = 8501
-    token: bytes | None = dataclasses.field(default=None, repr=False)
-    poll_secs: float = 5.0
-    allowed_hosts: Sequence[str] = ()
-    allowed_origins: Sequence[str] = ()
 
 
 class Server:
@@ -67,27 +41,27 @@ class Server:
 
     LARGE = 2**15  # bytes of a body, or numbers of an answer, that are read or written beside the event loop
 
-    def __init__(self, place: Place, limits: Limits, loading: Loading, log: Log):
+    def __init__(self, endpoint: Endpoint, limits: Limits, loading: Loading, log: Log):
         """Binds the address. Raises ConfigError where that cannot be."""
-        has_token = place.token is not None
-        self.callers = callers_of(place.host, has_token, place.allowed_hosts, place.allowed_origins)
-        self.model, self.limits, self.token, self.log = place.model, limits, place.token, log
+        has_token = endpoint.token is not None
+        self.callers = callers_of(endpoint.host, has_token, endpoint.allowed_hosts, endpoint.allowed_origins)
+        self.model, self.limits, self.token, self.log = endpoint.model, limits, endpoint.token, log
         self.in_flight: set = set()
         self.is_stopping = False
-        self.metrics = Metrics(place.model)
+        self.metrics = Metrics(endpoint.model)
         settings = dataclasses.replace(loading.settings, observe=self.metrics.tokens)
         self._loading = loading._replace(settings=settings)
-        self.versions = versions.Versions(place.export_dir, self._load, log)
+        self.versions = versions.Versions(endpoint.export_dir, self._load, log)
         self.executor = ThreadPoolExecutor(1, "bodies")
-        self._place = place
-        self._sockets = _bind(place)
+        self._endpoint = endpoint
+        self._sockets = _bind(endpoint)
         self.port: int = self._sockets[0].getsockname()[1]
         _allow_files(limits)
 
     @property
     def url(self) -> str:
         """Returns the URL of the page."""
-        host = f"[{self._place.host}]" if ":" in self._place.host else self._place.host
+        host = f"[{self._endpoint.host}]" if ":" in self._endpoint.host else self._endpoint.host
         return f"http://{host}:{self.port}/"
 
     @property
@@ -95,12 +69,12 @@ class Server:
         return self.versions.served is not None and not self.is_stopping
 
     def find(self, version: str | None) -> Served:
-        """Returns the version that is served. Raises Refused where there is none yet, or it is another."""
+        """Returns the version that is served. Raises HTTPError where there is none yet, or it is another."""
         served_now = self.versions.served
         if served_now is None:
-            raise Refused(503, "the model is being loaded. Try again later.", {"Retry-After": "5"})
+            raise HTTPError(503, "the model is being loaded. Try again later.", {"Retry-After": "5"})
         if version is not None and version != str(served_now.version):
-            raise Refused(404, f"version {version[:20]} is not served; {served_now.version} is.")
+            raise HTTPError(404, f"version {version[:20]} is not served; {served_now.version} is.")
         return served_now
 
     async def start(self) -> float:
@@ -119,8 +93,8 @@ class Server:
             max_buffer_size=2 * self.limits.max_request_bytes + 2**16,
         )
         self._http.max_connections = self.limits.max_connections
-        self._http.refused = self.metrics.refused_connection
-        self.batcher = Batcher(self.limits, self.metrics, self._http.connections)
+        self._http.refused = self.metrics.refused.inc
+        self.batcher = Batcher(self.limits, self.metrics.batch, self._http.connections)
         self.metrics.watch(self.batcher.waiting, self._http.connections)
         self._http.add_sockets(self._sockets)
         return await self.versions.start()
@@ -128,7 +102,7 @@ class Server:
     async def look_for_versions(self) -> None:
         """Looks for newer versions for ever."""
         while True:
-            await asyncio.sleep(self._place.poll_secs)
+            await asyncio.sleep(self._endpoint.poll_secs)
             await self.versions.refresh(self.batcher.uses)
 
     async def stop(self) -> bool:
@@ -159,24 +133,25 @@ class Server:
                 connection.setblocking(False)
                 self._http.handle_socket(connection, address)
 
-    def _load(self, version: int, path: str) -> tuple[Served, float]:
+    def _load(self, version: int, path: str) -> Served:
+        began = time.monotonic()
         try:
-            ready, secs = served.timed_load(version, path, self._loading)
+            served = versions.load(version, path, self._loading)
         except Exception as error:
-            self.metrics.not_loaded()
+            self.metrics.loads.labels("failed").inc()
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"--export_dir={path} cannot be loaded: {place_of(error)}.") from None
-        self.metrics.loaded(version, secs)
-        return ready, secs
+        self.metrics.loaded(version, time.monotonic() - began)
+        return served
 
 
-def _bind(place: Place) -> list[socket.socket]:
+def _bind(endpoint: Endpoint) -> list[socket.socket]:
     try:
-        return netutil.bind_sockets(place.port, place.host)
+        return netutil.bind_sockets(endpoint.port, endpoint.host)
     except (OSError, UnicodeError) as error:
         told = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--host={place.host} --port={place.port}: {told}.") from None
+        raise ConfigError(f"--host={endpoint.host} --port={endpoint.port}: {told}.") from None
 
 
 def _allow_files(limits: Limits) -> None:
@@ -192,11 +167,11 @@ def _allow_files(limits: Limits) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def run(place: Place, limits: Limits, loading: Loading, say: Callable[[str], None]) -> int:
+def run(endpoint: Endpoint, limits: Limits, loading: Loading, say: Callable[[str], None]) -> int:
     """Serves until a signal comes.
 
     Args:
-      place: address and model.
+      endpoint: address and model.
       limits: of requests.
       loading: of the model.
       say: is given the line that tells that the server is ready.
@@ -208,14 +183,14 @@ def run(place: Place, limits: Limits, loading: Loading, say: Callable[[str], Non
       ConfigError: where the address or the model cannot be had.
     """
     log = Log()
-    logs.take_over(log)
-    if place.token is None and not is_loopback(place.host):
-        log.warning(f"--host={place.host} without --token_file: whoever reaches this port may ask")
+    monitoring.take_over(log)
+    if endpoint.token is None and not is_loopback(endpoint.host):
+        log.warning(f"--host={endpoint.host} without --token_file: whoever reaches this port may ask")
     # What is there now stays: collections that walk over all of TensorFlow would hold requests up.
     gc.collect()
     gc.freeze()
     try:
-        server = Server(place, limits, loading, log)
+        server = Server(endpoint, limits, loading, log)
         code = asyncio.run(_serve(server, say))
     finally:
         log.close()

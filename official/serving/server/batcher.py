@@ -15,26 +15,18 @@ from typing import Any, Protocol
 
 from official.io.errors import ConfigError
 from official.serving.server.calls import Call
-from official.serving.server.limits import Limits
-from official.serving.server.refusals import Refused
+from official.serving.server.settings import HTTPError, Limits
 
 
 class Computes(Protocol):
-    """A model that computes batches: `served.Served`."""
+    """A model that computes batches: `versions.Served`."""
 
     def compute(self, name: str, asked: list[Any], /) -> list[Any]:
-        """See `served.Served`."""
+        """See `versions.Served`."""
 
 
 class Failure(Exception):
     """The model failed. The message is the kind of error and where it was, and nothing of a request."""
-
-
-class Observer(Protocol):
-    """Receives the measurements of each batch, in the thread that computes it: `metrics.Metrics`."""
-
-    def batch(self, name: str, sequences: int, secs: float, /) -> None:
-        """After a batch: its signature, its sequences, and how long it took."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -60,30 +52,26 @@ class Work:
     results: list[Any] = dataclasses.field(default_factory=list)
 
     @property
-    def is_wanted(self) -> bool:
+    def is_awaited(self) -> bool:
         return not self.future.done() and time.monotonic() < self.deadline
 
 
-@dataclasses.dataclass
-class _Piece:
-    """Consecutive rows of a call."""
-
-    work: Work
-    rows: list[Any]
+_Piece = tuple[Work, list[Any]]  # consecutive rows of a call
+Observe = Callable[[str, int, float], None]  # of a batch: its signature, its sequences, how long it took
 
 
 class Batcher:
     """The queue and its thread. `submit` belongs to the event loop."""
 
-    def __init__(self, limits: Limits, observer: Observer, clients: Callable[[], int]):
+    def __init__(self, limits: Limits, observe: Observe, clients: Callable[[], int]):
         """Starts the thread.
 
         Args:
           limits: of batches and of the queue.
-          observer: of batches.
+          observe: called after each batch, in the thread.
           clients: returns how many connections there are. When so many calls wait, no further ones can come.
         """
-        self._limits, self._observer, self._clients = limits, observer, clients
+        self._limits, self._observe, self._clients = limits, observe, clients
         self._queue: collections.deque[Work] = collections.deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -96,13 +84,13 @@ class Batcher:
         return len(self._queue)
 
     def submit(self, served: Computes, call: Call, deadline: float) -> Work:
-        """Puts a call into the queue. Raises Refused where that is full."""
+        """Puts a call into the queue. Raises HTTPError where that is full."""
         work = Work(served, call, deadline, asyncio.get_running_loop().create_future())
         with self._changed:
             if len(self._queue) >= self._limits.max_queue:
-                self._queue = collections.deque(each for each in self._queue if each.is_wanted)
+                self._queue = collections.deque(each for each in self._queue if each.is_awaited)
             if len(self._queue) >= self._limits.max_queue:
-                raise Refused(429, "too many requests wait. Try again later.", {"Retry-After": "1"})
+                raise HTTPError(429, "too many requests wait. Try again later.", {"Retry-After": "1"})
             self._queue.append(work)
             self._changed.notify()
         return work
@@ -129,10 +117,16 @@ class Batcher:
         if not pieces:
             return False
         began = time.monotonic()
-        name, rows = pieces[0].work.call.name, [row for piece in pieces for row in piece.rows]
-        results = _compute(pieces[0].work.served, name, rows)
-        self._observer.batch(name, len(rows), time.monotonic() - began)
-        self._give_back(pieces, results)
+        first, rows = pieces[0][0], [row for _, own in pieces for row in own]
+        results = _compute(first.served, first.call.name, rows)
+        self._observe(first.call.name, len(rows), time.monotonic() - began)
+        place = 0
+        for work, own in pieces:
+            work.batch = max(work.batch, len(results))
+            _finish(work, results[place : place + len(own)])
+            place += len(own)
+        with self._changed:
+            self._computing = []
         return True
 
     def _take(self) -> list[_Piece]:
@@ -144,7 +138,7 @@ class Batcher:
                 self._wait_for_others()
                 pieces = self._cut()
                 if pieces or self._is_closed and not self._queue:
-                    self._computing = [piece.work for piece in pieces]
+                    self._computing = [work for work, _ in pieces]
                     return pieces
 
     def _wait_for_others(self) -> None:
@@ -162,33 +156,18 @@ class Batcher:
         kept: collections.deque[Work] = collections.deque()
         while self._queue:
             work = self._queue.popleft()
-            if not work.is_wanted:
+            if not work.is_awaited:
                 continue
-            if not pieces or _is_like(work, pieces[0].work):
+            first = pieces[0][0] if pieces else work
+            if work.served is first.served and work.call.name == first.call.name:
                 number, cost = _fitting(work.call.costs[work.taken :], rows, tokens, not pieces)
                 if number:
-                    pieces.append(_Piece(work, work.call.rows[work.taken : work.taken + number]))
+                    pieces.append((work, work.call.rows[work.taken : work.taken + number]))
                 work.taken, rows, tokens = work.taken + number, rows - number, tokens - cost
             if work.taken < len(work.call.rows):
                 kept.append(work)
         self._queue = kept
         return pieces
-
-    def _give_back(self, pieces: list[_Piece], results: list[Any]) -> None:
-        """Hands results to the calls; those that are complete, or that cannot be computed, to the event
-        loop."""
-        place = 0
-        for piece in pieces:
-            piece.work.batch = max(piece.work.batch, len(results))
-            own = results[place : place + len(piece.rows)]
-            place += len(piece.rows)
-            _finish(piece.work, own)
-        with self._changed:
-            self._computing = []
-
-
-def _is_like(work: Work, other: Work) -> bool:
-    return work.served is other.served and work.call.name == other.call.name
 
 
 def _fitting(costs: list[int], rows: int, tokens: int, is_first: bool) -> tuple[int, int]:
@@ -210,7 +189,7 @@ def _compute(served: Computes, name: str, rows: list[Any]) -> list[Any]:
         return served.compute(name, rows)
     except ConfigError as error:
         if len(rows) == 1:
-            return [Refused(400, str(error))]
+            return [HTTPError(400, str(error))]
         half = len(rows) // 2
         return _compute(served, name, rows[:half]) + _compute(served, name, rows[half:])
     except Exception as error:  # pylint: disable=broad-except  # the thread goes on for the others

@@ -8,10 +8,9 @@ import numpy as np
 
 from official.inference import signatures
 from official.inference.signatures import Signature
-from official.serving.server.limits import Limits
-from official.serving.server.refusals import Refused
+from official.serving.server.settings import HTTPError, Limits
 
-MOST_NUMBERS = 2**22  # of an answer: the logits of a vocabulary are many
+MAX_NUMBERS = 2**22  # of an answer: the logits of a vocabulary are many
 _CHARS_A_TOKEN = 4
 _MASK_COST = 32  # tokens whose memory the logits of one mask take, about
 
@@ -31,7 +30,7 @@ class Call(NamedTuple):
 
     Attributes:
       name: of the signature.
-      rows: for `served.Served.compute`, one for each of N: a text, texts, or (ids, segments).
+      rows: for `versions.Served.compute`, one for each of N: a text, texts, or (ids, segments).
       costs: of each row, in tokens, about.
       length: L, of rows of token ids; else 0.
     """
@@ -53,7 +52,7 @@ def make(name: str, signature: Signature, columns: dict[str, Any], sizes: Sizes,
       limits: of the server.
 
     Raises:
-      Refused: where inputs are unknown, missing, of another type or number, or too large.
+      HTTPError: where inputs are unknown, missing, of another type or number, or too large.
     """
     _check_names(name, signature, columns)
     number = _number_of_rows(columns, limits)
@@ -71,42 +70,42 @@ def _check_names(name: str, signature: Signature, columns: dict[str, Any]) -> No
     known = [field.name for field in signature.inputs]
     for given in columns:
         if given not in known:
-            raise Refused(400, f"unknown input {given[:60]!r}: {name} takes {', '.join(known)}.")
+            raise HTTPError(400, f"unknown input {given[:60]!r}: {name} takes {', '.join(known)}.")
     for field in known:
         if field not in columns and field not in signature.optional:
-            raise Refused(400, f"the input {field!r} is missing: {name} takes {', '.join(known)}.")
+            raise HTTPError(400, f"the input {field!r} is missing: {name} takes {', '.join(known)}.")
 
 
 def _number_of_rows(columns: dict[str, Any], limits: Limits) -> int:
     numbers = {name: len(values) for name, values in columns.items()}
     if len(set(numbers.values())) > 1:
-        told = ", ".join(f"{count} of {name}" for name, count in numbers.items())
-        raise Refused(400, f"inputs of different numbers: {told}.")
+        counts = ", ".join(f"{count} of {name}" for name, count in numbers.items())
+        raise HTTPError(400, f"inputs of different numbers: {counts}.")
     number = next(iter(numbers.values()))
     if not 1 <= number <= limits.max_instances:
-        raise Refused(400, f"{number:,} instances, allowed are 1 to {limits.max_instances:,} in a request.")
+        raise HTTPError(400, f"{number:,} instances, allowed are 1 to {limits.max_instances:,} in a request.")
     return number
 
 
 def read_text(value: Any, name: str, limits: Limits) -> str:
-    """Returns a text that is given as itself, as its bytes in UTF-8, or as {"b64": ...}. Raises Refused."""
+    """Returns a text that is given as itself, as its bytes in UTF-8, or as {"b64": ...}. Raises HTTPError."""
     if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
         try:
             value = base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError):
-            raise Refused(400, f"{name}: b64 is no base64.") from None
+            raise HTTPError(400, f"{name}: b64 is no base64.") from None
     try:
         if isinstance(value, str):
             value.encode()
         elif isinstance(value, bytes):
             value = value.decode()
         else:
-            raise Refused(400, f"{name}: expected a text, got {_kind_of(value)}.")
+            raise HTTPError(400, f"{name}: expected a text, got {_kind_of(value)}.")
     except UnicodeError:
-        raise Refused(400, f"{name}: not a text of Unicode.") from None
+        raise HTTPError(400, f"{name}: not a text of Unicode.") from None
     if len(value) > limits.max_text_chars:
         most = f"{limits.max_text_chars:,}"
-        raise Refused(400, f"{name}: {len(value):,} characters, allowed are {most} in a text.")
+        raise HTTPError(400, f"{name}: {len(value):,} characters, allowed are {most} in a text.")
     return value
 
 
@@ -135,18 +134,24 @@ def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, nu
     )
     _, length = ids_NL.shape
     if not ids_NL.shape == mask_NL.shape == segments_NL.shape or not length:
-        raise Refused(400, "input_ids, input_mask and segment_ids are to be rows of one length.")
-    _check_ids(ids_NL, segments_NL, sizes)
+        raise HTTPError(400, "input_ids, input_mask and segment_ids are to be rows of one length.")
+    for name, values, end in (
+        ("input_ids", ids_NL, sizes.words),
+        ("segment_ids", segments_NL, sizes.segments),
+    ):
+        if values.min() < 0 or values.max() >= end:
+            wrong = values.min() if values.min() < 0 else values.max()
+            raise HTTPError(400, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
     lengths_N = mask_NL.sum(axis=1)
     if (mask_NL != (np.arange(length) < lengths_N[:, None])).any() or not lengths_N.all():
-        raise Refused(400, "input_mask: each row is to be ones, one at least, and then zeros.")
+        raise HTTPError(400, "input_mask: each row is to be ones, one at least, and then zeros.")
     if lengths_N.max() > sizes.positions:
-        raise Refused(
+        raise HTTPError(
             400, f"{lengths_N.max():,} tokens in a row, the model takes {sizes.positions:,} at most."
         )
-    if number * length * sizes.values_a_token > MOST_NUMBERS:
+    if number * length * sizes.values_a_token > MAX_NUMBERS:
         total = number * length * sizes.values_a_token
-        raise Refused(400, f"an answer of {total:,} numbers, at most {MOST_NUMBERS:,}. Send fewer rows.")
+        raise HTTPError(400, f"an answer of {total:,} numbers, at most {MAX_NUMBERS:,}. Send fewer rows.")
     rows = [(ids_NL[n, :end], segments_NL[n, :end]) for n, end in enumerate(lengths_N)]
     # Of logits over the vocabulary each token is one mask.
     cost = 1 + _MASK_COST * (sizes.values_a_token >= sizes.words)
@@ -154,27 +159,15 @@ def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, nu
 
 
 def read_integers(values: Any, name: str) -> np.ndarray:
-    """Returns whole numbers, rows of a list or an array of integers, as an array [N, L]. Raises Refused."""
+    """Returns whole numbers, rows of a list or an array of integers, as an array [N, L]. Raises HTTPError."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return values
     # Looked at one by one: of texts NumPy would make an array that gives each the memory of the longest.
-    if not isinstance(values, list) or not all(map(_is_row, values)) or len(set(map(len, values))) != 1:
-        raise Refused(400, f"{name}: expected rows of whole numbers, all of one length.")
+    is_rows = isinstance(values, list) and all(isinstance(row, list) for row in values)
+    is_whole = is_rows and all(type(value) is int for row in values for value in row)
+    if not is_whole or len(set(map(len, values))) != 1:
+        raise HTTPError(400, f"{name}: expected rows of whole numbers, all of one length.")
     return np.array(values, np.int64)
-
-
-def _is_row(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int for value in values)
-
-
-def _check_ids(ids_NL: np.ndarray, segments_NL: np.ndarray, sizes: Sizes) -> None:
-    for name, values, end in (
-        ("input_ids", ids_NL, sizes.words),
-        ("segment_ids", segments_NL, sizes.segments),
-    ):
-        if values.min() < 0 or values.max() >= end:
-            wrong = values.min() if values.min() < 0 else values.max()
-            raise Refused(400, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
 
 
 def columns_of(call: Call, signature: Signature, results: list[Any]) -> dict[str, np.ndarray]:
@@ -182,9 +175,14 @@ def columns_of(call: Call, signature: Signature, results: list[Any]) -> dict[str
 
     Args:
       call, signature: what was asked.
-      results: of `served.Served.compute`, one for each row.
+      results: of `versions.Served.compute`, one for each row.
     """
-    makers = {"answer": _answers, "classify": _labels, "fill_mask": _words, "embed": _vectors}
+    makers = {
+        "answer": _answers,
+        "classify": _labels,
+        "fill_mask": _words,
+        "embed": lambda vectors: (np.stack(vectors),),
+    }
     if call.name == signatures.TENSORS:
         return {
             field.name: np.stack(rows) if signature.method == "classify" else _padded(rows, call.length)
@@ -197,14 +195,24 @@ def columns_of(call: Call, signature: Signature, results: list[Any]) -> dict[str
 
 def _answers(results: list[Any]) -> tuple[np.ndarray, ...]:
     texts, scores, starts, ends = zip(*results)
-    return _strings(texts), np.array(starts, np.int32), np.array(ends, np.int32), np.array(scores, np.float32)
+    return (
+        np.array(texts, object),
+        np.array(starts, np.int32),
+        np.array(ends, np.int32),
+        np.array(scores, np.float32),
+    )
 
 
 def _labels(results: list[Any]) -> tuple[np.ndarray, ...]:
     labels, scores = zip(*results)
     names = np.array([list(result.scores) for result in results], object)
     all_scores = np.array([list(result.scores.values()) for result in results], np.float32)
-    return _strings([label or "" for label in labels]), np.array(scores, np.float32), names, all_scores
+    return (
+        np.array([label or "" for label in labels], object),
+        np.array(scores, np.float32),
+        names,
+        all_scores,
+    )
 
 
 def _words(results: list[Any]) -> tuple[np.ndarray, ...]:
@@ -215,14 +223,6 @@ def _words(results: list[Any]) -> tuple[np.ndarray, ...]:
             tokens[number, mask, : len(words)] = [word for word, _ in words]
             scores[number, mask, : len(words)] = [probability for _, probability in words]
     return tokens, scores
-
-
-def _vectors(results: list[Any]) -> tuple[np.ndarray, ...]:
-    return (np.stack(results),)
-
-
-def _strings(texts) -> np.ndarray:
-    return np.array(texts, object)
 
 
 def _padded(rows: list[np.ndarray], length: int) -> np.ndarray:

@@ -156,18 +156,20 @@ def serve() -> None:
             found = source.find(*arguments)
             answer: Any = _with_readers(found, lambda name: _unread)
         except Exception as error:  # pylint: disable=broad-except  # it is raised in the other process
-            answer = _told(error, f"--export_dir={arguments[0]} cannot be read: {type(error).__name__}")
+            answer = _as_config_error(
+                error, f"--export_dir={arguments[0]} cannot be read: {type(error).__name__}"
+            )
         connection.send(answer)
         while True:
             name = connection.recv()
             try:
                 answer = found.tensors[name].read()
             except Exception as error:  # pylint: disable=broad-except
-                answer = _told(error, f"{found.name}: unreadable checkpoint")
+                answer = _as_config_error(error, f"{found.name}: unreadable checkpoint")
             connection.send(answer)
 
 
-def _told(error: Exception, otherwise: str) -> ConfigError:
+def _as_config_error(error: Exception, otherwise: str) -> ConfigError:
     """Returns an error as the other process is to raise it; `otherwise` begins what is no ConfigError."""
     if isinstance(error, ConfigError):
         return ConfigError(str(error), error.details)

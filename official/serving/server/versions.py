@@ -1,23 +1,177 @@
-"""Versions of the model: which there are, which one is served, and how a newer one takes its place.
-
-A folder whose folders are numbers holds versions, as TensorFlow Serving has them; anything else is one
-version. Files, and links to nothing, to themselves or to a folder that they lie in, are no versions. A newer
-one is loaded when its files have not changed for one look: it may be being copied still.
-"""
+"""Versions of the model: which there are, which one is served, and how a newer one takes its place."""
 
 import asyncio
 import functools
+import gc
 import os
 import threading
-from collections.abc import Callable
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from official.inference import Model, signatures
+from official.inference.backends import Settings
+from official.inference.rows import join
+from official.inference.signatures import SIGNATURES, Signature
 from official.io.errors import ConfigError
-from official.serving.server.logs import Log
-from official.serving.server.served import Served, free_memory
+from official.serving.server import reading
+from official.serving.server.calls import Sizes
+from official.serving.server.monitoring import Log
 
-_MOST_TOLD = 16  # versions of a status; a server may see many
-Load = Callable[[int, str], tuple[Served, float]]
+# -----------------------------------------------------------------------------------------------------------
+# Served
+
+
+_WARMING_WORDS = (4, 30, 120, 400)  # words of the texts that a new version answers first
+_WARMING_ROWS = (1, 8)
+# {signature: the method of Model that answers many}
+_METHODS = {"answer": "answer_all", "classify": "classify_all", "embed": "embed", "fill_mask": "fill_masks"}
+
+
+class Loading(NamedTuple):
+    """Settings that a version is loaded with.
+
+    Attributes:
+      vocab_file, do_lower_case, max_seq_length: as of `source.find`.
+      settings: of the back end.
+      calibration_file: for int8.
+      methods: that are served; None for all that the model can.
+    """
+
+    vocab_file: str | None
+    do_lower_case: bool | None
+    settings: Settings
+    calibration_file: str | None
+    methods: tuple[str, ...] | None
+    max_seq_length: int | None = None
+
+
+class Served:
+    """A version of the model.
+
+    Attributes:
+      version: its number.
+      methods: that it answers, its main one first.
+      signatures: {name: signature}; the main method also is `serving_default`.
+      sizes: that token ids have to fit into.
+      labels: names of a classifier's outputs; none where they only count them.
+    """
+
+    def __init__(self, version: int, model: Model, methods: Sequence[str]):
+        self.version = version
+        self.methods = tuple(methods)
+        self._model = model
+        self.labels = model.label_names if "classify" in methods else ()
+        main = self.methods[0]
+        self.signatures: dict[str, Signature] = {name: SIGNATURES[name] for name in methods}
+        outputs = signatures.TENSOR_OUTPUTS[main]
+        self.signatures[signatures.TENSORS] = Signature(main, signatures.TENSOR_INPUTS, outputs)
+        bert = model.source.bert
+        values = {"answer": 2, "embed": bert.hidden_size, "fill_mask": bert.vocab_size}.get(main, 1)
+        self.sizes = Sizes(bert.vocab_size, bert.type_vocab_size, bert.max_position_embeddings, values)
+
+    def compute(self, name: str, asked: list[Any]) -> list[Any]:
+        """Computes a batch; one thread at a time.
+
+        Args:
+          name: of a signature.
+          asked: rows, as `calls.Call` has them.
+
+        Returns:
+          One result a row: an Answer, a Label, a vector, the words of each mask; of ids {output: array}.
+
+        Raises:
+          ConfigError: where a row cannot be computed. Nothing has been computed then.
+        """
+        if name == signatures.TENSORS:
+            return self._compute_ids(asked)
+        return list(getattr(self._model, _METHODS[name])(asked))
+
+    def _compute_ids(self, asked: list[tuple[np.ndarray, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+        method = self.methods[0]
+        made = join([ids for ids, _ in asked], [segments for _, segments in asked])
+        if method == "fill_mask":  # every token is one to predict
+            made = made._replace(masked_M=np.arange(len(made.ids_T), dtype=np.int32))
+        outputs = self._model.outputs(method, made)
+        ends = np.cumsum(made.lengths_N) if method != "classify" else np.arange(len(asked)) + 1
+        parts = {name: np.split(values, ends[:-1]) for name, values in outputs.items()}
+        one = 0 if method == "classify" else slice(None)
+        return [{name: rows_of[n][one] for name, rows_of in parts.items()} for n in range(len(asked))]
+
+    def warm_up(self) -> None:
+        """Answers made-up texts of several lengths, so that the first ones of clients do not wait. Raises
+        ConfigError."""
+        for method in self.methods:
+            self._model.prepare(method)
+        self._model.report_cuts(False)
+        for name in self.signatures:
+            for words in _WARMING_WORDS:
+                for number in _WARMING_ROWS:
+                    self.compute(name, [self._sample(name, words)] * number)
+        self._model.report_cuts(True)
+
+    def _sample(self, name: str, words: int) -> Any:
+        """Returns a row of about so many words."""
+        positions = self.sizes.positions
+        if name == signatures.TENSORS:
+            return (np.zeros(min(words, positions), np.int32),) * 2
+        if name == "fill_mask":  # too long is an error here, and each letter may be a piece
+            return " ".join(["word"] * min(words, positions // 5) + ["[MASK]"])
+        text = " ".join(["word"] * words)
+        if name == "classify":
+            return [text] * (self._model.texts_of_a_row or 1)
+        return ("a word?", text) if name == "answer" else text
+
+
+def load(version: int, path: str, loading: Loading) -> Served:
+    """Loads a version and warms it up.
+
+    Args:
+      version: its number.
+      path: of an export, a run, or a checkpoint of any known format.
+      loading: how.
+
+    Raises:
+      ConfigError: where that is not possible.
+    """
+    how = loading.vocab_file, loading.do_lower_case, loading.max_seq_length
+    with reading.reading(path, *how) as found:
+        for method in loading.methods or ():
+            found.check_can(method)
+        methods = [name for name in SIGNATURES if name in (loading.methods or found.abilities())]
+        model = Model(found, loading.settings, loading.calibration_file)
+        try:
+            for method in methods:
+                model.prepare(method)
+            served = Served(version, model, methods)
+            served.warm_up()
+        except MemoryError:
+            raise ConfigError(f"--export_dir={path}: there is not enough memory for it.") from None
+    return served
+
+
+def free_memory() -> None:
+    """Returns unused memory to the system, where the C library can."""
+    import ctypes
+
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Versions
+#
+# A folder whose folders are numbers holds versions, as TensorFlow Serving has them; anything else is one
+# version. Files, and links to nothing, to themselves or to a folder that they lie in, are no versions. A
+# newer one is loaded when its files have not changed for one look: it may be being copied still.
+
+
+_MAX_STATES = 16  # versions of a status; a server may see many
+Load = Callable[[int, str], Served]
 
 
 class Location(NamedTuple):
@@ -35,7 +189,7 @@ class State(NamedTuple):
     error: str = ""
 
 
-def find(export_dir: str) -> list[Location]:
+def find_versions(export_dir: str) -> list[Location]:
     """Returns the versions of a folder, the newest first; one, of its own number or 1, of anything else."""
     found = _numbered(export_dir)
     if found:
@@ -100,7 +254,7 @@ class Versions:
           ConfigError: the newest one's, where none can be loaded.
         """
         failures: list[tuple[Location, ConfigError]] = []
-        for location in await in_thread(lambda: find(self._export_dir)):
+        for location in await in_thread(lambda: find_versions(self._export_dir)):
             self._failed[location.path] = await in_thread(functools.partial(look, location.path))
             try:
                 secs = await self._take(location)
@@ -132,17 +286,19 @@ class Versions:
 
     async def _take(self, location: Location) -> float:
         """Loads a version and lets it serve. Raises ConfigError."""
-        self._tell(location.version, State("LOADING"))
-        served, secs = await in_thread(lambda: self._loaded(location))
+        self._set_state(location.version, State("LOADING"))
+        began = time.monotonic()
+        served = await in_thread(lambda: self._loaded(location))
+        secs = time.monotonic() - began
         old, self.served = self.served, served
         if old is not None:
-            self._tell(old.version, State("END"))
-        self._tell(location.version, State("AVAILABLE"))
+            self._set_state(old.version, State("END"))
+        self._set_state(location.version, State("AVAILABLE"))
         replaced = old and old.version
         self._log.info("serving", version=location.version, replaced=replaced, secs=round(secs, 2))
         return secs
 
-    def _loaded(self, location: Location) -> tuple[Served, float]:
+    def _loaded(self, location: Location) -> Served:
         self.is_loading = True
         try:
             return self._load(*location)
@@ -162,13 +318,13 @@ class Versions:
         return None
 
     def _note_failure(self, location: Location, error: ConfigError) -> None:
-        self._tell(location.version, State("END", str(error)))
+        self._set_state(location.version, State("END", str(error)))
         self._log.error("version not loaded", version=location.version, error=str(error))
 
-    def _tell(self, version: int, state: State) -> None:
+    def _set_state(self, version: int, state: State) -> None:
         self.states.pop(version, None)
         self.states[version] = state
-        while len(self.states) > _MOST_TOLD:
+        while len(self.states) > _MAX_STATES:
             self.states.pop(next(iter(self.states)))
 
 
@@ -177,7 +333,7 @@ def in_thread(function: Callable) -> asyncio.Future:
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 
-    def settle(method: Callable, value: object) -> None:
+    def resolve(method: Callable, value: object) -> None:
         if not future.done():
             method(value)
 
@@ -187,7 +343,7 @@ def in_thread(function: Callable) -> asyncio.Future:
         except BaseException as error:  # pylint: disable=broad-except  # raised where it is awaited
             outcome, method = error, future.set_exception
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, method, outcome)
+            loop.call_soon_threadsafe(resolve, method, outcome)
 
     threading.Thread(target=run, daemon=True).start()
     return future

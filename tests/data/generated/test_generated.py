@@ -8,7 +8,7 @@ from official.data.generated import Text, make_vocabulary
 from official.data.glue import files as files_lib
 from official.data.glue import tasks
 from official.data.pretraining.examples import ExampleRules
-from official.data.records import record_files
+from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
 from official.data.squad import squad_files
 from official.io.errors import ConfigError

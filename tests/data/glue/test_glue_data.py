@@ -4,6 +4,7 @@ truncation.
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 import re
 
@@ -144,38 +145,26 @@ def test_the_table_has_the_tasks_of_the_benchmark():
     }
 
 
-def test_variants_of_mnli_train_on_its_training_set():
-    mnli, mismatched, diagnostic = (tasks.TASKS[name] for name in ("mnli", "mnli-mm", "ax"))
-    assert mnli.splits["train"] == mismatched.splits["train"] == diagnostic.splits["train"]
-    assert mnli.labels == mismatched.labels == diagnostic.labels == ("contradiction", "entailment", "neutral")
-    assert len({task.splits["test"] for task in (mnli, mismatched, diagnostic)}) == 3
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Reading
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", tasks.TASKS)
-def test_texts_and_labels_come_from_the_published_columns(tmp_path, name, split, end):
-    task = tasks.TASKS[name]
-    cells = write_split(tmp_path, task, split, end=end)
-    rows = files.read_split(task, split, str(tmp_path))
-    of_labelled, label, of_test = POSITIONS[name]
-    assert rows.texts == tuple(
-        [line[column] for line in cells] for column in (of_test if split == "test" else of_labelled)
-    )
-    assert rows.path == str(tmp_path / task.splits[split].files[0]) and not rows.problems and len(rows) == 4
-    if split == "test":
-        assert rows.labels is None
-    elif task.is_regression:
-        assert rows.labels.dtype == np.float32 and rows.labels.tolist() == [
-            float(line[label]) for line in cells
-        ]
-    else:
-        assert rows.labels.dtype == np.int32 and [task.labels[number] for number in rows.labels] == [
-            line[label] for line in cells
+def test_texts_and_labels_come_from_the_published_columns(tmp_path, name):
+    task, (of_labelled, label, of_test) = tasks.TASKS[name], POSITIONS[name]
+    for split, end in itertools.product(SPLITS, ("\n", "\r\n")):
+        cells = write_split(tmp_path, task, split, end=end)
+        rows = files.read_split(task, split, str(tmp_path))
+        columns = of_test if split == "test" else of_labelled
+        assert rows.texts == tuple([line[column] for line in cells] for column in columns)
+        assert rows.path == str(tmp_path / task.splits[split].files[0]) and not rows.problems
+        if split == "test":
+            assert rows.labels is None
+            continue
+        told = [line[label] for line in cells]
+        assert rows.labels.dtype == (np.float32 if task.is_regression else np.int32)
+        assert rows.labels.tolist() == [
+            float(text) if task.is_regression else task.labels.index(text) for text in told
         ]
 
 
@@ -262,16 +251,15 @@ def test_an_unknown_label_names_file_line_and_what_is_allowed(rte, tmp_path, spl
         rte("0\ta\tb\tentailment", "bad", "2\ta\tb\tentailed", split=split)
 
 
-@pytest.mark.parametrize("score", ["five", "nan", "-0.1", "5.01", "inf", ""])
-def test_a_score_is_a_number_from_0_to_5(tmp_path, score):
-    cells = write_split(tmp_path, tasks.TASKS["stsb"], "dev", rows=1)
+def test_a_score_is_a_number_from_0_to_5(tmp_path):
     path = tmp_path / "STS-B" / "dev.tsv"
-    with open(path, "a", encoding="utf-8") as file:
-        file.write("\t".join([*cells[0][:-1], score]) + "\n")
-    with pytest.raises(
-        ConfigError, match=re.escape(f"{path}:3: score {score!r} is not a number from 0 to 5.")
-    ):
-        files.read_split(tasks.TASKS["stsb"], "dev", str(tmp_path))
+    for score in ("five", "nan", "-0.1", "5.01", "inf", ""):
+        cells = write_split(tmp_path, tasks.TASKS["stsb"], "dev", rows=1)
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("\t".join([*cells[0][:-1], score]) + "\n")
+        message = f"{path}:3: score {score!r} is not a number from 0 to 5."
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            files.read_split(tasks.TASKS["stsb"], "dev", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -308,15 +296,12 @@ def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
         files.read_split(tasks.TASKS["mrpc"], "train", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "name", ["AX/diagnostic.tsv", "AX.tsv", "AX/AX.tsv", "diagnostic/diagnostic.tsv", "diagnostic.tsv"]
-)
-def test_the_diagnostic_file_has_many_names(tmp_path, name):
-    path = write(tmp_path / name, "index\tsentence1\tsentence2\n0\ta\tb\n")
-    assert files.read_split(tasks.TASKS["ax"], "test", str(tmp_path)).path == path
-
-
-def test_the_folder_of_the_task_itself_will_do(tmp_path):
+def test_files_of_other_names_and_the_folder_of_the_task_itself_will_do(tmp_path):
+    names = "AX/diagnostic.tsv", "AX.tsv", "AX/AX.tsv", "diagnostic/diagnostic.tsv", "diagnostic.tsv"
+    for number, name in enumerate(names):
+        folder = tmp_path / str(number)
+        path = write(folder / name, "index\tsentence1\tsentence2\n0\ta\tb\n")
+        assert files.read_split(tasks.TASKS["ax"], "test", str(folder)).path == path
     write_split(tmp_path, tasks.TASKS["rte"], "dev")
     assert len(files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path / "RTE"))) == 4
 
@@ -420,19 +405,6 @@ def test_features_equal_those_of_google(tokenizer, texts, is_pair, max_seq_lengt
         "", (texts, others) if is_pair else (texts,), np.arange(len(texts), dtype=np.int32), []
     )
     assert_features_equal_the_reference(rows, tokenizer, VOCABULARY, max_seq_length)
-
-
-def test_features_by_hand(tokenizer):
-    rows = files.GlueRows("", (["The a b", "a"], ["ab.", ""]), None, [])
-    features = files.make_features(rows, tokenizer, VOCABULARY, 8)
-    words = [WORDS[number] for number in features.ids]
-    assert words == ["[CLS]", "the", "a", "b", "[SEP]", "a", "##b", "[SEP]", "[CLS]", "a", "[SEP]", "[SEP]"]
-    assert (features.lengths.tolist(), features.first_lengths.tolist(), features.starts.tolist()) == (
-        [8, 4],
-        [5, 3],
-        [0, 8],
-    )
-    assert features.truncated == 1 and features.labels is None
 
 
 # ------------------------------------------------------------------------------------------------------------

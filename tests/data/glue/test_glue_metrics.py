@@ -119,65 +119,43 @@ def test_the_baseline_predicts_one_value(name, labels, expected):
 # ------------------------------------------------------------------------------------------------------------
 # Files of predictions
 
-FILES = {
-    "cola": "CoLA.tsv",
-    "mnli": "MNLI-m.tsv",
-    "mnli-mm": "MNLI-mm.tsv",
-    "ax": "AX.tsv",
-    "mrpc": "MRPC.tsv",
-    "sst2": "SST-2.tsv",
-    "stsb": "STS-B.tsv",
-    "qqp": "QQP.tsv",
-    "qnli": "QNLI.tsv",
-    "rte": "RTE.tsv",
-    "wnli": "WNLI.tsv",
-}
-OFFICIAL_ROWS = {
-    "cola": 1063,
-    "mnli": 9796,
-    "mnli-mm": 9847,
-    "mrpc": 1725,
-    "qnli": 5463,
-    "qqp": 390965,
-    "rte": 3000,
-    "sst2": 1821,
-    "stsb": 1379,
-    "wnli": 146,
-    "ax": 1104,
+# {task: (file, rows of the official test set)}
+OFFICIAL = {
+    "cola": ("CoLA.tsv", 1063),
+    "mnli": ("MNLI-m.tsv", 9796),
+    "mnli-mm": ("MNLI-mm.tsv", 9847),
+    "ax": ("AX.tsv", 1104),
+    "mrpc": ("MRPC.tsv", 1725),
+    "sst2": ("SST-2.tsv", 1821),
+    "stsb": ("STS-B.tsv", 1379),
+    "qqp": ("QQP.tsv", 390965),
+    "qnli": ("QNLI.tsv", 5463),
+    "rte": ("RTE.tsv", 3000),
+    "wnli": ("WNLI.tsv", 146),
 }
 
 
 def test_the_server_gets_the_names_and_numbers_of_rows_that_it_expects():
-    assert {name: task.submission_file for name, task in TASKS.items()} == FILES
-    assert {name: task.splits["test"].rows for name, task in TASKS.items()} == OFFICIAL_ROWS
+    found = {name: (task.submission_file, task.splits["test"].rows) for name, task in TASKS.items()}
+    assert found == OFFICIAL
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_predictions_are_written_as_the_server_takes_them(tmp_path, name):
-    task = TASKS[name]
-    predictions = (
-        np.array([0.12349, 5.2, -0.0]) if task.is_regression else np.array([0, 1, len(task.labels) - 1])
-    )
+def test_predictions_are_written_as_the_server_takes_them(tmp_path):
     words = {
-        "mnli": ["contradiction", "entailment", "neutral"],
-        "qnli": ["entailment", "not_entailment", "not_entailment"],
-    }
-    words |= {
-        "mnli-mm": words["mnli"],
-        "ax": words["mnli"],
-        "rte": words["qnli"],
+        **dict.fromkeys(("mnli", "mnli-mm", "ax"), ["contradiction", "entailment", "neutral"]),
+        **dict.fromkeys(("qnli", "rte"), ["entailment", "not_entailment", "not_entailment"]),
         "stsb": ["0.123", "5.000", "0.000"],
     }
-    expected = words.get(name, ["0", "1", "1"])
-    path = files.write_predictions(task, predictions, str(tmp_path / "new" / "run"))
-    assert path == str(tmp_path / "new" / "run" / FILES[name]) and os.listdir(tmp_path / "new" / "run") == [
-        FILES[name]
-    ]
-    with open(path, "rb") as file:
-        assert file.read().decode() == "index\tprediction\n" + "".join(
-            f"{index}\t{text}\n" for index, text in enumerate(expected)
-        )
-    files.check_predictions(task, path, 3)
+    for name, task in TASKS.items():
+        classes = [0, 1, len(task.classes) - 1]
+        predictions = np.array([0.12349, 5.2, -0.0] if task.is_regression else classes)
+        folder = tmp_path / "new" / name
+        path = files.write_predictions(task, predictions, str(folder))
+        assert path == str(folder / OFFICIAL[name][0]) and os.listdir(folder) == [OFFICIAL[name][0]]
+        lines = [f"{index}\t{text}\n" for index, text in enumerate(words.get(name, ["0", "1", "1"]))]
+        with open(path, "rb") as file:
+            assert file.read().decode() == "".join(["index\tprediction\n", *lines])
+        files.check_predictions(task, path, 3)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -218,7 +196,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     ],
 )
 def test_a_file_that_the_server_would_refuse_is_an_error(tmp_path, name, content, message):
-    path = tmp_path / FILES[name]
+    path = tmp_path / OFFICIAL[name][0]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match=re.escape(str(path) + message)):
         files.check_predictions(TASKS[name], str(path), 2)

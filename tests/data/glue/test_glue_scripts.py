@@ -23,9 +23,29 @@ from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 
-def call(command, monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
-    command()
+@pytest.fixture
+def submit(monkeypatch):
+    """Returns a function that runs the program of the zip file."""
+
+    def run(output, *flags):
+        arguments = ["--predictions", *map(str, flags), f"--output={output}"]
+        monkeypatch.setattr("sys.argv", ["make_glue_submission.py", *arguments])
+        make_glue_submission.run_glue_submission()
+
+    return run
+
+
+@pytest.fixture
+def download(monkeypatch, tmp_path):
+    """Returns a function that runs the program of the download, with a base URL, into the folder `data`."""
+
+    def run(url, *flags):
+        monkeypatch.setattr(
+            "sys.argv", ["download_glue_data.py", f"--data_dir={tmp_path}/data", f"--base_url={url}", *flags]
+        )
+        download_glue_data.run_glue()
+
+    return run
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -53,9 +73,9 @@ def small_qqp(monkeypatch):
     monkeypatch.setitem(TASKS["qqp"].splits, "test", type(test)(test.files, 3))
 
 
-def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, monkeypatch, capsys):
+def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, submit, capsys):
     output = tmp_path / "out" / "submission.zip"
-    call(make_glue_submission.run_glue_submission, monkeypatch, "--predictions", *runs, f"--output={output}")
+    submit(output, *runs)
     with zipfile.ZipFile(output) as archive:
         assert archive.namelist() == [task.submission_file for task in TASKS.values()]
         for task, folder in zip(TASKS.values(), runs):
@@ -64,113 +84,48 @@ def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, 
     assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv, 1,063 predictions" and len(lines) == 12
     assert lines[-1] == f"{output}: 11 of 11 files." and os.listdir(output.parent) == ["submission.zip"]
     first = output.read_bytes()
-    call(
-        make_glue_submission.run_glue_submission,
-        monkeypatch,
-        "--predictions",
-        *runs,
-        f"--output={output}",
-        "--overwrite",
-    )
+    submit(output, *runs, "--overwrite")
     assert output.read_bytes() == first
 
 
-def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(
-    runs, small_qqp, tmp_path, monkeypatch, capsys
-):
+def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(runs, small_qqp, tmp_path, submit, capsys):
     output = tmp_path / "submission.zip"
     (runs[-1] / "WNLI.tsv").unlink()
     text = (runs[0] / "CoLA.tsv").read_text()
     (runs[0] / "CoLA.tsv").write_text(text[: text.rindex("1062")])
-    with pytest.raises(
-        ConfigError,
-        match="nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected"
-        " 1,063; WNLI.tsv is missing.$",
-    ):
-        call(
-            make_glue_submission.run_glue_submission,
-            monkeypatch,
-            "--predictions",
-            *runs,
-            f"--output={output}",
-        )
+    message = (
+        "nothing is written, 2 of 11 files are not right: .*CoLA.tsv: 1,062 predictions, expected 1,063; "
+    )
+    with pytest.raises(ConfigError, match=message + "WNLI.tsv is missing.$"):
+        submit(output, *runs)
     lines = capsys.readouterr().out.splitlines()
-    assert (
-        lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv: 1,062 predictions, expected 1,063."
-        and lines[-1] == "WNLI.tsv     missing"
-    )
-    assert len(lines) == 11 and not output.exists()
+    assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv: 1,062 predictions, expected 1,063."
+    assert lines[-1] == "WNLI.tsv     missing" and len(lines) == 11 and not output.exists()
 
 
-def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, monkeypatch):
+def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, submit):
     output = tmp_path / "submission.zip"
-    call(
-        make_glue_submission.run_glue_submission,
-        monkeypatch,
-        "--predictions",
-        runs[0],
-        runs[-1],
-        f"--output={output}",
-        "--allow_missing",
-    )
+    submit(output, runs[0], f"{runs[0]}/", runs[-1], "--allow_missing")  # a folder twice is one
     assert zipfile.ZipFile(output).namelist() == ["CoLA.tsv", "WNLI.tsv"]
-    with pytest.raises(ConfigError, match="has no file of predictions"):
-        call(
-            make_glue_submission.run_glue_submission,
-            monkeypatch,
-            "--predictions",
-            tmp_path,
-            f"--output={tmp_path}/none.zip",
-            "--allow_missing",
-        )
-
-
-def test_predictions_are_counted_against_the_test_files(runs, tmp_path, monkeypatch):
-    data = tmp_path / "data"
-    for rows, match in ((3, None), (4, "QQP.tsv: 3 predictions, expected 4")):
-        (data / "QQP").mkdir(parents=True, exist_ok=True)
-        (data / "QQP" / "test.tsv").write_text(
-            "id\tquestion1\tquestion2\n" + "".join(f"{row}\ta\tb\n" for row in range(rows))
-        )
-        arguments = (
-            "--predictions",
-            runs[7],
-            f"--data_dir={data}",
-            f"--output={tmp_path}/{rows}.zip",
-            "--allow_missing",
-        )
-        if match is None:
-            call(make_glue_submission.run_glue_submission, monkeypatch, *arguments)
-        else:
-            with pytest.raises(ConfigError, match=match):
-                call(make_glue_submission.run_glue_submission, monkeypatch, *arguments)
-
-
-def test_a_task_in_two_folders_is_an_error(runs, tmp_path, monkeypatch):
     files_lib.write_predictions(TASKS["cola"], np.zeros(1063, int), str(runs[1]))
-    arguments = ("--predictions", *runs[:2], f"--output={tmp_path}/a.zip", "--allow_missing")
-    with pytest.raises(ConfigError, match="/cola/CoLA.tsv and .*/mnli/CoLA.tsv are both there"):
-        call(make_glue_submission.run_glue_submission, monkeypatch, *arguments)
-    with pytest.raises(ConfigError, match="--predictions=/nowhere is not a folder"):
-        call(
-            make_glue_submission.run_glue_submission,
-            monkeypatch,
-            "--predictions",
-            "/nowhere",
-            f"--output={tmp_path}/a.zip",
-        )
+    for folders, message in (
+        ([tmp_path], "has no file of predictions"),
+        (runs[:2], "/cola/CoLA.tsv and .*/mnli/CoLA.tsv are both there"),
+        (["/nowhere"], "--predictions=/nowhere is not a folder"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            submit(tmp_path / "none.zip", *folders, "--allow_missing")
 
 
-def test_the_same_folder_named_twice_is_one_folder(runs, tmp_path, monkeypatch):
-    call(
-        make_glue_submission.run_glue_submission,
-        monkeypatch,
-        "--predictions",
-        runs[0],
-        f"{runs[0]}/",
-        f"--output={tmp_path}/a.zip",
-        "--allow_missing",
-    )
+def test_predictions_are_counted_against_the_test_files(runs, tmp_path, submit):
+    data = tmp_path / "data"
+    (data / "QQP").mkdir(parents=True)
+    lines = ["id\tquestion1\tquestion2\n", *(f"{row}\ta\tb\n" for row in range(4))]
+    (data / "QQP" / "test.tsv").write_text("".join(lines[:4]))
+    submit(tmp_path / "3.zip", runs[7], f"--data_dir={data}", "--allow_missing")
+    (data / "QQP" / "test.tsv").write_text("".join(lines))
+    with pytest.raises(ConfigError, match="QQP.tsv: 3 predictions, expected 4"):
+        submit(tmp_path / "4.zip", runs[7], f"--data_dir={data}", "--allow_missing")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -267,145 +222,95 @@ def files_in(folder) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_all_tasks_are_downloaded_once(server, tmp_path, monkeypatch, capsys):
+def test_all_tasks_are_downloaded_once(server, tmp_path, download, capsys):
     url, state = server
     data = tmp_path / "data"
-    call(download_glue_data.run_glue, monkeypatch, f"--data_dir={data}", f"--base_url={url}/")
+    download(f"{url}/")
     wanted = {file for task in TASKS.values() for file in (split.files[0] for split in task.splits.values())}
     raw = {"MRPC/dev_ids.tsv", "MRPC/msr_paraphrase_test.txt", "MRPC/msr_paraphrase_train.txt"}
     assert set(files_in(data)) == wanted | raw
     assert len(state["requests"]) == 12
     assert "CoLA: downloaded: train.tsv 3 rows (published: 8,551), " in capsys.readouterr().out
     assert (data / "MNLI" / "dev_mismatched.tsv").read_text() == "MNLI/dev_mismatched.tsv 3\n" * 3
-    call(download_glue_data.run_glue, monkeypatch, f"--data_dir={data}", f"--base_url={url}", "--tasks=all")
+    download(url, "--tasks=all")
     assert len(state["requests"]) == 12 and "CoLA: already there: " in capsys.readouterr().out
 
 
-def test_mrpc_is_split_as_glue_does(mirror, tmp_path, monkeypatch, capsys):
+def test_mrpc_is_split_as_glue_does(mirror, tmp_path, download, capsys):
+    download(f"file://{mirror}", "--tasks=mrpc")
     data = tmp_path / "data"
-    call(
-        download_glue_data.run_glue,
-        monkeypatch,
-        f"--data_dir={data}",
-        f"--base_url=file://{mirror}",
-        "--tasks=mrpc",
-    )
-    assert (
-        data / "MRPC" / "train.tsv"
-    ).read_text() == f"{_MRPC_HEADER}\n0\t0\t50\ta 0\tb 0\n0\t2\t52\ta 2\tb 2\n"
-    assert (
-        data / "MRPC" / "dev.tsv"
-    ).read_text() == f"{_MRPC_HEADER}\n1\t1\t51\ta 1\tb 1\n1\t3\t53\ta 3\tb 3\n"
-    assert (
-        data / "MRPC" / "test.tsv"
-    ).read_text() == f"index{_MRPC_HEADER[7:]}\n0\t4\t54\ta 4\tb 4\n1\t5\t55\ta 5\tb 5\n"
-    rows = {
-        split: files_lib.read_split(TASKS["mrpc"], split, str(data)) for split in ("train", "dev", "test")
-    }
-    assert all(len(part) == 2 and not part.problems for part in rows.values())
+    for split, header, numbers in (
+        ("train", _MRPC_HEADER, (0, 2)),
+        ("dev", _MRPC_HEADER, (1, 3)),
+        ("test", f"index{_MRPC_HEADER[7:]}", (4, 5)),
+    ):
+        lines = [
+            f"{row if split == 'test' else number % 2}\t{number}\t{number + 50}\ta {number}\tb {number}"
+            for row, number in enumerate(numbers)
+        ]
+        assert (data / "MRPC" / f"{split}.tsv").read_text() == "\n".join([header, *lines]) + "\n"
+        rows = files_lib.read_split(TASKS["mrpc"], split, str(data))
+        assert len(rows) == 2 and not rows.problems
     assert capsys.readouterr().out.startswith(
         "MRPC: downloaded: train.tsv 2 rows (published: 3,668), dev.tsv 2 rows (published: 408), "
     )
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_transfer_that_broke_off_is_resumed(server, tmp_path, monkeypatch, ranges):
+def test_a_transfer_that_broke_off_is_resumed(server, tmp_path, download, ranges):
     url, state = server
     state.update(cut=1, ranges=ranges)
     size = download_glue_data.ARCHIVES["CoLA"].size
-    arguments = (f"--data_dir={tmp_path}/data", f"--base_url={url}", "--tasks=cola")
-    with pytest.raises(
-        ConfigError,
-        match=rf"CoLA.zip: the transfer ended after {size // 2:,} of {size:,} bytes. Run this again",
-    ):
-        call(download_glue_data.run_glue, monkeypatch, *arguments)
+    message = rf"CoLA.zip: the transfer ended after {size // 2:,} of {size:,} bytes. Run this again"
+    with pytest.raises(ConfigError, match=message):
+        download(url, "--tasks=cola")
     assert files_in(tmp_path / "data") == ["CoLA.zip.part"]
-    call(download_glue_data.run_glue, monkeypatch, *arguments)
+    download(url, "--tasks=cola")
     assert state["requests"] == [("/glue/data/CoLA.zip", 0), ("/glue/data/CoLA.zip", size // 2)]
     assert files_in(tmp_path / "data") == ["CoLA/dev.tsv", "CoLA/test.tsv", "CoLA/train.tsv"]
 
 
 @pytest.mark.parametrize("change", [lambda data: b"X" + data[1:], lambda data: data + b"more"])
-def test_another_file_is_refused_and_removed(server, mirror, tmp_path, monkeypatch, change):
+def test_another_file_is_refused_and_removed(server, mirror, tmp_path, download, change):
     archive = mirror / "glue" / "data" / "RTE.zip"
     content = archive.read_bytes()
     archive.write_bytes(change(content))
-    arguments = (f"--data_dir={tmp_path}/data", f"--base_url={server[0]}", "--tasks=rte")
     with pytest.raises(ConfigError, match="RTE.zip is not the published file: .* with sha256 "):
-        call(download_glue_data.run_glue, monkeypatch, *arguments)
+        download(server[0], "--tasks=rte")
     assert files_in(tmp_path / "data") == []
     archive.write_bytes(content)
-    call(download_glue_data.run_glue, monkeypatch, *arguments)
+    download(server[0], "--tasks=rte")
     assert len(files_in(tmp_path / "data")) == 3
 
 
-def test_files_that_are_there_are_kept(mirror, tmp_path, monkeypatch):
+def test_files_that_are_there_are_kept(mirror, tmp_path, download):
     own = tmp_path / "data" / "QNLI" / "dev.tsv"
     own.parent.mkdir(parents=True)
     own.write_text("my own\n")
-    call(
-        download_glue_data.run_glue,
-        monkeypatch,
-        f"--data_dir={tmp_path}/data",
-        f"--base_url=file://{mirror}",
-        "--tasks=qnli",
-    )
-    assert own.read_text() == "my own\n" and files_in(tmp_path / "data") == [
-        "QNLI/dev.tsv",
-        "QNLI/test.tsv",
-        "QNLI/train.tsv",
-    ]
-
-
-def test_ax_needs_the_data_of_mnli():
-    assert download_glue_data.folders_of("ax") == ["MNLI", "AX"]
-    assert download_glue_data.folders_of("mnli, mnli-mm,cola") == ["MNLI", "CoLA"]
-    assert download_glue_data.folders_of("all") == [
-        "CoLA",
-        "MNLI",
-        "AX",
-        "MRPC",
-        "SST-2",
-        "STS-B",
-        "QQP",
-        "QNLI",
-        "RTE",
-        "WNLI",
-    ]
+    download(f"file://{mirror}", "--tasks=qnli")
+    assert own.read_text() == "my own\n"
+    assert files_in(tmp_path / "data") == ["QNLI/dev.tsv", "QNLI/test.tsv", "QNLI/train.tsv"]
 
 
 def test_every_file_of_the_table_has_a_source():
-    folders = set(download_glue_data.folders_of("all"))
-    assert folders == {*download_glue_data.ARCHIVES, "AX", "MRPC"}
+    folders = download_glue_data.folders_of("all")
+    assert folders == "CoLA MNLI AX MRPC SST-2 STS-B QQP QNLI RTE WNLI".split()
+    assert set(folders) == {*download_glue_data.ARCHIVES, "AX", "MRPC"}
     assert sum(len(download_glue_data.files_of(folder)) for folder in folders) == 30
+    assert download_glue_data.folders_of("ax") == ["MNLI", "AX"]  # it needs the data of MNLI
+    assert download_glue_data.folders_of("mnli, mnli-mm,cola") == ["MNLI", "CoLA"]
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--tasks=colla"], r"--tasks=colla is no GLUE task \(did you mean cola\?\)"),
-        (["--base_url=ftp://x"], "--base_url=ftp://x does not start"),
-        (
-            ["--base_url=file:///nowhere"],
-            "file:///nowhere/glue/data/CoLA.zip cannot be reached: .*No such file",
-        ),
-    ],
-)
-def test_bad_flags_are_errors(tmp_path, monkeypatch, arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        call(download_glue_data.run_glue, monkeypatch, f"--data_dir={tmp_path}/data", *arguments)
-
-
-def test_a_file_that_the_server_has_not_is_an_error(server, mirror, tmp_path, monkeypatch):
+def test_what_cannot_be_downloaded_is_an_error(server, mirror, download):
     (mirror / "glue" / "data" / "CoLA.zip").unlink()
-    with pytest.raises(ConfigError, match="CoLA.zip: the server answers 404 Not Found"):
-        call(
-            download_glue_data.run_glue,
-            monkeypatch,
-            f"--data_dir={tmp_path}/data",
-            f"--base_url={server[0]}",
-            "--tasks=cola",
-        )
+    for url, flags, message in (
+        (server[0], ["--tasks=colla"], r"--tasks=colla is no GLUE task \(did you mean cola\?\)"),
+        ("ftp://x", [], "--base_url=ftp://x does not start"),
+        ("file:///nowhere", [], "file:///nowhere/glue/data/CoLA.zip cannot be reached: .*No such file"),
+        (server[0], ["--tasks=cola"], "CoLA.zip: the server answers 404 Not Found"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            download(url, *flags)
 
 
 @pytest.mark.parametrize(

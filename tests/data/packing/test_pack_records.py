@@ -1,7 +1,6 @@
 """Packing of records: every sequence once, the same files however it is done, what is refused."""
 
 import collections
-import dataclasses
 import glob
 import json
 import os
@@ -12,13 +11,13 @@ import pytest
 import tensorflow as tf
 
 from official.cli import records as command
-from official.data import regrouping
+from official.data import compaction
 from official.data.packing import creation, rounds
 from official.data.packing.plan import Histogram, PackingPlan, longest_pack_first
-from official.data.packing.rounds import Dealer, permuted
+from official.data.packing.rounds import Dealer
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
-from official.data.records.encoding import encoders
+from official.data.records import encoding
 from official.io import files
 from official.io.errors import ConfigError
 from tests.conftest import write_records
@@ -79,7 +78,7 @@ def test_files_do_not_depend_on_blocks_or_processes(tmp_path, plain, monkeypatch
     creation.pack_records(creation.Job(plain, str(tmp_path / "b"), num_workers=2))
     monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 1)
     monkeypatch.setattr(rounds, "_ENCODED_ROWS", 7)
-    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
+    monkeypatch.setattr(rounds, "_MIN_PART_BYTES", 1)
     creation.pack_records(creation.Job(plain, str(tmp_path / "c"), num_workers=1))
     first = contents(str(tmp_path / "a"))
     assert len(first) == 8 and contents(str(tmp_path / "b")) == contents(str(tmp_path / "c")) == first
@@ -94,9 +93,9 @@ def test_regrouping_changes_no_byte_and_opens_few_files(
     creation.pack_records(creation.Job(plain, str(tmp_path / "whole"), num_shards=num_shards))
     monkeypatch.setattr(rounds, "_BLOCK_SEQUENCES", 32)
     monkeypatch.setattr(inspection.record_files, "_CHECKED_ROWS", 32)
-    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
-    monkeypatch.setattr(regrouping, "BITS", bits)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
+    monkeypatch.setattr(rounds, "_MIN_PART_BYTES", 1)
+    monkeypatch.setattr(compaction, "BITS", bits)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
     merges, opened = [], collections.Counter()
     merge, reading = rounds.merge, files.reading_parts
 
@@ -147,7 +146,7 @@ def test_blocks_of_another_version_are_not_gone_on_with(tmp_path, plain, monkeyp
 
 def test_small_files_share_a_part_and_large_ones_do_not(monkeypatch):
     shape = rounds.Shape("plain", 8, 2)
-    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 10)
+    monkeypatch.setattr(rounds, "_MIN_PART_BYTES", 10)
     found = rounds.parts_of(list("abcdef"), [4, 6, 1, 20, 3, 3], shape)
     assert [[path for path, _ in part.files] for part in found] == [["a", "b"], ["c"], ["d"], ["e", "f"]]
     assert [part.number for part in found] == [0, 1, 2, 3]
@@ -159,9 +158,9 @@ def test_small_files_share_a_part_and_large_ones_do_not(monkeypatch):
 def test_an_interrupted_job_is_gone_on_with(tmp_path, plain, monkeypatch, name):
     whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
     creation.pack_records(creation.Job(plain, whole))
-    monkeypatch.setattr(rounds, "_FEWEST_PART_BYTES", 1)
-    monkeypatch.setattr(regrouping, "BITS", 2)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6)
+    monkeypatch.setattr(rounds, "_MIN_PART_BYTES", 1)
+    monkeypatch.setattr(compaction, "BITS", 2)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6)
     task, calls = getattr(rounds, name), []
 
     def interrupted(*arguments):
@@ -193,33 +192,17 @@ def counted(read: collections.Counter, function):
     return call
 
 
-def test_rows_with_too_many_predicted_tokens_are_split():
-    members = np.array([[0, 1, 2], [3, 4, -1]])
-    predictions = np.array([4, 4, 4, 1, 1, 0])
-    assert rounds._split(members, predictions, 12).tolist() == members.tolist()
-    assert rounds._split(members, predictions, 6).tolist() == [
-        [0, -1, -1], [3, 4, -1], [2, -1, -1], [1, -1, -1],
-    ]  # fmt: skip
-
-
 def test_split_rows_are_written_and_counted(tmp_path):
     """Six tokens with four predicted ones each: three fit into 24 tokens, not into 4 + 3 - 1 slots."""
     ids = np.where(np.arange(LENGTH) < 6, np.arange(1, 31)[:, None], 0)
     positions = np.tile(np.arange(1, 5), (30, 1))
     count = np.full(30, 4)
     examples = Examples(ids, count + 2, count - 1, positions, positions, count, count > 4)
-    write_records(tmp_path / "a.tfrecord", encoders.encode(examples, "plain"))
+    write_records(tmp_path / "a.tfrecord", encoding.encode(examples, "plain"))
     made = creation.pack_records(creation.Job(str(tmp_path / "a.tfrecord"), str(tmp_path / "out"), "lpfhp"))
     assert (made["plan"]["packs"], made["packs"], made["split_packs"], made["sequences"]) == (10, 30, 20, 30)
     assert made["speedup"] == 1 and made["plan"]["speedup"] == 3
     assert sum(sequences(str(tmp_path / "out")).values()) == 30
-
-
-def test_a_permutation_has_every_number_once():
-    for size in (1, 2, 3, 5, 64, 1000):
-        found = permuted(np.arange(size), size, 7)
-        assert sorted(found.tolist()) == list(range(size))
-    assert permuted(np.arange(1000), 1000, 8).tolist() != found.tolist()
 
 
 def test_shards_have_all_rows_and_places():
@@ -245,27 +228,12 @@ def test_a_dealer_holds_no_more_for_more_shards():
     assert places.max() < in_a_shard.counts.max() and in_a_shard.ends[-1] == copies.histogram().counts[32]
 
 
-@pytest.mark.parametrize("num_shards", [3, 700])
-@pytest.mark.parametrize("vocabulary", [1 << 15, 1 << 20])
-def test_a_shard_reads_only_its_part(tmp_path, num_shards, vocabulary):
-    examples = make_examples(20)
-    examples = dataclasses.replace(examples, input_ids=np.where(examples.input_ids, vocabulary, 0))
-    shards, places = np.arange(20) % 3, np.arange(20)
-    path = str(tmp_path / "block-0")
-    rounds.write_file(path, rounds.dealt([examples], shards, places), num_shards)
-    found = rounds.read_shard([path], 1, num_shards)
-    assert found.places.tolist() == [1, 4, 7, 10, 13, 16, 19]
-    read = found.examples(np.array([6, 0]), LENGTH, MOST).features()
-    for name, values in examples.features().items():
-        np.testing.assert_array_equal(read[name], values[[19, 1]], name)
-
-
 def test_wrong_input_is_named(tmp_path, plain):
     bad = make_examples(3, length=16, shortest=6)
-    write_records(f"{plain}/9.tfrecord", encoders.encode(bad, "plain"))
+    write_records(f"{plain}/9.tfrecord", encoding.encode(bad, "plain"))
     with pytest.raises(ConfigError, match=r"9\.tfrecord, record 1: it is plain, 16 tokens"):
         creation.pack_records(creation.Job(plain, str(tmp_path / "out")))
-    record = encoders.encode(make_examples(1), "plain")[0]
+    record = encoding.encode(make_examples(1), "plain")[0]
     damaged = tf.train.Example.FromString(record)
     damaged.features.feature["input_mask"].int64_list.value[0] = 0
     write_records(f"{plain}/9.tfrecord", [record, damaged.SerializeToString()])

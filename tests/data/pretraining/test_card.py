@@ -6,11 +6,10 @@ import json
 import pytest
 
 from official.cli import records
-from official.data.pretraining import card, creation, document_lengths, examples, inspection, text_facts
-from official.data.pretraining.examples import TokenizedDocuments
+from official.data.pretraining import card, creation, examples, inspection
 from official.data.text import preparation, samples
 from official.data.word_pieces import vocabulary
-from official.io import engines, jobs
+from official.io import jobs
 from tests.data.pretraining.test_creation import WORDS, make_text, write
 
 np = inspection.np
@@ -51,20 +50,14 @@ def test_the_sample_is_the_same_for_any_number_of_workers(job, tmp_path, monkeyp
 
 def test_the_sample_does_not_consist_of_documents_that_are_held_out():
     texts = [f"document {number}" for number in range(2000)]
-    held = {text for text in texts if samples.side_of(text, 0.2) == "eval"}
+    held = {text for text in texts if samples.split_of(text, 0.2) == "eval"}
     assert 20 < len(held.intersection(sample_of(texts))) < 85
-
-
-def test_lengths_of_documents_add_up():
-    starts = np.cumsum([0, 1, 2, 3, 4, 8])
-    documents = TokenizedDocuments(np.zeros(18, np.uint16), starts, np.arange(6))
-    assert document_lengths.listed(document_lengths.counted(documents)) == {"2": 1, "4": 2, "8": 1, "16": 1}
 
 
 def test_unknown_words_are_counted():
     words = vocabulary.Vocabulary((*vocabulary.SPECIAL_TOKENS, "dog", "##s", "."), "")
-    assert text_facts.unknown_words(["Dogs. cat dog cats.", "CAT ."], words) == {"cat": 2, "cats": 1}
-    assert text_facts.unknown_words(["dogs. dog"], words) == {}
+    assert card.unknown_words(["Dogs. cat dog cats.", "CAT ."], words) == {"cat": 2, "cats": 1}
+    assert card.unknown_words(["dogs. dog"], words) == {}
 
 
 def test_scripts_are_those_of_the_letters():
@@ -105,7 +98,7 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_documents_are_looked_at_once_before_the_card_where_other_processes_work(job, workers, monkeypatch):
-    text_facts._found.cache_clear()
+    card._found.cache_clear()
     asked = []
     monkeypatch.setattr(samples, "identifier", lambda: asked.append(1))
     creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=workers))
@@ -123,7 +116,7 @@ def test_records_are_finished_where_languages_cannot_be_guessed(job, monkeypatch
 
     monkeypatch.setattr(samples, "identifier", lambda: "broken 1.0")
     monkeypatch.setattr(samples, "languages_of", fails)
-    text_facts._found.cache_clear()
+    card._found.cache_clear()
     manifest = creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=2))
     assert manifest["instances"] > 0
     assert "texts" not in samples.read(job.output_dir)
@@ -156,23 +149,15 @@ def test_spread_over_seeds_beside_another_tools(job, tmp_path, monkeypatch, caps
     assert "records: 3 data sets" in capsys.readouterr().out
 
 
-def test_two_processes_count_the_same_as_one(job):
-    creation.create_pretraining_data(job)
-    paths = [f"{job.output_dir}/part-0000{number}-of-00002.tfrecord" for number in range(2)]
-    one, two = (inspection.summarize(paths, None, engines.Local(workers)) for workers in (1, 2))
-    assert one.shares() == two.shares() and one.repeats() == two.repeats() and one.files == 2
-    assert one.lengths.tolist() == two.lengths.tolist() and one.bytes == two.bytes > 0
-
-
 def test_a_damaged_sample_of_examples_is_left_out(job, tmp_path, monkeypatch):
-    gathered = creation.example_sample.gathered
+    gathered = creation.card.kept_examples
 
     def damage_first(folder, *arguments):
         for path in (tmp_path / "out" / ".unfinished").glob("examples-00000.npz"):
             path.write_bytes(path.read_bytes()[:100])
         return gathered(folder, *arguments)
 
-    monkeypatch.setattr(creation.example_sample, "gathered", damage_first)
+    monkeypatch.setattr(creation.card, "kept_examples", damage_first)
     creation.create_pretraining_data(job)
     found = samples.read(job.output_dir)
     assert found["records"]["files"] == 1 and len(found["examples"]) == 1
@@ -181,5 +166,5 @@ def test_a_damaged_sample_of_examples_is_left_out(job, tmp_path, monkeypatch):
 def test_samples_go_with_the_records_that_they_are_of(job, tmp_path):
     creation.create_pretraining_data(job)
     assert samples.read(job.output_dir)["records"]["record_format"] == "plain"
-    creation.shard_folder.remove_earlier(job.output_dir)
+    creation.shard_files.remove_earlier(job.output_dir)
     assert samples.read(job.output_dir) == {"documents": []}

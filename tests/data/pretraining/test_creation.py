@@ -5,10 +5,8 @@ line.
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -17,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from official.cli import records
-from official.data import regrouping
+from official.cli import text as text_command
+from official.data import compaction
 from official.data.packing import creation as packing
-from official.data.pretraining import creation, examples, layout, rounds
-from official.data.records import record_formats, schema
-from official.data.records.encoding import example_file
+from official.data.pretraining import creation, examples, rounds
+from official.data.pretraining import plan as plan_lib
+from official.data.records import record_formats, schema, shard_files
 from official.data.text import read_counts
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
@@ -233,54 +232,9 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
     assert record_paths.find_files(f"{folders[1]}/*.t*") == [f"{folders[1]}/part-00000-of-00001.tfrecord"]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Pools
-
-
-def make_layout(num_pools, num_shards, passes=1):
-    return layout.Layout(num_pools, num_shards, (float(passes),))
-
-
-@pytest.mark.parametrize("passes", [1, 3, 40])
-@pytest.mark.parametrize("pools, shards", [(1, 3), (3, 3), (2, 6), (6, 2), (1, 1)])
-def test_every_copy_of_every_part_of_a_pool_is_in_one_file(pools, shards, passes):
-    plan, where = make_layout(pools, shards, passes), {}
-    for shard in range(shards):
-        numbers = []
-        for stretch in plan.stretches(shard):
-            numbers += stretch.passes
-            for part, number in zip(stretch.parts, stretch.passes):
-                assert where.setdefault((stretch.pool, part, number), shard) == shard
-        assert numbers == sorted(numbers)  # a pass over all, then the next one
-    parts = [(pool, part) for pool in range(pools) for part in range(plan.parts_per_pool)]
-    assert sorted(where) == sorted((*part, number) for part in parts for number in range(passes))
-    for part in parts:  # copies that follow each other are in other files, as long as there are enough
-        files = [where[(*part, number)] for number in range(passes)]
-        assert len(set(files[:shards])) == min(passes, shards)
-
-
-@pytest.mark.parametrize(
-    "tokens, documents, shards, expected",
-    [
-        (10, 2, None, (1, 8)),
-        (10, 2, 3, (1, 3)),
-        (10 * layout.POOL_TOKENS, 10**6, None, (10, 10)),
-        (10**6 * layout.POOL_TOKENS, 10**10, None, (123 * 8192, 8192)),
-        (3 * layout.POOL_TOKENS, 10**6, 8, (4, 8)),
-        (3 * layout.POOL_TOKENS, 10**6, 2, (4, 2)),
-        (3 * layout.POOL_TOKENS, 64, 2, (2, 2)),
-        (50 * layout.POOL_TOKENS, 10**6, 7, (56, 7)),
-    ],
-)
-def test_there_are_as_many_pools_as_memory_asks_for(tokens, documents, shards, expected):
-    job = make_job("", "", "", num_shards=shards)
-    plan = layout.plan_layout(job, {"tokens": tokens, "kept_documents": documents}, [10.0])
-    assert (plan.num_pools, plan.num_shards) == expected
-
-
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 70))
 def test_parts_of_a_pool_hold_a_document_each_and_even_shares_of_the_tokens(tokens, parts):
-    found = layout.parts_of(np.array(tokens), parts)
+    found = plan_lib.parts_of(np.array(tokens), parts)
     assert (np.diff(found) >= 0).all() and found[0] >= 0 and found[-1] < parts
     if len(tokens) >= parts:
         assert set(found) == set(range(parts))
@@ -295,9 +249,9 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
     vocab_file, tmp_path, num_shards, monkeypatch
 ):
     text = make_text(tmp_path / "text.txt", 300)
-    monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
+    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 4000)
     monkeypatch.setattr(rounds, "BLOCK_TOKENS", 7000)
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 40_000)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 40_000)
     pools, cut, plan_pairs = {}, [], examples.plan_pairs
 
     def watched(texts, chosen, *rest):
@@ -318,12 +272,12 @@ def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its
 @pytest.mark.parametrize("bits, levels", [(8, 0), (8, 1), (2, 2), (1, 4)])
 def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypatch):
     text = make_text(tmp_path / "text.txt", 300)
-    monkeypatch.setattr(layout, "POOL_TOKENS", 4000)
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 10_000)
+    monkeypatch.setattr(plan_lib, "POOL_TOKENS", 4000)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 10_000)
     monkeypatch.setattr(rounds, "_CHUNK_BYTES", 500)
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "whole"))
-    monkeypatch.setattr(regrouping, "BITS", bits)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**6 if levels else 1)
+    monkeypatch.setattr(compaction, "BITS", bits)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
     done, merge = [], rounds.merge
     monkeypatch.setattr(rounds, "merge", lambda *task: done.append(task[1].level) or merge(*task))
     creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out"))
@@ -338,7 +292,7 @@ def test_regrouping_changes_no_byte(vocab_file, tmp_path, bits, levels, monkeypa
 def test_the_number_of_processes_does_not_change_a_byte_but_the_seed_does(vocab_file, tmp_path, monkeypatch):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 5000)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
     for name, changes in {
         "one": {"num_workers": 1},
         "two": {"num_workers": 2},
@@ -378,7 +332,7 @@ def killed(*arguments, **named):
         os.kill(os.getpid(), 9)
     return original(*arguments, **named)
 setattr(target, name, killed)
-creation._FEWEST_TASK_BYTES = 5000  # a task for each file
+creation._MIN_TASK_BYTES = 5000  # a task for each file
 rules = examples.ExampleRules(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=3)
 job = creation.Job(sys.argv[4], sys.argv[6], sys.argv[5], rules, num_shards=3, num_workers=1)
 creation.create_pretraining_data(job)
@@ -400,7 +354,7 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
 ):
     for number in range(3):
         make_text(tmp_path / f"text{number}.txt", 10, seed=number)
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 5000)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 5000)
     job = make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "out")
     creation.create_pretraining_data(make_job(tmp_path / "text*.txt", vocab_file, tmp_path / "whole"))
     command = [
@@ -426,67 +380,8 @@ def test_what_a_kill_leaves_is_gone_on_with_and_ends_in_the_same_files(
     assert len(made) == 3 - len(done)
 
 
-@pytest.mark.slow
-def test_a_killed_job_takes_its_processes_with_it(vocab_file, tmp_path):
-    for number in range(4):
-        make_text(tmp_path / f"text{number}.txt", 1000, seed=number)
-    arguments = {
-        "input_files": tmp_path / "text*.txt",
-        "output_dir": tmp_path / "out",
-        "vocab_file": vocab_file,
-        "max_seq_length": LONG,
-        "max_predictions_per_seq": MOST,
-        "dupe_factor": 20,
-        "num_shards": 8,
-        "num_workers": 2,
-    }
-    command = [
-        sys.executable,
-        str(ROOT / "scripts" / "create_pretraining_data.py"),
-        *(f"--{name}={value}" for name, value in arguments.items()),
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not list((tmp_path / "out").glob("part-*-of-00008.tfrecord")):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    deadline = time.monotonic() + 20
-    while processes_with(str(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not processes_with(str(tmp_path))
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    whole = subprocess.run(
-        [
-            part.replace(f"{tmp_path}/out", f"{tmp_path}/whole").replace("workers=2", "workers=1")
-            for part in command
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert (
-        contents(tmp_path / "out") == contents(tmp_path / "whole") and "examples in 8 files" in whole.stdout
-    )
-
-
-def processes_with(word: str) -> list[str]:
-    """Returns the processes that have an open file whose name holds `word`."""
-    found = []
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            files = [
-                os.readlink(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")
-            ]
-        except OSError:
-            continue
-        if int(process) != os.getpid() and any(word in file for file in files):
-            found.append(process)
-    return found
-
-
 def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, tmp_path, monkeypatch):
-    writing, calls = example_file.writing, []
+    writing, calls = shard_files.writing, []
 
     def fail(*arguments, **named):
         calls.append(1)
@@ -494,7 +389,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
             raise OSError(28, "No space left on device")
         return writing(*arguments, **named)
 
-    monkeypatch.setattr(example_file, "writing", fail)
+    monkeypatch.setattr(shard_files, "writing", fail)
     job = make_job(text_file, vocab_file, tmp_path / "out")
     with pytest.raises(
         ConfigError, match="--output_dir=.* cannot be written to: No space left on device.* goes on"
@@ -512,7 +407,7 @@ def test_a_full_disk_is_one_line_and_what_is_done_stays(text_file, vocab_file, t
 def test_an_unfinished_job_of_other_flags_or_text_is_not_gone_on_with(
     text_file, vocab_file, tmp_path, change, monkeypatch
 ):
-    monkeypatch.setattr(example_file, "writing", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
     monkeypatch.undo()
@@ -544,7 +439,7 @@ def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monke
     job = make_job(text_file, vocab_file, tmp_path / "out")
     assert not creation.is_finished(job)
     manifest = creation.create_pretraining_data(job)
-    monkeypatch.setattr(example_file, "writing", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(shard_files, "writing", lambda *_, **__: 1 / 0)
     assert creation.is_finished(job) and creation.create_pretraining_data(job) == manifest
     shard = tmp_path / "out" / "part-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -552,29 +447,6 @@ def test_a_finished_job_is_not_done_again(text_file, vocab_file, tmp_path, monke
         ConfigError, match="holds the files of an earlier run with other flags or input, or not all of them"
     ):
         creation.is_finished(job)
-
-
-@pytest.mark.parametrize("garbage", [b"\xff\0", b"[]", b'{"done": {"totals": 3}}', b"", b"[" * 100_000])
-@pytest.mark.parametrize("name", ["job.json", "text-00000.json", "shard-00000.json"])
-def test_damaged_files_of_an_unfinished_job_are_made_anew(
-    text_file, vocab_file, tmp_path, name, garbage, monkeypatch
-):
-    job, write_json = make_job(text_file, vocab_file, tmp_path / "out"), creation.unfinished.write_json
-
-    def fail(path, values, **options):
-        if path.endswith("manifest.json"):
-            raise OSError(28, "No space left on device")
-        write_json(path, values, **options)
-
-    monkeypatch.setattr(creation.unfinished, "write_json", fail)
-    with pytest.raises(ConfigError, match="No space left"):
-        creation.create_pretraining_data(job)
-    monkeypatch.undo()
-    (tmp_path / "out" / ".unfinished" / name).write_bytes(garbage)
-    (tmp_path / "out" / "part-00000-of-00009.tfrecord").touch()  # of a job that was thrown away
-    creation.create_pretraining_data(job)
-    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole"))
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_the_manifest_counts_by_file_and_the_unknown(vocab_file, tmp_path):
@@ -603,78 +475,105 @@ def test_a_manifest_lists_a_thousand_files_with_the_undecodable_bytes_first():
     assert read_counts.describe_undecodable(listed) == "19999 2, 19998 2, 10996 1, 997 more files"
 
 
-@pytest.mark.parametrize("content", [b"\xff garbage", b"[]", b"{}"])
-def test_a_damaged_manifest_is_one_line(text_file, vocab_file, tmp_path, content):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.json").write_bytes(content)
-    with pytest.raises(ConfigError, match="^[^\n]*out[^\n]*--overwrite[.]$"):
-        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out"))
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Bad input
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
-        ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
-        ({"num_shards": 31}, "--num_shards=31 is more than the 30 examples that 10 documents make at least"),
+def test_damaged_files_of_an_unfinished_job_are_made_anew(text_file, vocab_file, tmp_path, monkeypatch):
+    creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "whole"))
+    write_json = creation.jobs.write_json
+
+    def fail(path, values, **options):
+        if path.endswith("manifest.json"):
+            raise OSError(28, "No space left on device")
+        write_json(path, values, **options)
+
+    for name in ("job.json", "text-00000.json", "shard-00000.json"):
+        for number, garbage in enumerate((b"\xff\0", b"[]", b'{"done": {"totals": 3}}', b"[" * 100_000)):
+            out = tmp_path / f"{name}-{number}"
+            job = make_job(text_file, vocab_file, out)
+            with monkeypatch.context() as patch, pytest.raises(ConfigError, match="No space left"):
+                patch.setattr(creation.jobs, "write_json", fail)
+                creation.create_pretraining_data(job)
+            (out / ".unfinished" / name).write_bytes(garbage)
+            (out / "part-00000-of-00009.tfrecord").touch()  # of a job that was thrown away
+            creation.create_pretraining_data(job)
+            assert contents(out) == contents(tmp_path / "whole"), (name, garbage)
+
+
+def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_path):
+    (tmp_path / "bad").mkdir()
+    write(tmp_path / "bad" / "manifest.json", "[]")
+    one = write(tmp_path / "one.txt", "The cat.\n\n\x01\n")
+    picture = str(ROOT / "results" / "quickstart.png")
+    for number, (changes, message) in enumerate(
         (
-            {"input_files": os.path.join(ROOT, "results", "quickstart.png")},
-            "quickstart.png is a PNG picture, not text",
-        ),
-        ({"num_workers": 0}, "--num_workers=0 is out of range"),
-        ({"random_seed": -1}, "--random_seed=-1 is out of range"),
-        ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
-    ],
-)
-def test_bad_jobs_are_errors_that_name_the_flag(text_file, vocab_file, tmp_path, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        creation.create_pretraining_data(make_job(text_file, vocab_file, tmp_path / "out", **changes))
-
-
-def test_one_document_is_an_error(vocab_file, tmp_path):
-    with pytest.raises(ConfigError, match="hold 1 document with text, expected at least 2"):
-        creation.create_pretraining_data(
-            make_job(write(tmp_path / "a.txt", "The cat.\n\n\x01\n"), vocab_file, tmp_path / "out")
+            ({"input_files": "/nowhere/*"}, r"--input_files=.*/nowhere/\*"),
+            ({"vocab_file": "/nowhere"}, "--vocab_file=/nowhere: No such file"),
+            (
+                {"num_shards": 31},
+                "--num_shards=31 is more than the 30 examples that 10 documents make at least",
+            ),
+            ({"input_files": picture}, "quickstart.png is a PNG picture, not text"),
+            ({"num_workers": 0}, "--num_workers=0 is out of range"),
+            ({"random_seed": -1}, "--random_seed=-1 is out of range"),
+            ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
+            ({"output_dir": f"{tmp_path}/bad"}, "^[^\n]*bad[^\n]*--overwrite[.]$"),
+            ({"input_files": one}, "hold 1 document with text, expected at least 2"),
         )
+    ):
+        with pytest.raises(ConfigError, match=message):
+            creation.create_pretraining_data(
+                make_job(text_file, vocab_file, tmp_path / str(number), **changes)
+            )
 
 
-@pytest.mark.parametrize(
-    "script, arguments, message",
-    [
-        (
-            "create_pretraining_data.py",
-            ["--input_files=/nowhere"],
-            "the following arguments are required: --vocab_file. See --help.",
-        ),
-        (
-            "create_pretraining_data.py",
-            ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--dupe_facto=3"],
-            "unknown flag --dupe_facto (did you mean --dupe_factor?). See --help.",
-        ),
-        (
-            "create_pretraining_data.py",
-            ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--pad-position-value=3"],
-            "pad_position_value=3 needs --remask.",
-        ),
-        (
-            "create_pretraining_data.py",
-            ["--input_files=a", "--output_dir=b", "--vocab_file=c", "--remask", "--record_format=compact"],
-            "--remask and --record_format=compact exclude each other.",
-        ),
-        ("build_vocab.py", ["--input_files=/nowhere", "--output_file=v"], "--input_files=/nowhere"),
-        (
-            "build_corpus.py",
-            ["--output_dir=c", "--sources=no_such_package"],
-            "--sources: no package 'no_such_package' is installed.",
-        ),
-    ],
-)
-def test_a_wrong_command_line_ends_in_one_line_and_exit_code_2(tmp_path, script, arguments, message):
-    command = [sys.executable, os.path.join(ROOT, "scripts", script), *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"{script}: {message}")
+def test_flags_that_do_not_go_together(monkeypatch):
+    given = ["--input_files=a", "--output_dir=b", "--vocab_file=c"]
+    for flags, message in (
+        (["--pad-position-value=3"], "pad_position_value=3 needs --remask"),
+        (["--remask", "--record_format=compact"], "--remask and --record_format=compact exclude each other"),
+        (["--output_file=d"], "Give one of --output_dir=DIR and --output_file=FILES"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["create", *given, *flags])
+        with pytest.raises(ConfigError, match=message):
+            text_command.create_flags()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Layout
+
+
+def test_every_copy_of_every_part_of_a_pool_is_in_one_file():
+    for passes in (1, 3, 40):
+        for pools, shards in ((1, 3), (3, 3), (2, 6), (6, 2), (1, 1)):
+            plan, where = plan_lib.Layout(pools, shards, (float(passes),)), {}
+            for shard in range(shards):
+                numbers = []
+                for stretch in plan.stretches(shard):
+                    numbers += stretch.passes
+                    for part, number in zip(stretch.parts, stretch.passes):
+                        assert where.setdefault((stretch.pool, part, number), shard) == shard
+                assert numbers == sorted(numbers)  # a pass over all, then the next one
+            parts = [(pool, part) for pool in range(pools) for part in range(plan.parts_per_pool)]
+            assert sorted(where) == sorted((*part, number) for part in parts for number in range(passes))
+            for part in parts:  # copies that follow each other are in other files, where there are enough
+                files = [where[(*part, number)] for number in range(passes)]
+                assert len(set(files[:shards])) == min(passes, shards)
+
+
+def test_there_are_as_many_pools_as_memory_asks_for():
+    pool = plan_lib.POOL_TOKENS
+    for tokens, documents, shards, expected in (
+        (10, 2, None, (1, 8)),
+        (10, 2, 3, (1, 3)),
+        (10 * pool, 10**6, None, (10, 10)),
+        (10**6 * pool, 10**10, None, (123 * 8192, 8192)),
+        (3 * pool, 10**6, 8, (4, 8)),
+        (3 * pool, 10**6, 2, (4, 2)),
+        (3 * pool, 64, 2, (2, 2)),
+        (50 * pool, 10**6, 7, (56, 7)),
+    ):
+        job = make_job("", "", "", num_shards=shards)
+        plan = plan_lib.plan_layout(job, {"tokens": tokens, "kept_documents": documents}, [10.0])
+        assert (plan.num_pools, plan.num_shards) == expected, (tokens, shards)

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.data import regrouping
+from official.data import compaction
 from official.data.pipeline import TrainingOrder
-from official.data.pretraining import creation, disk_needs, examples, layout, rounds
-from official.data.records import record_batches, record_files, schema, streams
+from official.data.pretraining import creation, disk_needs, examples, plan, rounds
+from official.data.records import batches as record_batches
+from official.data.records import files as record_files
+from official.data.records import schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
 
@@ -70,9 +72,9 @@ def digests(folder) -> dict[str, bytes]:
 def test_equal_documents_are_kept_once_wherever_they_meet(vocab_file, tmp_path, monkeypatch, levels):
     numbers = [*range(100), *range(50)] * 2 + [7] * 500
     text = write_documents(tmp_path / "text", numbers)
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 3000)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**7 * levels)
-    monkeypatch.setattr(layout, "POOL_TOKENS", 300)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 3000)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**7 * levels)
+    monkeypatch.setattr(plan, "POOL_TOKENS", 300)
     job = make_job(text, vocab_file, tmp_path / "out", dupe_factor=3, drop_duplicates=True, num_shards=2)
     manifest = creation.create_pretraining_data(job)
     assert manifest["pools"] > 2
@@ -89,14 +91,6 @@ def test_documents_of_one_key_and_other_content_are_kept():
     twice = sample.take(np.array([0, 1, 0, 1, 1]))
     kept, others = twice.without_duplicates()
     assert len(kept.keys) == 2 and len(others.keys) == 3
-
-
-def test_too_few_documents_that_differ_are_an_error(vocab_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(rounds, "BLOCK_TOKENS", 1)
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 30)
-    text = write_documents(tmp_path / "text", [3, 3, 3, 3])
-    with pytest.raises(ConfigError, match="holds 1 document, expected at least 2.*--drop_duplicates"):
-        creation.create_pretraining_data(make_job(text, vocab_file, tmp_path / "out", drop_duplicates=True))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -126,8 +120,8 @@ def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, 
     """Three quarters of `wiki` are repetitions, of itself and of `books`, that meet after the first round."""
     write_documents(tmp_path / "books", range(300))
     write_documents(tmp_path / "wiki", [*range(300, 400), *range(300, 400), *range(200)])
-    monkeypatch.setattr(creation, "_FEWEST_TASK_BYTES", 3000)
-    monkeypatch.setattr(regrouping, "_FEWEST_READ_BYTES", 10**7 * levels)
+    monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 3000)
+    monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**7 * levels)
     files = f"books={tmp_path}/books,wiki={tmp_path}/wiki"
     changes = {"mixture": "books=0.5,wiki=0.5", "drop_duplicates": True, "dupe_factor": 6, "num_shards": 4}
     manifest = creation.create_pretraining_data(make_job(files, vocab_file, tmp_path / "out", **changes))
@@ -254,16 +248,6 @@ def test_the_disk_that_is_needed_is_known_within_a_quarter(
     assert needs.work == pytest.approx(sum(kept), rel=0.25)
 
 
-def test_the_disk_is_estimated_where_no_document_begins_in_a_sample(vocab_file, tmp_path):
-    path = tmp_path / "long.txt"
-    path.write_text("\n".join([" ".join(["w1"] * 9)] * 20_000) + "\n\nw1\n")
-    job = make_job(path, vocab_file, tmp_path / "out", dupe_factor=2)
-    words = vocabulary.load_vocabulary(vocab_file)
-    needs = disk_needs.estimate(job, {str(path): path.stat().st_size}, 1, words)
-    made = sum(creation.create_pretraining_data(job)["file_bytes"].values())
-    assert needs.records == pytest.approx(made, rel=0.25)
-
-
 def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monkeypatch):
     text = write_documents(tmp_path / "text", range(900))
     usage = (10**6, 900_000, 100_000)
@@ -287,7 +271,7 @@ def test_what_another_version_made_is_not_gone_on_with(vocab_file, tmp_path, mon
         creation.create_pretraining_data(job)
     (tmp_path / "out" / ".unfinished").mkdir()
     (tmp_path / "out" / "manifest.json").unlink()
-    creation.unfinished.write_done(str(tmp_path / "out" / ".unfinished" / "job.json"), {"version": 7})
+    creation.jobs.write_done(str(tmp_path / "out" / ".unfinished" / "job.json"), {"version": 7})
     with pytest.raises(ConfigError, match="unfinished job with another .*version.*--overwrite"):
         creation.create_pretraining_data(job)
     creation.create_pretraining_data(make_job(job.input_files, vocab_file, tmp_path / "out", overwrite=True))

@@ -13,13 +13,12 @@ import tensorflow as tf
 
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
-from official.data.records import record_batches, record_counts, record_formats, row_counts
+from official.data.records import batches as record_batches
+from official.data.records import counts as record_counts
+from official.data.records import encoding, record_formats
 from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
-from official.data.records.encoding import compact as encoding
-from official.data.records.encoding import encoders
-from official.data.records.formats import compact
-from official.data.records.record_files import check_first_record, detect_format, find_bad_record, find_files
+from official.data.records.files import check_first_record, detect_format, find_bad_record, find_files
 from official.io.errors import ConfigError
 from tests.conftest import make_records, write_records
 from tests.data.records.test_records import make_examples
@@ -48,12 +47,11 @@ def files(request, record_files, tmp_path, monkeypatch):
     monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 24)
     if request.param == "plain":
         return find_files(record_files(files=3, records=12), "input_files")
-    for module in (compact, encoding):
-        monkeypatch.setattr(module, "ROWS_PER_RECORD", 5)
+    monkeypatch.setattr(encoding, "BLOCK_EXAMPLES", 5)
     return [
         write_records(
             tmp_path / f"part-{number}",
-            encoders.encode(make_examples(12, number, length=16, most=3), "compact"),
+            encoding.encode(make_examples(12, number, length=16, most=3), "compact"),
         )
         for number in range(3)
     ]
@@ -85,26 +83,12 @@ def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema, stre
     assert len(set(first)) == 36 and set(first) == set(second) and first != second
 
 
-def test_order_is_a_function_of_the_seed(files, schema):
-    assert training_ids(files, schema, 20) == training_ids(files, schema, 20)
-    assert training_ids(files, schema, 9) != training_ids(files, schema, 9, seed=2)
-
-
-@pytest.mark.parametrize("streams, places", [(1, (3, 36, 54)), (3, (9, 36, 54))])
-def test_going_on_gives_the_sequences_that_come_next(files, schema, streams, places):
-    whole = training_ids(files, schema, 21, batch_size=3, streams=streams)
-    for done in places:
-        rest = training_ids(files, schema, 2, batch_size=3, sequences_done=done, streams=streams)
-        assert rest == whole[done : done + 6]
-
-
 @pytest.fixture(params=["plain", "compact"])
 def uneven_files(request, schema, tmp_path, monkeypatch):
     """Returns eleven files of 1 to 31 examples, of which four are read in turns, in windows of ten."""
     monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 10)
     monkeypatch.setattr(streams_lib, "_INTERLEAVED_FILES", 4)
-    for module in (compact, encoding):
-        monkeypatch.setattr(module, "ROWS_PER_RECORD", 3)
+    monkeypatch.setattr(encoding, "BLOCK_EXAMPLES", 3)
     sizes = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
     if request.param == "plain":
         return [
@@ -114,7 +98,7 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
     return [
         write_records(
             tmp_path / f"{number:02}",
-            encoders.encode(make_examples(size, number, length=16, most=3), "compact"),
+            encoding.encode(make_examples(size, number, length=16, most=3), "compact"),
         )
         for number, size in enumerate(sizes)
     ]
@@ -206,13 +190,9 @@ def test_records_are_counted_once_and_files_that_changed_again(uneven_files, sch
         uneven_files[1],
         make_records(2, 99, schema)
         if kind == "plain"
-        else encoders.encode(make_examples(2, 9, length=16, most=3), kind),
+        else encoding.encode(make_examples(2, 9, length=16, most=3), kind),
     )
-    assert [found.rows for found in record_counts.count(uneven_files, kind, kept)] == [
-        7,
-        2,
-        *expected[2:],
-    ]
+    assert [found.rows for found in record_counts.count(uneven_files, kind, kept)] == [7, 2, *expected[2:]]
     assert counted[11:] == [uneven_files[1]]
     for garbage in (
         b"\xff",
@@ -242,27 +222,27 @@ def test_a_manifest_counts_where_names_and_sizes_are_its_own(record_files, monke
 
 @pytest.mark.parametrize("cut, message", [(3, "truncated or damaged after record 11: record 12"), (0, None)])
 def test_counting_finds_a_file_that_is_cut_off(record_files, cut, message, monkeypatch):
-    monkeypatch.setattr(row_counts, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(record_counts, "_CHUNK_BYTES", 1000)
     path = pathlib.Path(find_files(record_files(files=1, records=12), "input_files")[0])
     path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
     if message is None:
-        assert row_counts.count_records(str(path)) == 12
+        assert record_counts.count_records(str(path)) == 12
     else:
         with pytest.raises(ConfigError, match=message):
-            row_counts.count_records(str(path))
+            record_counts.count_records(str(path))
 
 
 @pytest.mark.parametrize("tail", [1 << 16, 100])  # the last record is, and is not, within the tail
 def test_a_file_cut_off_anywhere_is_found_by_its_end(record_files, tail, monkeypatch):
-    monkeypatch.setattr(row_counts, "_TAIL_BYTES", tail)
+    monkeypatch.setattr(record_counts, "_TAIL_BYTES", tail)
     path = pathlib.Path(find_files(record_files(files=1, records=4), "input_files")[0])
     whole = path.read_bytes()
-    row_counts.check_ends([str(path)])
+    record_counts.check_ends([str(path)])
     unseen = []
     for size in range(len(whole) - len(whole) // 4 + 1, len(whole)):
         path.write_bytes(whole[:size])
         try:
-            row_counts.check_ends([str(path)])
+            record_counts.check_ends([str(path)])
             unseen.append(size)
         except ConfigError as error:
             assert "part-00000 is truncated or damaged after record 3: record 4 cannot be read" in str(error)
@@ -374,7 +354,7 @@ def test_a_record_of_another_length_is_named(plain_files, schema):
 
 
 def test_a_block_of_another_length_is_named(tmp_path):
-    path = write_records(tmp_path / "part", encoders.encode(make_examples(3), "compact"))
+    path = write_records(tmp_path / "part", encoding.encode(make_examples(3), "compact"))
     check_first_record([path], schema_lib.pretraining_schema(24, 4, 50), "input_files")
     for shape, message in (
         ((32, 4), "max_seq_length 24, expected 32"),
@@ -400,10 +380,10 @@ def test_the_bad_record_is_found(plain_files, schema, tmp_path):
 def test_the_bad_example_of_a_block_is_found(schema, tmp_path):
     single = [
         block
-        for record in encoders.encode(make_examples(9, length=16, most=3), "compact")
+        for record in encoding.encode(make_examples(9, length=16, most=3), "compact")
         for block in record_formats.split(record, "compact")
     ]
-    single[5] = encoders.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
+    single[5] = encoding.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
     bad = write_records(tmp_path / "bad", record_formats.join(single, "compact"))
     assert "bad, record 1: example 6: feature input_ids has" in find_bad_record(
         [bad], schema_lib.pretraining_schema(16, 3, 50)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from official.data import compiled
-from official.data.records.encoding import encoders, example_file, native, wire
+from official.data.records import encoding, shard_files, wire
 from tests.conftest import ROOT
 from tests.data.records.test_records import make_examples, static_mask_examples
 
@@ -47,9 +47,9 @@ def test_files_are_those_of_tensorflows_writer(tmp_path, case, batch):
         for first in range(0, len(examples), batch)
     ]
     with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
-        for record in (record for each in batches for record in encoders.encode(each, kind)):
+        for record in (record for each in batches for record in encoding.encode(each, kind)):
             writer.write(record)
-    with example_file.writing(str(tmp_path / "ours"), kind) as write:
+    with shard_files.writing(str(tmp_path / "ours"), kind) as write:
         for each in batches:
             write(each)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
@@ -62,7 +62,7 @@ def test_values_that_records_do_not_hold_are_refused(tmp_path, field, value):
     examples = wide(make_examples(3), wire.LIMIT)
     getattr(examples, field)[1, 0] = value
     with pytest.raises(ValueError, match="input_ids|masked_lm|out of range"):
-        with example_file.writing(str(tmp_path / "x"), "plain") as write:
+        with shard_files.writing(str(tmp_path / "x"), "plain") as write:
             write(examples)
 
 
@@ -73,13 +73,13 @@ def test_counts_that_do_not_fit_into_a_row_do_not_leave_the_memory(field):
         examples = make_examples(3)
         getattr(examples, field)[1] = count
         with pytest.raises(ValueError, match="out of range"):
-            native.plain_records(library, examples)
+            shard_files.plain_records(library, examples)
 
 
 @pytest.mark.usefixtures("with_and_without_library")
 def test_a_full_disk_is_an_oserror():
     with pytest.raises(OSError):
-        with example_file.writing("/dev/full", "plain") as write:
+        with shard_files.writing("/dev/full", "plain") as write:
             for _ in range(200):  # more than a buffer
                 write(make_examples(100))
 

@@ -11,7 +11,10 @@ import tensorflow as tf
 from official.data.packing import creation
 from official.data.pipeline import TrainingOrder
 from official.data.pretraining import inspection
-from official.data.records import framing, record_batches, record_counts, record_files, record_formats
+from official.data.records import batches as record_batches
+from official.data.records import counts as record_counts
+from official.data.records import files as record_files
+from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.formats import habana
 from official.io.errors import ConfigError
@@ -25,19 +28,14 @@ ORDER = [number for pack in PACKS for number in pack]
 PACKED = [kind for kind in FORMATS if FORMATS[kind].is_packed]
 
 
-def examples_for(kind: str):
-    """Returns six examples that fit; static ones need room for the slots that they do not use."""
-    return short_examples()
-
-
 def file_of(folder, kind: str, examples=None, name: str = "strategy_1_part_0") -> str:
-    records = foreign_records.encoded(examples or examples_for(kind), PACKS, kind, MOST)
+    records = foreign_records.encoded(examples or short_examples(), PACKS, kind, MOST)
     return foreign_records.write(folder / name, kind, records)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
-    examples, features = examples_for(kind), features_of(words=50)
+    examples, features = short_examples(), features_of(words=50)
     path = file_of(tmp_path, kind)
     name = record_files.detect_format([path])
     assert name == FORMATS[kind].name
@@ -58,7 +56,7 @@ def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
-    examples, path = examples_for(kind), file_of(tmp_path, kind)
+    examples, path = short_examples(), file_of(tmp_path, kind)
     sizes = record_files.row_sizes([path])
     assert sizes == (MOST + foreign_records.DEPTH + FORMATS[kind].spare, foreign_records.DEPTH)
     schema = schema_lib.packed_schema(LENGTH, *sizes, 50)
@@ -152,8 +150,7 @@ def test_bert_pack_takes_them(kind, tmp_path):
 def test_shapes_are_found_from_the_content(kind, shape, tmp_path):
     length, most = shape
     examples = make_examples(3, length=length, most=most, words=30000, shortest=length // 3 - 8 + most)
-    for name in ("lengths",):
-        getattr(examples, name)[:] = np.minimum(examples.lengths, length // 3)
+    examples.lengths[:] = np.minimum(examples.lengths, length // 3)
     packs = [[0, 1, 2]]
     examples.input_ids[np.arange(length) >= examples.lengths[:, None]] = 0
     path = foreign_records.write(
@@ -196,10 +193,11 @@ def test_flags_say_the_shape_of_rows_that_may_be_several(tmp_path):
     path = file_of_packs(tmp_path, "popart_packed, backwards", [1, 1, 1])
     assert record_files.row_sizes([path]) == (10, 3)
     for depth in (None, 3):
-        assert record_files.row_sizes([path], framing.Wanted(60, 8, depth)) == (10, 3)
+        assert record_files.row_sizes([path], record_files.Wanted(60, 8, depth)) == (10, 3)
     for depth in (None, 2):
-        assert record_files.row_sizes([path], framing.Wanted(60, 10, depth)) == (11, 2)
-    assert record_files.row_sizes([path], framing.Wanted(128, 20, None)) == (10, 3)  # which is refused later
+        assert record_files.row_sizes([path], record_files.Wanted(60, 10, depth)) == (11, 2)
+    # Which is refused later.
+    assert record_files.row_sizes([path], record_files.Wanted(128, 20, None)) == (10, 3)
 
 
 def test_a_file_that_is_nothing_is_refused_with_what_is_allowed(tmp_path):
@@ -227,7 +225,7 @@ BINARIES = [kind for kind in FORMATS if kind != "habana"]
 @pytest.mark.parametrize("kind", BINARIES)
 def test_a_binary_that_is_cut_off_is_refused_by_its_bytes(kind, tmp_path):
     good = file_of(tmp_path, kind)
-    size = framing.bytes_of([good], FORMATS[kind].name)
+    size = record_files.bytes_of([good], FORMATS[kind].name)
     bad = tmp_path / "strategy_1_part_1"
     with open(good, "rb") as file:
         bad.write_bytes(file.read()[: 2 * size - 12])
@@ -337,7 +335,7 @@ CASES = [(name, kind) for name, (kinds, _, _) in DAMAGES.items() for kind in kin
 @pytest.mark.parametrize("name,kind", CASES)
 def test_wrong_records_are_refused_by_file_and_number(name, kind, tmp_path):
     _, damage, problem = DAMAGES[name]
-    rows = foreign_records.rows_of(examples_for(kind), [[3, 0]] * 3, kind, MOST)
+    rows = foreign_records.rows_of(short_examples(), [[3, 0]] * 3, kind, MOST)
     damage(rows[1])
     records = [FORMATS[kind].encode(row) for row in rows[:3]]
     path = foreign_records.write(tmp_path / "strategy_1_part_0", kind, records)
@@ -359,7 +357,7 @@ def test_wrong_records_are_refused_by_file_and_number(name, kind, tmp_path):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_wrong_records_stop_a_run(kind, tmp_path):
     """The checks hold in a graph."""
-    rows = foreign_records.rows_of(examples_for(kind), [[3, 0], [1]], kind, MOST)
+    rows = foreign_records.rows_of(short_examples(), [[3, 0], [1]], kind, MOST)
     rows[1]["segment_ids"] = [7] * LENGTH
     path = foreign_records.write(tmp_path / "part", kind, list(map(FORMATS[kind].encode, rows)))
     schemas = [features_of(words=50)]
@@ -372,7 +370,7 @@ def test_wrong_records_stop_a_run(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", BINARIES)
 def test_a_wrong_first_record_is_found_too(kind, tmp_path):
-    rows = foreign_records.rows_of(examples_for(kind), [[3, 0], [1]], kind, MOST)
+    rows = foreign_records.rows_of(short_examples(), [[3, 0], [1]], kind, MOST)
     rows[0]["segment_ids"][-4:] = [7] * 4
     rows[0]["input_ids"][1] = -1
     path = foreign_records.write(tmp_path / "part", kind, list(map(foreign_records.binary, rows)))

@@ -7,7 +7,7 @@ import pytest
 from official.config import derived
 from official.data.pipeline import TrainingOrder
 from official.data.records import streams as streams_lib
-from official.data.records.record_files import find_files
+from official.data.records.files import find_files
 from official.io.errors import ConfigError
 from official.io.files import find_files as find_any
 from tests.conftest import write_records

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.data.records import record_formats
+from official.data.records import encoding, record_formats
 from official.data.records import schema as schema_lib
-from official.data.records.encoding import encoders
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 
 COUNT = 30
@@ -14,7 +13,7 @@ COUNT = 30
 
 def both(words: int = 50) -> tuple[dict, dict]:
     """Returns the rows as they stand, and put back."""
-    encoded = tf.constant(encoders.encode(static_mask_examples(COUNT), "remask", 384))
+    encoded = tf.constant(encoding.encode(static_mask_examples(COUNT), "remask", 384))
     schemas = (
         schema_lib.static_schema(LENGTH, MOST, words),
         schema_lib.pretraining_schema(LENGTH, MOST, words),
@@ -44,11 +43,9 @@ def test_rows_as_they_stand_hold_the_tokens_of_the_text():
 
 def test_a_position_beyond_the_row_is_refused():
     examples = static_mask_examples(1)
-    record = tf.train.Example.FromString(encoders.encode(examples, "remask")[0])
+    record = tf.train.Example.FromString(encoding.encode(examples, "remask")[0])
     record.features.feature["input_position"].int64_list.value[MOST] = LENGTH
     with pytest.raises(tf.errors.InvalidArgumentError, match="out of range"):
         record_formats.parse_records(
-            tf.constant([record.SerializeToString()]),
-            schema_lib.static_schema(LENGTH, MOST),
-            "remask_static",
+            tf.constant([record.SerializeToString()]), schema_lib.static_schema(LENGTH, MOST), "remask_static"
         )

@@ -36,7 +36,7 @@ def _steps(plan):
 
 
 def shape_of(part=BATCH, places=PLACES):
-    return token_rows.BatchShape(BATCH, part, ROW, bucketed=False, places=places)
+    return token_rows.BatchShape(BATCH, part, ROW, bucketed=False, depth=places)
 
 
 def training(rows, count, part=BATCH, places=PLACES, **position):

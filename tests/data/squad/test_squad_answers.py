@@ -197,38 +197,6 @@ def test_there_is_always_an_answer():
     }
 
 
-def test_tokens_outside_the_context_are_no_answer():
-    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(40, 7, 6))
-    start, end = logits_for(made, 0, "steve", "smith")
-    outside = ~made.is_context()
-    start[outside] = end[outside] = 50
-    found = answers.answer_questions(start, end, made, data, answers.AnswerRules(n_best_size=2))
-    assert found.predictions == {"q0": "Steve Smith"}
-    assert {entry.text for entry in found.nbest["q0"]} <= {
-        CONTEXT[begin:end] for begin in range(len(CONTEXT)) for end in range(len(CONTEXT) + 1)
-    }
-
-
-def test_a_piece_starts_an_answer_in_the_window_that_shows_it_best():
-    data, made = make((LONG_CONTEXT, "who?"))
-    assert len(made) > 5
-    row = 2
-    worst = np.flatnonzero(made.is_context()[row] & ~answers.is_max_context(made)[row])
-    start, end = np.zeros((2, *made.input_ids.shape), np.float32)
-    start[row, worst] = end[row, worst] = 9
-    begins = made.piece_begins[made.first_pieces[row] - made.first_lengths[row] + worst]
-    for entry in answers.answer_questions(start, end, made, data, RULES).nbest["q0"]:
-        assert entry.start_logit == 0 or data.contexts[0].index(entry.text) not in begins
-
-
-def test_answers_are_no_longer_than_asked_for():
-    data, made = make((LONG_CONTEXT, "who?"))
-    for entry in answers.answer_questions(
-        *random_logits(made, 3), made, data, answers.AnswerRules(max_answer_length=3)
-    ).nbest["q0"]:
-        assert len(tokenizer().tokenize([entry.text])[0]) <= 3
-
-
 def test_columns_of_padding_may_be_missing():
     data, made = make((CONTEXT, "who?"), rules=features.WindowRules(60, 7, 6))
     logits = random_logits(made, 5)
@@ -297,34 +265,6 @@ def test_no_answer_must_be_better_by_more_than_the_threshold(null, threshold, ex
         answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=123.0),
     )
     assert predict_at(other, threshold) == found.predictions
-
-
-def test_no_answer_has_its_place_in_the_list_and_never_falls_out_of_it():
-    rules = answers.AnswerRules(n_best_size=3, version_2_with_negative=True)
-    texts = {}
-    for null in (19, 12, 0, -30):
-        data, made, start, end = null_case(null)
-        texts[null] = [
-            entry.text for entry in answers.answer_questions(start, end, made, data, rules).nbest["q0"]
-        ]
-    assert (
-        texts[19][:2] == ["", "Steve Smith"]
-        and texts[12][:2] == ["Steve Smith", ""]
-        and len(texts[19]) == len(texts[12]) == 3
-    )
-    assert texts[-30][-1] == "" and len(texts[-30]) == 4
-
-
-def test_the_score_of_no_answer_is_its_least_over_the_windows():
-    data, made = make((LONG_CONTEXT, "who?"))
-    start, end = np.zeros((2, *made.input_ids.shape), np.float32)
-    start[:, 0] = 5 + np.arange(len(made))
-    end[:, 0] = 1
-    end[3, 0] = -7
-    found = answers.answer_questions(
-        start, end, made, data, answers.AnswerRules(version_2_with_negative=True)
-    )
-    assert found.null_odds == {"q0": 1.0} and found.nbest["q0"][0][2:] == (8.0, -7.0)
 
 
 @pytest.mark.parametrize("version_2", [False, True])

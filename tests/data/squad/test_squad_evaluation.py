@@ -17,21 +17,11 @@ THIRD = 100 / 3
 
 def document(questions, version):
     """Returns SQuAD's JSON value with no more than the measures need: questions are {id: answers}."""
-    return {
-        "version": version,
-        "data": [
-            {
-                "paragraphs": [
-                    {
-                        "qas": [
-                            {"id": identity, "answers": [{"text": text} for text in answers]}
-                            for identity, answers in questions.items()
-                        ]
-                    }
-                ]
-            }
-        ],
-    }
+    asked = [
+        {"id": identity, "answers": [{"text": text} for text in answers]}
+        for identity, answers in questions.items()
+    ]
+    return {"version": version, "data": [{"paragraphs": [{"qas": asked}]}]}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -86,9 +76,6 @@ def test_version_1_takes_the_best_answer_and_counts_what_is_missing_as_0():
     )
     assert evaluation.evaluate_v1(gold, predictions) == {"exact_match": 50.0, "f1": pytest.approx(70.0)}
     assert evaluation.missing_predictions(gold, predictions) == ["four"]
-
-
-def test_version_1_gives_an_empty_text_an_exact_match_but_no_f1():
     assert evaluation.evaluate_v1({"one": ["the"]}, {"one": ""}) == {"exact_match": 100.0, "f1": 0.0}
 
 
@@ -131,20 +118,10 @@ def test_version_2_leaves_out_answers_of_nothing_but_articles_and_punctuation():
 
 def test_version_2_leaves_out_questions_without_a_prediction():
     result = evaluation.evaluate_v2(GOLD, {"a": "big cat", "c": "", "x": "y"})
-    assert (result["exact"], result["total"], result["HasAns_total"], result["NoAns_total"]) == (
-        100.0,
-        2,
-        1,
-        1,
-    )
-    assert list(evaluation.evaluate_v2(GOLD, {"a": "cat"})) == [
-        "exact",
-        "f1",
-        "total",
-        "HasAns_exact",
-        "HasAns_f1",
-        "HasAns_total",
-    ]
+    totals = {"exact": 100.0, "total": 2, "HasAns_total": 1, "NoAns_total": 1}
+    assert {name: result[name] for name in totals} == totals
+    keys = "exact f1 total HasAns_exact HasAns_f1 HasAns_total"
+    assert list(evaluation.evaluate_v2(GOLD, {"a": "cat"})) == keys.split()
     with pytest.raises(ConfigError, match="no question of the data has a prediction"):
         evaluation.evaluate_v2(GOLD, {"x": "y"})
 
@@ -153,12 +130,8 @@ def test_version_2_leaves_out_questions_without_a_prediction():
     "threshold, exact", [(1.0, 50.0), (0.8, 50.0), (0.79, 75.0), (0.4, 75.0), (0.39, 50.0), (-1.0, 50.0)]
 )
 def test_predictions_above_the_threshold_count_as_no_answer(threshold, exact):
-    probabilities = {
-        "a": 0.4,
-        "b": 0.4,
-        "c": 0.9,
-        "d": 0.8,
-    }  # below 0.8 the wrong answer of d goes, below 0.4 the right one of a
+    # Below 0.8 the wrong answer of d goes, below 0.4 the right one of a.
+    probabilities = {"a": 0.4, "b": 0.4, "c": 0.9, "d": 0.8}
     assert evaluation.evaluate_v2(GOLD, PREDICTIONS, probabilities, threshold)["exact"] == exact
 
 
@@ -264,141 +237,86 @@ def write(tmp_path):
     return write_json
 
 
-def run(script, monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
-    script()
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Returns a function that runs a program and returns what it prints, and its errors."""
+
+    def run_program(program, *arguments):
+        monkeypatch.setattr("sys.argv", ["script.py", *map(str, arguments)])
+        program()
+        return capsys.readouterr()
+
+    return run_program
 
 
-def test_the_version_1_script_prints_one_line(write, monkeypatch, capsys):
+def test_the_version_1_script_prints_one_line(write, run):
     data = write("data.json", document({"one": ["cat"], "two": ["dog"], "three": ["fish"]}, "1.1"))
-    run(
-        scores_lib.run_squad_v1,
-        monkeypatch,
-        data,
-        write("predictions.json", {"one": "The cat", "three": "big fish"}),
+    found = run(
+        scores_lib.run_squad_v1, data, write("predictions.json", {"one": "The cat", "three": "big fish"})
     )
-    captured = capsys.readouterr()
-    assert (
-        captured.out
-        == json.dumps({"exact_match": 100.0 / 3, "f1": 100.0 * (1 + 2 * 0.5 * 1.0 / 1.5) / 3}) + "\n"
-    )
-    assert captured.err == "Unanswered question two will receive score 0.\n"
+    scores = {"exact_match": 100.0 / 3, "f1": 100.0 * (1 + 2 * 0.5 * 1.0 / 1.5) / 3}
+    assert found.out == json.dumps(scores) + "\n"
+    assert found.err == "Unanswered question two will receive score 0.\n"
+    data = write("data.json", document({"one": ["cat"]}, "7"))
+    found = run(scores_lib.run_squad_v1, data, write("predictions.json", {"one": "cat"}))
+    assert found.err == "Evaluation expects v-1.1, but got dataset with v-7\n"
 
 
-def test_the_version_1_script_says_so_for_another_version(write, monkeypatch, capsys):
-    run(
-        scores_lib.run_squad_v1,
-        monkeypatch,
-        write("data.json", document({"one": ["cat"]}, "7")),
-        write("predictions.json", {"one": "cat"}),
-    )
-    assert capsys.readouterr().err == "Evaluation expects v-1.1, but got dataset with v-7\n"
-
-
-def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, monkeypatch, capsys):
+def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, run):
     files = [write("data.json", document(GOLD, "v2.0")), write("predictions.json", PREDICTIONS)]
     probabilities = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 1}
     main_keys = [
-        "exact",
-        "f1",
-        "total",
-        "HasAns_exact",
-        "HasAns_f1",
-        "HasAns_total",
-        "NoAns_exact",
-        "NoAns_f1",
-        "NoAns_total",
+        f"{prefix}{name}" for prefix in ("", "HasAns_", "NoAns_") for name in ("exact", "f1", "total")
     ]
     best_keys = ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
-    run(scores_lib.run_squad_v2, monkeypatch, *files)
-    out = capsys.readouterr().out
+    out = run(scores_lib.run_squad_v2, *files).out
     assert list(json.loads(out)) == main_keys and out == json.dumps(json.loads(out), indent=2) + "\n"
-    run(
-        scores_lib.run_squad_v2,
-        monkeypatch,
-        *files,
-        "--na-prob-file",
-        write("na.json", probabilities),
-        "--na-prob-thresh=0.25",
+    na_file = write("na.json", probabilities)
+    with_best = json.loads(
+        run(scores_lib.run_squad_v2, *files, "--na-prob-file", na_file, "--na-prob-thresh=0.25").out
     )
-    with_best = json.loads(capsys.readouterr().out)
     assert list(with_best) == main_keys + best_keys
-    assert (
-        with_best["exact"] == evaluation.evaluate_v2(GOLD, PREDICTIONS, probabilities, 0.25)["exact"] == 75.0
-    )
+    exact = evaluation.evaluate_v2(GOLD, PREDICTIONS, probabilities, 0.25)["exact"]
+    assert with_best["exact"] == exact == 75.0
     images, out_file = tmp_path / "new" / "images", tmp_path / "out.json"
-    run(
-        scores_lib.run_squad_v2, monkeypatch, *files, "-n", tmp_path / "na.json", "-p", images, "-o", out_file
-    )
-    assert capsys.readouterr().out == ""
-    assert list(json.loads(out_file.read_text())) == main_keys + best_keys + [
-        "pr_exact_ap",
-        "pr_f1_ap",
-        "pr_oracle_ap",
-    ]
-    assert sorted(path.name for path in images.iterdir()) == [
-        "na_prob_hist_hasAns.png",
-        "na_prob_hist_noAns.png",
-        "pr_exact.png",
-        "pr_f1.png",
-        "pr_oracle.png",
-    ]
+    assert run(scores_lib.run_squad_v2, *files, "-n", na_file, "-p", images, "-o", out_file).out == ""
+    averages = ["pr_exact_ap", "pr_f1_ap", "pr_oracle_ap"]
+    assert list(json.loads(out_file.read_text())) == main_keys + best_keys + averages
+    names = ["na_prob_hist_hasAns", "na_prob_hist_noAns", "pr_exact", "pr_f1", "pr_oracle"]
+    assert sorted(path.name for path in images.iterdir()) == [f"{name}.png" for name in names]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in images.iterdir())
 
 
-def test_the_version_2_script_names_what_is_missing_and_explains(write, monkeypatch, capsys):
-    run(
-        scores_lib.run_squad_v2,
-        monkeypatch,
-        write("data.json", document(GOLD, "v2.0")),
-        write("p.json", {"a": "big cat", "d": ""}),
-        "--verbose",
-    )
-    captured = capsys.readouterr()
-    assert captured.err.startswith(
-        "Missing prediction for b\nMissing prediction for c\n4 questions, 2 with a prediction\n"
-    )
-    assert json.loads(captured.out)["total"] == 2
+def test_the_version_2_script_names_what_is_missing_and_explains(write, run):
+    data = write("data.json", document(GOLD, "v2.0"))
+    found = run(scores_lib.run_squad_v2, data, write("p.json", {"a": "big cat", "d": ""}), "--verbose")
+    missing = "Missing prediction for b\nMissing prediction for c\n4 questions, 2 with a prediction\n"
+    assert found.err.startswith(missing) and json.loads(found.out)["total"] == 2
 
 
-@pytest.mark.parametrize(
-    "predictions, na_probs, message",
-    [
+def test_bad_files_are_an_error(write, run):
+    data = write("data.json", document(GOLD, "v2.0"))
+    for predictions, na_probs, message in (
         ('{"a": ', None, r"p.json: not a JSON file, line 1 column 7"),
         ([], None, "p.json: expected an object from question ids to texts, got a list"),
         ({"a": None}, None, "p.json: question a has null"),
         ({"a": ["x"]}, None, "p.json: question a has a list"),
-        (
-            {"a": "x"},
-            {"a": "0.5"},
-            "na.json: question a has a text. Expected an object from question ids to numbers",
-        ),
+        ({"a": "x"}, {"a": "0.5"}, "na.json: question a has a text. Expected an object from question ids to"),
         ({"a": "x"}, {"a": True}, "na.json: question a has true or false"),
         ({"a": "x"}, {}, "1 of 1 predicted questions have no no-answer probability"),
-    ],
-)
-def test_bad_files_are_an_error(write, monkeypatch, predictions, na_probs, message):
-    arguments = [write("data.json", document(GOLD, "v2.0")), write("p.json", predictions)]
-    if na_probs is not None:
-        arguments.append("--na_prob_file=" + write("na.json", na_probs))
-    with pytest.raises(ConfigError, match=message):
-        run(scores_lib.run_squad_v2, monkeypatch, *arguments)
-
-
-@pytest.mark.parametrize(
-    "value, message",
-    [
-        ({"data": [{"paragraphs": [{"qas": [{"answers": []}]}]}]}, r'qas\[0\] has no "id"'),
-        ({"data": [{"paragraphs": [{"qas": [{"id": "a"}]}]}]}, r'qas\[0\] has no "answers"'),
-        (
-            {"data": [{"paragraphs": [{"qas": [{"id": "a", "answers": []}] * 2}]}]},
-            "question id a stands in the file twice",
-        ),
-    ],
-)
-def test_bad_data_are_an_error(write, value, message):
-    with pytest.raises(ConfigError, match=message):
-        squad_files.read_gold_answers(write("data.json", value))
+    ):
+        flags = [] if na_probs is None else ["--na_prob_file=" + write("na.json", na_probs)]
+        with pytest.raises(ConfigError, match=message):
+            run(scores_lib.run_squad_v2, data, write("p.json", predictions), *flags)
+    for questions, message in (
+        ([{"answers": []}], r'qas\[0\] has no "id"'),
+        ([{"id": "a"}], r'qas\[0\] has no "answers"'),
+        ([{"id": "a", "answers": []}] * 2, "question id a stands in the file twice"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            squad_files.read_gold_answers(
+                write("data.json", {"data": [{"paragraphs": [{"qas": questions}]}]})
+            )
 
 
 def test_the_scripts_load_no_tensorflow_and_end_with_2_on_bad_input(write):

@@ -8,8 +8,6 @@ import importlib.util
 import json
 import os
 import string
-import subprocess
-import sys
 import types
 import unicodedata
 
@@ -23,7 +21,7 @@ from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io.errors import ConfigError
 from tests import reference_squad, reference_wordpiece
-from tests.conftest import ROOT, TEST_DATA
+from tests.conftest import TEST_DATA
 
 LETTERS = string.ascii_lowercase
 PIECES = [
@@ -57,34 +55,16 @@ def document(*paragraphs, version="1.1", title="A title"):
     """Returns SQuAD's JSON value: a paragraph is (context, question, ..), a question (text, answer, start) or
     a dict of its fields."""
     count = iter(range(1000))
-    return {
-        "version": version,
-        "data": [
-            {
-                "title": title,
-                "paragraphs": [
-                    {
-                        "context": context,
-                        "qas": [
-                            {"id": f"q{next(count)}"}
-                            | (
-                                fields
-                                if isinstance(fields, dict)
-                                else {
-                                    "question": fields[0],
-                                    "answers": [{"text": fields[1], "answer_start": fields[2]}]
-                                    if len(fields) > 1
-                                    else [],
-                                }
-                            )
-                            for fields in questions
-                        ],
-                    }
-                    for context, *questions in paragraphs
-                ],
-            }
-        ],
-    }
+
+    def question(fields):
+        if not isinstance(fields, dict):
+            text, *answer = fields
+            answers = [{"text": answer[0], "answer_start": answer[1]}] if answer else []
+            fields = {"question": text, "answers": answers}
+        return {"id": f"q{next(count)}", **fields}
+
+    made = [{"context": context, "qas": list(map(question, questions))} for context, *questions in paragraphs]
+    return {"version": version, "data": [{"title": title, "paragraphs": made}]}
 
 
 @pytest.fixture
@@ -108,60 +88,34 @@ def squad_file(tmp_path):
 
 
 def test_a_file_is_read_in_its_order(squad_file):
-    path = squad_file(
-        document(
-            ("The cat sat.", ("Who?", "cat", 4), ("What?", "sat", 8)), ("Steve.", ("Who is it?", "Steve", 0))
-        )
+    paragraphs = (
+        ("The cat sat.", ("Who?", "cat", 4), ("What?", "sat", 8)),
+        ("Steve.", ("Who is it?", "Steve", 0)),
     )
-    data = squad_files.read_squad(path, **READ)
-    assert (
-        data.contexts == ["The cat sat.", "Steve."]
-        and data.titles == ["A title"] * 2
-        and data.version == "1.1"
-    )
-    assert [(question.id, question.text, question.context) for question in data.questions] == [
-        ("q0", "Who?", 0),
-        ("q1", "What?", 0),
-        ("q2", "Who is it?", 1),
+    data = squad_files.read_squad(squad_file(document(*paragraphs)), **READ)
+    assert data.contexts == ["The cat sat.", "Steve."] and data.titles == ["A title"] * 2
+    assert data.version == "1.1"
+    found = [(each.id, each.text, each.context, each.answers, each.answer_starts) for each in data.questions]
+    assert found == [
+        ("q0", "Who?", 0, ("cat",), (4,)),
+        ("q1", "What?", 0, ("sat",), (8,)),
+        ("q2", "Who is it?", 1, ("Steve",), (0,)),
     ]
-    assert (data.questions[1].answers, data.questions[1].answer_starts, data.questions[1].is_impossible) == (
-        ("sat",),
-        (8,),
-        False,
-    )
+    assert not any(each.is_impossible for each in data.questions)
     assert data.skipped_questions == {} and data.empty_questions == []
 
 
 def test_rows_that_cannot_be_trained_on_are_named(squad_file):
-    path = squad_file(
-        document(
-            (
-                "The cat sat.",
-                ("Who?", "dog", 4),
-                (" \n", "cat", 4),
-                ("Where?",),
-                ("When?", "sat", 8),
-                ("Past?", "sat", 10),
-                ("Before?", "cat", -8),
-                ("Nothing?", "", 4),
-                ("Inside?", "at", 5),
-            )
-        )
-    )
-    data = squad_files.read_squad(path, **READ)
-    wrong = "answer not in the context at answer_start"
+    asked = [("Who?", "dog", 4), (" \n", "cat", 4), ("Where?",), ("When?", "sat", 8), ("Past?", "sat", 10)]
+    asked += [("Before?", "cat", -8), ("Nothing?", "", 4), ("Inside?", "at", 5)]
+    data = squad_files.read_squad(squad_file(document(("The cat sat.", *asked))), **READ)
     assert data.skipped_questions == {
-        "q0": wrong,
+        **dict.fromkeys(("q0", "q4", "q5", "q6"), "answer not in the context at answer_start"),
         "q1": "empty question",
         "q2": "no answer",
-        "q4": wrong,
-        "q5": wrong,
-        "q6": wrong,
     }
-    assert [question.text for question in data.questions] == [
-        "When?",
-        "Inside?",
-    ] and data.empty_questions == []
+    assert [question.text for question in data.questions] == ["When?", "Inside?"]
+    assert data.empty_questions == []
 
 
 def test_a_file_that_is_to_be_answered_needs_no_answers_and_keeps_all_questions(squad_file):
@@ -219,16 +173,8 @@ QUESTION = {"id": "q", "question": "Who?", "answers": [{"text": "cat", "answer_s
 
 
 def nested(question=None, **paragraph):
-    return {
-        "data": [
-            {
-                "paragraphs": [
-                    {"context": "The cat.", "qas": [QUESTION | question if question else QUESTION]}
-                    | paragraph
-                ]
-            }
-        ]
-    }
+    values = {"context": "The cat.", "qas": [{**QUESTION, **(question or {})}], **paragraph}
+    return {"data": [{"paragraphs": [values]}]}
 
 
 @pytest.mark.parametrize(
@@ -267,11 +213,6 @@ def test_what_is_no_squad_file_is_an_error_in_one_line(squad_file, value, messag
     ) as raised:
         squad_files.read_squad(path, **READ)
     assert "\n" not in str(raised.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="--train_file=.*none.json: No such file"):
-        squad_files.read_squad(str(tmp_path / "none.json"), **READ)
 
 
 TEXT = strategies.text(strategies.sampled_from("ab. \n\u00a0\u202f\u3000é"), max_size=12)
@@ -382,21 +323,16 @@ def test_pieces_know_their_characters(word, expected):
     assert spans(word) == expected
 
 
-@pytest.mark.parametrize(
-    "word, expected",
-    [
+def test_pieces_of_cased_words_know_their_characters():
+    for word, expected in (
         ("Steve's", [("Steve", "Steve"), ("'", "'"), ("s", "s")]),
         ("Théthe", [("T", "T"), ("##h", "h"), ("##é", "é"), ("##the", "the")]),
-        (
-            "Te\u0301a",
-            [("T", "T"), ("##e", "e"), ("##\u0301", "\u0301"), ("##a", "a")],
-        ),  # an accent is a character like others
+        # An accent is a character like others.
+        ("Te\u0301a", [("T", "T"), ("##e", "e"), ("##\u0301", "\u0301"), ("##a", "a")]),
         ("S\u200bA中", [("S", "S"), ("##A", "A"), ("中", "中")]),
         ("ZOO-The", [("[UNK]", "ZOO"), ("-", "-"), ("The", "The")]),
-    ],
-)
-def test_pieces_of_cased_words_know_their_characters(word, expected):
-    assert spans(word, CASED) == expected
+    ):
+        assert spans(word, CASED) == expected
 
 
 def test_two_pieces_may_share_a_character():
@@ -492,31 +428,10 @@ def assert_as_published(data, vocabulary, rules):
     return made
 
 
+_WORDS = "the The S\u0301 cat cat, (1895-1943). Steve Smith's é 中文 zoo \u200b \x00 12% ...".split(" ")
 CONTEXT = strategies.lists(
-    strategies.sampled_from(
-        [
-            "the",
-            "The",
-            "S\u0301",
-            "cat",
-            "cat,",
-            "(1895-1943).",
-            "Steve",
-            "Smith's",
-            "é",
-            "中文",
-            "zoo",
-            "\u00a0",
-            "a\u00a0b",
-            "\u200b",
-            "\x00",
-            "12%",
-            "...",
-            "\u202f",
-        ]
-    ),
-    max_size=30,
-).map(lambda parts: " ".join(parts))
+    strategies.sampled_from([*_WORDS, "\u00a0", "a\u00a0b", "\u202f"]), max_size=30
+).map(" ".join)
 
 
 @strategies.composite
@@ -599,13 +514,11 @@ def real_data(name="dev-v1.1.json", step=1, **settings):
 )
 def test_features_of_real_data_are_the_published_ones(name, step, settings):
     data = real_data(name, step, **settings)
-    assert (
-        len(assert_as_published(data, real_vocabulary(), features.WindowRules())) >= len(data.questions) > 60
-    )
+    made = assert_as_published(data, real_vocabulary(), features.WindowRules())
+    assert len(made) >= len(data.questions) > 60
     few = dataclasses.replace(data, questions=data.questions[::5])
-    assert len(assert_as_published(few, real_vocabulary(), features.WindowRules(96, 32, 16))) > 2 * len(
-        few.questions
-    )
+    made = assert_as_published(few, real_vocabulary(), features.WindowRules(96, 32, 16))
+    assert len(made) > 2 * len(few.questions)
 
 
 def test_real_answers_come_back_from_their_positions():
@@ -634,55 +547,6 @@ def answer_in(made, row, vocabulary=VOCABULARY):
         vocabulary.words[number]
         for number in made.input_ids[row, made.start_positions[row] : made.end_positions[row] + 1]
     ]
-
-
-def test_an_answer_is_narrowed_to_its_word_pieces(squad_file):
-    context = "The cat (1895-1943) sat. cat Steve Smith's"
-    data = read_document(
-        squad_file,
-        document(
-            (
-                context,
-                ("who?", "1895", 9),
-                ("who?", "cat", 4),
-                ("who?", "cat", 25),
-                ("who?", "Smith", 35),
-                ("who?", "189", 9),
-                ("who?", "at ", 5),
-            )
-        ),
-    )
-    made = features.make_features(data, VOCABULARY, features.WindowRules(40, 10, 6))
-    assert [answer_in(made, row) for row in range(6)] == [
-        ["1895"],
-        ["cat"],
-        ["cat"],
-        ["smith"],
-        ["(", "1895", "-", "1", "##9", "##4", "##3", ")"],
-        ["cat"],
-    ]
-    assert made.start_positions[1] < made.start_positions[0] < made.start_positions[2]  # each its own cat
-
-
-def test_windows_without_the_whole_answer_and_impossible_questions_point_at_cls(squad_file):
-    context = " ".join(["the"] * 20 + ["steve smith"] + ["the"] * 20)
-    impossible = {"question": "who?", "answers": [], "is_impossible": True}
-    data = read_document(
-        squad_file, document((context, ("who?", "steve smith", 80), impossible)), version_2_with_negative=True
-    )
-    made = features.make_features(data, VOCABULARY, RULES)
-    is_answered = made.start_positions > 0
-    assert [answer_in(made, row) for row in np.flatnonzero(is_answered)] == [
-        ["steve", "smith"]
-    ] * is_answered.sum()
-    has_answer = [
-        {"steve", "smith"} <= {VOCABULARY.words[number] for number in row} for row in made.input_ids
-    ]
-    np.testing.assert_array_equal(is_answered, np.array(has_answer) & (made.question_numbers == 0))
-    assert (
-        not made.end_positions[made.question_numbers == 1].any()
-        and made.is_impossible.tolist() == (made.question_numbers == 1).tolist()
-    )
 
 
 def test_an_answer_without_a_word_piece_points_at_cls(squad_file):
@@ -731,19 +595,6 @@ def test_a_batch_is_cut_to_its_length(squad_file):
     assert cut["unique_ids"].tolist() == [1_000_000_001]
 
 
-def test_a_question_keeps_its_first_pieces(squad_file):
-    data = read_document(squad_file, document(("the cat", ("a b c d e f g h", "cat", 4))))
-    made = features.make_features(data, VOCABULARY, RULES)
-    assert [VOCABULARY.words[number] for number in made.input_ids[0, : made.lengths[0]]] == [
-        "[CLS]",
-        *"abcdef",
-        "[SEP]",
-        "the",
-        "cat",
-        "[SEP]",
-    ]
-
-
 def test_chunks_do_not_show_in_the_features(squad_file, monkeypatch):
     paragraphs = [("the cat (sat) " * count, *[("who?", "cat", 4)] * (count % 3)) for count in range(1, 9)]
     data = read_document(squad_file, document(*paragraphs))
@@ -780,29 +631,6 @@ def test_rules_that_leave_no_room_are_an_error(squad_file, tmp_path, rules, mess
         cache.load_or_make_features(data, VOCABULARY, rules, str(tmp_path))
 
 
-def test_a_context_is_tokenized_word_by_word():
-    tokenizer = Tokenizer(VOCABULARY)
-    found, others = features.tokenize(
-        ["the cat\tzoo-the", "", " cat\u202f中the "], ["the zoo", ""], tokenizer, VOCABULARY
-    )
-    assert [VOCABULARY.words[number] for number in found.pieces] == [
-        "the",
-        "cat",
-        "[UNK]",
-        "-",
-        "the",
-        "cat",
-        "中",
-        "the",
-    ]
-    assert (found.piece_begins.tolist(), found.piece_ends.tolist()) == (
-        [0, 4, 8, 11, 12, 1, 5, 6],
-        [3, 7, 11, 12, 15, 4, 6, 9],
-    )
-    assert found.text_pieces.tolist() == [0, 5, 5, 8]
-    assert [[VOCABULARY.words[number] for number in ids] for ids in others] == [["the", "[UNK]"], []]
-
-
 # ------------------------------------------------------------------------------------------------------------
 # The cache
 
@@ -829,39 +657,25 @@ def test_features_are_made_once_and_then_read(data, tmp_path, monkeypatch):
     folder = tmp_path / "cache" / "24_5_6_SQuAD11_train"
     assert sorted(path.name for path in folder.iterdir()) == ["features.npz", "manifest.json"]
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (
-        manifest["skipped_questions"] == {"q1": "answer not in the context at answer_start"}
-        and manifest["questions"] == 1
-    )
-    assert manifest["flags"] == {
-        "max_seq_length": 24,
-        "doc_stride": 5,
-        "max_query_length": 6,
-        "version_2_with_negative": False,
-        "for_training": True,
-    }
+    assert manifest["skipped_questions"] == {"q1": "answer not in the context at answer_start"}
+    flags = {**dataclasses.asdict(RULES), "version_2_with_negative": False, "for_training": True}
+    assert manifest["questions"] == 1 and manifest["flags"] == flags
 
 
-def test_other_rules_have_another_folder(data, tmp_path, monkeypatch):
+def test_what_is_of_other_rules_or_of_another_input_or_vocabulary_is_made_again(data, tmp_path, monkeypatch):
     assert cache.cache_name(data, features.WindowRules()) == "384_128_64_SQuAD11_train"
     evaluated = dataclasses.replace(data, for_training=False, version_2_with_negative=True)
     assert cache.cache_name(evaluated, features.WindowRules()) == "384_128_64_SQuAD20_eval"
-    assert made_again(data, tmp_path, monkeypatch) and made_again(
-        data, tmp_path, monkeypatch, rules=features.WindowRules(24, 6, 6)
-    )
+    assert made_again(data, tmp_path, monkeypatch)
+    assert made_again(data, tmp_path, monkeypatch, rules=features.WindowRules(24, 6, 6))
     assert not made_again(data, tmp_path, monkeypatch)
-
-
-def test_what_is_of_another_input_or_vocabulary_is_made_again(data, tmp_path, monkeypatch):
-    other_vocabulary = vocabulary_lib.Vocabulary(tuple(PIECES[::-1]), sha256="another")
-    assert made_again(data, tmp_path, monkeypatch)
-    assert made_again(data, tmp_path, monkeypatch, vocabulary=other_vocabulary)
-    assert made_again(data, tmp_path, monkeypatch)
-    assert made_again(dataclasses.replace(data, sha256="another"), tmp_path, monkeypatch)
-    assert made_again(data, tmp_path, monkeypatch)
-    assert made_again(
-        data, tmp_path, monkeypatch, vocabulary=dataclasses.replace(VOCABULARY, do_lower_case=False)
-    )
+    for other in (
+        {"vocabulary": vocabulary_lib.Vocabulary(tuple(PIECES[::-1]), sha256="another")},
+        {"vocabulary": dataclasses.replace(VOCABULARY, do_lower_case=False)},
+        {"data": dataclasses.replace(data, sha256="another")},
+    ):
+        arguments = {"data": data, "cache_dir": tmp_path, "monkeypatch": monkeypatch}
+        assert made_again(**{**arguments, **other}) and made_again(**arguments)
 
 
 def test_what_is_not_whole_is_made_again(data, tmp_path, monkeypatch):
@@ -900,43 +714,3 @@ def test_without_a_folder_nothing_is_kept(data):
         cache.load_or_make_features(data, VOCABULARY, RULES, None),
         features.make_features(data, VOCABULARY, RULES),
     )
-
-
-@pytest.mark.slow
-def test_processes_do_not_show_in_the_files(squad_file, tmp_path, monkeypatch):
-    data = read_document(
-        squad_file,
-        document(
-            *[("the cat (sat) " * (count % 7), *[("who?", "cat", 4)] * (count % 3)) for count in range(1, 90)]
-        ),
-    )
-    monkeypatch.setattr(cache, "_FEWEST_QUESTIONS_PER_WORKER", 1)
-    monkeypatch.setattr(features, "_CHUNK_CONTEXTS", 20)
-    for workers in (1, 2):
-        cache.load_or_make_features(
-            data, VOCABULARY, RULES, str(tmp_path / str(workers)), num_workers=workers
-        )
-    for name in ("features.npz", "manifest.json"):
-        first, second = (
-            (tmp_path / workers / cache.cache_name(data, RULES) / name).read_bytes() for workers in "12"
-        )
-        assert first == second, name
-
-
-def test_the_benchmark_counts_and_times(squad_file, tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    path = squad_file(document(("the cat sat. " * 20, ("the cat", "cat", 4), ("sat", "sat", 8))))
-    command = [
-        sys.executable,
-        "benchmarks/squad_features.py",
-        f"--predict_file={path}",
-        f"--vocab_file={tmp_path}/vocab.txt",
-        "--max_seq_length=24",
-        "--doc_stride=5",
-        "--max_query_length=6",
-        "--rounds=2",
-        f"--output={tmp_path}/out.json",
-    ]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["questions"] == 2 and found["features"] > 10 and len(found["secs"]) == 2

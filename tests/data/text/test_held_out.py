@@ -50,7 +50,7 @@ def joined(texts) -> bytes:
 
 
 def test_a_document_stays_on_its_side_whatever_is_done_to_the_files(tmp_path, monkeypatch):
-    expected = {plain([text]) for text in TEXTS if samples.side_of(text, SHARE) == "eval"}
+    expected = {plain([text]) for text in TEXTS if samples.split_of(text, SHARE) == "eval"}
     assert 8 < len(expected) < 30
     one = write_files(tmp_path / "one", {"a.txt": joined(TEXTS)})
     assert held_out_of(one) == held_out_of(one, "always") == held_out_of(one, "never") == expected
@@ -65,14 +65,6 @@ def test_a_document_stays_on_its_side_whatever_is_done_to_the_files(tmp_path, mo
     more = [f"A new document {number}. It is added." for number in range(40)]
     added = held_out_of(write_files(tmp_path / "more", {"0.txt": joined(more), "a.txt": joined(TEXTS)}))
     assert expected < added and added & {plain([text]) for text in TEXTS} == expected
-
-
-def test_the_smaller_share_is_part_of_the_larger_one():
-    sides = {
-        share: {text for text in TEXTS if samples.side_of(text, share) == "eval"}
-        for share in (0.05, 0.3, 0.6)
-    }
-    assert sides[0.05] < sides[0.3] < sides[0.6]
 
 
 WORDS = ["dogs", "cats", "run", "sleep", "here", "document", ".", ",", "it", "ends"]
@@ -90,12 +82,12 @@ def make_job(tmp_path, words, **changes) -> creation.Job:
 
 
 def test_records_are_made_of_one_side_whatever_the_vocabulary(tmp_path):
-    wanted = sum(samples.side_of(text, SHARE) == "eval" for text in TEXTS)
+    wanted = sum(samples.split_of(text, SHARE) == "eval" for text in TEXTS)
     digits = [prefix + digit for digit in "0123456789" for prefix in ("", "##")]
     for words in (WORDS, WORDS + digits):
         made = {
             side: creation.create_pretraining_data(make_job(tmp_path, words, eval_share=SHARE, side=side))
-            for side in samples.SIDES
+            for side in samples.SPLITS
         }
         assert made["eval"]["documents"] == wanted == made["train"]["other_side_documents"]
         assert made["train"]["documents"] == 60 - wanted == made["eval"]["other_side_documents"]
@@ -113,7 +105,7 @@ def test_blocks_of_lines_are_taken_apart_into_documents(made):
     expected = ["".join(f"{sentence}\n" for sentence in document).encode() for document in made]
     assert samples.document_texts(lines) == expected
     counts: collections.Counter = collections.Counter()
-    parts = [list(samples.of_side(iter([lines]), side, 0.5, counts)) for side in samples.SIDES]
+    parts = [list(samples.of_split(iter([lines]), side, 0.5, counts)) for side in samples.SPLITS]
     assert sum(len(part.counts) for (part,) in parts) == len(made)
     assert sum(len(part.text) for (part,) in parts) == len(lines.text)
     assert counts["other_side_documents"] == sum(map(bool, made))

@@ -90,7 +90,7 @@ def test_pages_that_cannot_be_read_are_counted(tmp_path, monkeypatch):
     path = write(tmp_path / "dump", "<mediawiki>\n" + good + broken + endless + good + endless)
     documents, counts = read(path)
     assert documents == [["A text.", "Another one."]] * 2 and counts.unreadable_pages == 3
-    monkeypatch.setattr(documents_lib, "_MOST_PAGE_CHARACTERS", 500)
+    monkeypatch.setattr(documents_lib, "_MAX_PAGE_CHARACTERS", 500)
     path = write(tmp_path / "dump", "<mediawiki>\n" + page("Large", "text\n" * 200, 1) + good)
     counts = read(path)[1]
     assert (counts.unreadable_pages, counts.documents) == (1, 1)

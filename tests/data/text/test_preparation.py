@@ -70,7 +70,7 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
                 sorted(map(str, (tmp_path / "out" / side).iterdir())), documents.ReadCounts(), "never"
             )
         )
-        for side in preparation.SIDES
+        for side in preparation.SPLITS
     }
     assert manifest["train_documents"] == len(made["train"]) and manifest["eval_documents"] == len(
         made["eval"]
@@ -89,7 +89,7 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
         preparation.Job(str(text), str(tmp_path / "split"), eval_share=0.2, num_workers=2)
     )
     assert again == manifest
-    for side in preparation.SIDES:
+    for side in preparation.SPLITS:
         joined = [
             b"".join(data for name, data in contents(tmp_path / folder).items() if name.startswith(side))
             for folder in ("out", "split")
@@ -98,7 +98,7 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_job_goes_on(tmp_path, monkeypatch):
-    text, write_json, calls = write_text(tmp_path / "in"), preparation.unfinished.write_json, []
+    text, write_json, calls = write_text(tmp_path / "in"), preparation.jobs.write_json, []
 
     def fail(path, values, **options):
         calls.append(path)
@@ -106,7 +106,7 @@ def test_an_interrupted_job_goes_on(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         write_json(path, values, **options)
 
-    monkeypatch.setattr(preparation.unfinished, "write_json", fail)
+    monkeypatch.setattr(preparation.jobs, "write_json", fail)
     monkeypatch.setattr(preparation, "_TASK_BYTES", os.path.getsize(text / "wiki_00"))  # a task for each file
     job = preparation.Job(str(text), str(tmp_path / "out"))
     with pytest.raises(ConfigError, match="--output_dir=.*No space left.*goes on"):
@@ -135,14 +135,6 @@ def test_what_is_made_again_leaves_no_part_of_before(tmp_path, monkeypatch):
     monkeypatch.undo()
     preparation.prepare(dataclasses.replace(job, overwrite=True))
     assert [path.name for path in (tmp_path / "out").glob("*/*")] == ["part-00000.txt"] * 2
-
-
-def test_a_damaged_manifest_is_one_line(tmp_path):
-    text = write_text(tmp_path / "in")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.json").write_bytes(b"\xff garbage")
-    with pytest.raises(ConfigError, match="manifest.json: not a JSON file .* --overwrite"):
-        preparation.prepare(preparation.Job(str(text), str(tmp_path / "out")))
 
 
 @pytest.mark.parametrize(

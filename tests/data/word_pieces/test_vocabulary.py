@@ -95,7 +95,7 @@ def test_words_are_those_of_the_tokenizer(tmp_path, do_lower_case):
 
 
 def test_rare_characters_are_left_out_with_their_words(monkeypatch):
-    monkeypatch.setattr(vocabulary_building, "_FEWEST_CHARACTERS", 3)
+    monkeypatch.setattr(vocabulary_building, "_MIN_CHARACTERS", 3)
     built = vocabulary_building.build_vocabulary(["aaa bbb ccc abc abd"], 20)
     assert built.covered == 0.8 and "d" not in built.words and "##d" not in built.words
 

@@ -6,7 +6,6 @@ import copy
 import difflib
 import enum
 import importlib
-import json
 import logging
 from typing import Any
 
@@ -125,7 +124,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "maximum_scheduler_search_space_size": 64,
     },
 }
-DEPRECATED = {"optimizations.enable_fast_math": "Use optimizations.math.fast instead."}
+
+
 ENUMS = (
     SelectionOrder,
     DeviceConnectionType,
@@ -142,17 +142,11 @@ class AttributeMetadata:
         self.name = name
         self.default = default
         self.type = type_name
-        self.deprecated_msg = DEPRECATED.get(name)
-        self.deprecated = self.deprecated_msg is not None
 
     def check_type(self, value: Any) -> None:
         """Raises TypeError where a value has not exactly one of the attribute's types: 1 is no float."""
         if not is_of_type(value, self.type):
             raise TypeError(f"Trying to set {self.name} to {value}, but it must be of type {self.type}")
-
-    def warn_if_deprecated(self) -> None:
-        if self.deprecated:
-            log.warning("%s has been deprecated: %s", self.name, self.deprecated_msg)
 
 
 def is_of_type(value: Any, type_name: str) -> bool:
@@ -194,7 +188,6 @@ class Category:
     def __setattr__(self, name: str, value: Any) -> None:
         present = getattr(self, name)
         metadata = self._metadata[name]
-        metadata.warn_if_deprecated()
         if isinstance(present, Category):
             raise Exception(f"{metadata.name} is a category and cannot be assigned to.")
         metadata.check_type(value)
@@ -204,25 +197,6 @@ class Category:
         new = type(self)()
         new.__dict__.update({name: copy.deepcopy(each, memo) for name, each in self.__dict__.items()})
         return new
-
-    def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
-        """Returns the metadata of an attribute.
-
-        Args:
-          attr: its name, with dots, relative to this category.
-
-        Raises:
-          ValueError: there is no such attribute.
-        """
-        *parents, last = attr.split(".")
-        category: Any = self
-        try:
-            for name in parents:
-                category = getattr(category, name)
-            getattr(category, last)
-            return category._metadata[last]
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ValueError(f"Could not get attribute metadata for '{attr}': {error}") from error
 
     def attributes(self) -> list[tuple[str, Any]]:
         """Returns the full names and the values of all attributes in and below this category."""
@@ -243,26 +217,6 @@ class IPUConfig(Category):
     def to_dict(self) -> dict[str, Any]:
         """Returns every attribute by its full name."""
         return dict(copy.deepcopy(self.attributes()))
-
-    def from_dict(self, dct: dict[str, Any]) -> None:
-        """Sets every attribute from what to_dict gave; what is not there gets its default."""
-        fresh = IPUConfig()
-        for name, value in {**fresh.to_dict(), **dct}.items():
-            *parents, last = name.split(".")
-            category: Any = self
-            for each in parents:
-                category = getattr(category, each)
-            setattr(category, last, value)
-
-    def to_json(self) -> str:
-        """Returns the attributes as JSON; enumerations as Class.NAME (form not in the sources read)."""
-        return json.dumps(self.to_dict(), default=str)
-
-    def from_json(self, json_cfg: str) -> None:
-        """Sets every attribute from what to_json gave."""
-        names = {str(each): each for group in ENUMS for each in group}
-        values = json.loads(json_cfg)
-        self.from_dict({k: names.get(v, v) if isinstance(v, str) else v for k, v in values.items()})
 
     def configure_ipu_system(self, device: str = "cpu") -> None:
         """Configures the machine; see the function of this name."""

@@ -21,7 +21,6 @@ from tests.graphcore.ipu_fake import (
     poprun,
     queues,
     replicas,
-    serving,
     strategy,
 )
 
@@ -42,7 +41,6 @@ def contents() -> dict[str, dict[str, Any]]:
         **operations.modules(),
         **application.modules(),
         **poprun.modules(),
-        **serving.modules(),
     }
 
 
@@ -65,9 +63,6 @@ def modules() -> dict[str, types.ModuleType]:
         if parent == "ops":
             setattr(made[PACKAGE], last, module)
         made[module.__name__] = module
-        if parent == "optimizers":
-            setattr(made[PACKAGE], last, module)
-    made[PACKAGE].outlined_function = operations.outlined_function
     return {**made, **popdist_modules()}
 
 

@@ -1,42 +1,12 @@
-"""Options that Poplar reads by itself: POPLAR_ENGINE_OPTIONS, and the strings for its products."""
+"""Options that Poplar reads by itself: the strings for its products."""
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any
 
 import tensorflow as tf
 
 from tests.graphcore.ipu_fake import machine
-
-# Those that the published commands use.
-ENGINE_OPTIONS = frozenset(
-    "autoReport.all autoReport.directory autoReport.outputExecutionProfile autoReport.outputGraphProfile "
-    "autoReport.outputSerializedGraph autoReport.outputDebugInfo autoReport.executionProfileProgramRunCount "
-    "debug.allowOutOfMemory debug.instrument debug.outputAllSymbols exchange.enablePrefetch "
-    "target.deterministicWorkers target.hostSyncTimeout target.syncReplicasIndependently".split()
-)
-
-
-def check_engine_options() -> None:
-    """Refuses a POPLAR_ENGINE_OPTIONS that Poplar would not take (kind of error not in the sources read).
-
-    Raises:
-      RuntimeError: no JSON object of strings, or an option that is unknown here.
-    """
-    text = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
-    if not text:
-        return
-    try:
-        options = json.loads(text)
-    except ValueError as error:
-        raise RuntimeError(f"POPLAR_ENGINE_OPTIONS is not JSON: {text}") from error
-    if not isinstance(options, dict) or not all(isinstance(each, str) for each in options.values()):
-        raise RuntimeError(f"POPLAR_ENGINE_OPTIONS must be a JSON object of strings: {text}")
-    unknown = sorted(set(options) - ENGINE_OPTIONS)
-    if unknown:
-        raise RuntimeError(f"POPLAR_ENGINE_OPTIONS: unrecognised option {unknown[0]}")
 
 
 def check_values(what: str, options: dict[str, str]) -> None:
@@ -65,7 +35,6 @@ def _refused(what: str, name: str, value: str, allowed: str) -> Any:
 
 def check_pipeline(settings: Any) -> None:
     """Checks the options of a pipeline and of the configuration when a program is compiled."""
-    check_engine_options()
     for name, value in machine.current.config.attributes():
         if name.endswith(".poplar_options"):
             check_values(name, value)

@@ -135,30 +135,8 @@ def cross_replica_sum(x: tf.Tensor, replica_groups: Any = None, name: str | None
     return total
 
 
-@tf.autograph.experimental.do_not_convert
-def cross_replica_mean(x: tf.Tensor, replica_groups: Any = None, name: str | None = None) -> tf.Tensor:
-    """Returns the mean of a tensor over the replicas."""
-    update = _update_of("cross_replica_mean")
-    return cross_replica_sum(x, replica_groups) / tf.cast(update.count, x.dtype)
-
-
-@tf.autograph.experimental.do_not_convert
-def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
-    """Returns the tensors, which the caller knows to be equal on all replicas."""
-    update = _update_of("assume_equal_across_replicas")
-
-    def assumed(each: tf.Tensor) -> tf.Tensor:
-        same = tf.identity(each)
-        update.reduced[id(same)] = same
-        return same
-
-    return tf.nest.map_structure(assumed, tensors)
-
-
 def module_names() -> dict[str, Any]:
     """Returns what the module ipu.cross_replica_ops has."""
     return {
         "cross_replica_sum": cross_replica_sum,
-        "cross_replica_mean": cross_replica_mean,
-        "assume_equal_across_replicas": assume_equal_across_replicas,
     }

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 
 from tests.graphcore import ipu_fake
-from tests.graphcore.ipu_fake import pipeline_limits
 from tests.graphcore.ipu_fake.two_stages import TwoStages, configure
 
 pytestmark = pytest.mark.nightly
@@ -81,94 +80,6 @@ def test_arguments_of_training(small, arguments, error, message):
     refused(small, error, message, **given)
 
 
-def test_schedules_and_serialization(small):
-    schedule = small.ipu.pipelining_ops.PipelineSchedule
-    function = small.optimizer_function(SGD(0.1))
-    grouped = dict(batch_serialization_iterations=2, pipeline_schedule=schedule.Grouped)
-    refused(small, NotImplementedError, "Sequential", **grouped)
-    together = dict(device_mapping=[0, 0], pipeline_schedule=schedule.Interleaved)
-    refused(small, NotImplementedError, "multiple pipeline stages", optimizer_function=function, **together)
-
-
-def test_parallel_stages(small):
-    def twice(x, y):
-        return x
-
-    run = dict(computational_stages=[[small.first, twice], small.second])
-    refused(small, ValueError, "must also be a list", device_mapping=[0, 1], **run)
-    refused(small, ValueError, "same length", device_mapping=[[0], 1], **run)
-    nested = dict(computational_stages=[[small.first, [twice]], small.second])
-    refused(small, NotImplementedError, "nested levels", device_mapping=[[0, 1], 1], **nested)
-
-
-def test_the_last_element_cannot_be_accumulated():
-    from tensorflow.python import ipu
-
-    small = TwoStages(configure(), outfeed_mode=ipu.ipu_outfeed_queue.IPUOutfeedMode.LAST)
-    refused(small, ValueError, "IPUOutfeedMode ALL", accumulate_outfeed=True)
-
-
-def test_options_of_a_stage_are_strings(small):
-    options = small.ipu.pipelining_ops.PipelineStageOptions
-    made = options(matmul_options={"availableMemoryProportion": "0.15"})
-    assert made.matmul_options == {"availableMemoryProportion": "0.15"} and made.slice_options == {}
-    for name in ("convolution_options", "matmul_options", "slice_options"):
-        with pytest.raises(TypeError, match=f"{name} must be dictionary"):
-            options(**{name: [1]})
-        with pytest.raises(TypeError, match="must be strings"):
-            options(**{name: {"availableMemoryProportion": 0.15}})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"availableMemoryProportion": "much"}, {"availableMemoryProportion": "0"}, {"partialsType": "fp16"}],
-)
-def test_values_of_options(options):
-    from tensorflow.python import ipu
-
-    small = TwoStages(configure(matmuls__poplar_options=options))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="matmuls.poplar_options"):
-        small.run(small.program())
-    small = TwoStages(configure())
-    stages = [ipu.pipelining_ops.PipelineStageOptions(matmul_options=each) for each in ({}, options)]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"options\[1\].matmul_options"):
-        small.run(small.program(forward_propagation_stages_poplar_options=stages))
-    update = ipu.pipelining_ops.PipelineStageOptions(slice_options=options)
-    given = dict(optimizer_function=small.optimizer_function(SGD(0.1)), weight_update_poplar_options=update)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="weight_update_poplar_options"):
-        small.run(small.program(**given))
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("{autoReport.all: true}", "not JSON"),
-        ('{"autoReport.all": true}', "object of strings"),
-        ('{"autoreport.all": "true"}', "unrecognised option autoreport.all"),
-    ],
-)
-def test_engine_options(small, monkeypatch, text, message):
-    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", '{"autoReport.all": "true", "target.hostSyncTimeout": "600"}')
-    small.run(small.program())
-    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", text)
-    with pytest.raises(RuntimeError, match=message):
-        small.run(small.program(outfeed_queue=small.ipu.ipu_outfeed_queue.IPUOutfeedQueue()))
-
-
-def test_what_an_optimizer_function_gives(small):
-    made = small.ipu.pipelining_ops.OptimizerFunctionOutput
-    loss, legacy = tf.constant(1.0), getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
-    with pytest.raises(TypeError, match="opt must be"):
-        made(0.1, loss)
-    with pytest.raises(TypeError, match="loss must be"):
-        made(SGD(0.1), 1.0)
-    with pytest.raises(ValueError, match="OptimizerV2"):
-        made(legacy.SGD(0.1), loss, compute_gradients_kwargs={"var_list": []})
-    with pytest.raises(ValueError, match="exclude"):
-        made(legacy.SGD(0.1), loss, variables=small.weights, tape=tf.GradientTape())
-    refused(small, RuntimeError, "No variables", optimizer_function=lambda loss: made(legacy.SGD(0.1), loss))
-
-
 def schedule_of(small, name):
     return small.ipu.pipelining_ops.PipelineSchedule[name]
 
@@ -193,36 +104,6 @@ def test_micro_batches_of_each_schedule(small, schedule, training, wrong, right)
     small.run(small.program(right, **given))
 
 
-def test_rotations():
-    for ipus in range(2, 9):
-        mapping = list(range(ipus))
-        assert (
-            pipeline_limits.rotations(mapping + mapping[::-1]) == ipus == pipeline_limits.rotations(mapping)
-        )
-    assert pipeline_limits.rotations([0, 0, 1]) == 1  # any other rotation meets itself
-
-
-def test_io_tiles_need_two_more():
-    small = TwoStages(configure(2, io_tiles__num_io_tiles=32, io_tiles__place_ops_on_io_tiles=True))
-    with pytest.raises(tf.errors.FailedPreconditionError, match="at least 4"):
-        small.run(small.program(3))
-    small.run(small.program(5))
-
-
-def test_a_count_that_only_the_run_knows(small):
-    queues = dict(infeed_queue=small.infeed, outfeed_queue=small.outfeed)
-
-    @tf.function(jit_compile=True)
-    def program(count):
-        small.ipu.pipelining_ops.pipeline([small.first, small.second], count, **queues)
-
-    small.infeed.initializer
-    small.strategy.run(program, [tf.constant(4)])
-    assert small.outfeed.dequeue().shape == [4]
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        small.strategy.run(program, [tf.constant(3)])
-
-
 def test_recomputation_modes_of_each_schedule():
     small = TwoStages(configure(allow_recompute=True))
     modes = small.ipu.pipelining_ops.RecomputationMode
@@ -234,21 +115,6 @@ def test_recomputation_modes_of_each_schedule():
         given = dict(pipeline_schedule=schedule_of(small, schedule), optimizer_function=function)
         with pytest.raises(tf.errors.FailedPreconditionError, match="not supported by the schedule"):
             small.run(small.program(4, recomputation_mode=mode, **given))
-
-
-def test_checkpoints_of_recomputation_need_the_grouped_schedule(machine):
-    small = TwoStages(configure(allow_recompute=True))
-
-    def first(x, y):
-        return small.ipu.pipelining_ops.recomputation_checkpoint(small.first(x, y))
-
-    given = dict(
-        computational_stages=[first, small.second], optimizer_function=small.optimizer_function(SGD(0.1))
-    )
-    with pytest.raises(tf.errors.FailedPreconditionError, match="recomputation_checkpoint"):
-        small.run(small.program(4, pipeline_schedule=schedule_of(small, "Interleaved"), **given))
-    small.run(small.program(4, **given))
-    assert machine.compiled[-1].settings["recompute"]
 
 
 def test_ipus_of_a_pipeline(small):

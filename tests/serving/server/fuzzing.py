@@ -19,31 +19,10 @@ QUESTION = {"question": "word7 word8?", "context": "word9 word10 word11"}
 _WAIT_SECS = 20
 _CLIENTS = 16
 _JUNK = [None, True, 7, -1.5, 1e300, "", "x" * 3000, [], {}, [[]], [None], {"a": {}}, {"b64": "?"}, "\u0000"]
-_METHODS = [
-    b"GET",
-    b"PUT",
-    b"DELETE",
-    b"PATCH",
-    b"OPTIONS",
-    b"HEAD",
-    b"TRACE",
-    b"CONNECT",
-    b"BREW",
-    b"post",
-    b"",
-]
+_METHODS = b"GET PUT DELETE PATCH OPTIONS HEAD TRACE CONNECT BREW post ".split(b" ")
 _PATHS = [
-    b"/v1/models",
-    b"/v1/models/x:predict",
-    b"/v1/models/bert/versions/9:predict",
-    b"//",
-    b"/%00",
-    b"/..%2f..",
-    b"/v2/models//infer",
-    b"/v2/models/bert/versions/%ff/infer",
-    b"/static/../x",
-    b"*",
-    b"http://x/",
+    *b"/v1/models /v1/models/x:predict /v1/models/bert/versions/9:predict // /%00 /..%2f.. * http://x/".split(),
+    *b"/v2/models//infer /v2/models/bert/versions/%ff/infer /static/../x".split(),
     b"/?" + b"a" * 5000,
 ]
 _HEADERS = [
@@ -91,21 +70,10 @@ def body_of(rng: random.Random) -> bytes:
 
 
 def request(body: bytes, path: bytes = PREDICT, method: bytes = b"POST", more: bytes = b"") -> bytes:
-    length = (
-        b""
-        if b"Content-Length" in more or b"Transfer-Encoding" in more
-        else b"Content-Length: %d\r\n" % len(body)
-    )
-    return (
-        method
-        + b" "
-        + path
-        + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        + length
-        + more
-        + b"\r\n"
-        + body
-    )
+    has_length = b"Content-Length" in more or b"Transfer-Encoding" in more
+    length = b"" if has_length else b"Content-Length: %d\r\n" % len(body)
+    head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" % (method, path)
+    return head + length + more + b"\r\n" + body
 
 
 def garbage(rng: random.Random) -> Case:

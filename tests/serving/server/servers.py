@@ -16,11 +16,11 @@ import numpy as np
 from official.checkpoint.containers import bundle
 from official.config import BertConfig, ConfigError
 from official.inference import Answer, backends, source
-from official.serving.server import logs
-from official.serving.server.application import Place, Server
-from official.serving.server.limits import Limits
-from official.serving.server.logs import Log
-from official.serving.server.served import Loading, Served
+from official.serving.server import monitoring
+from official.serving.server.application import Server
+from official.serving.server.monitoring import Log
+from official.serving.server.settings import Endpoint, Limits
+from official.serving.server.versions import Loading, Served
 
 SIZES = dict(
     vocab_size=60,
@@ -119,17 +119,17 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(export_dir, limits: Limits = Limits(), load=None, **place):  # noqa: B008  # frozen
+def running(export_dir, limits: Limits = Limits(), load=None, **settings):  # noqa: B008  # frozen
     """Runs a server; `load` replaces the loading of versions."""
     stream, ready, handlers = io.StringIO(), threading.Event(), logging.getLogger("tornado").handlers
     log, found, stops = Log(stream), [], []
     kept = list(handlers)
-    logs.take_over(log)
+    monitoring.take_over(log)
 
     async def serve():
         stopping = asyncio.Event()
-        place_of = Place(str(export_dir), port=0, **{"poll_secs": 0.1, **place})
-        server = Server(place_of, limits, LOADING, log)
+        endpoint = Endpoint(str(export_dir), port=0, **{"poll_secs": 0.1, **settings})
+        server = Server(endpoint, limits, LOADING, log)
         if load:
             server.versions._load = load
         await server.start()
@@ -156,10 +156,10 @@ def running(export_dir, limits: Limits = Limits(), load=None, **place):  # noqa:
 
 
 @contextlib.contextmanager
-def standing_in(limits: Limits = Limits(), model: StandIn | None = None, **place):  # noqa: B008  # frozen
+def standing_in(limits: Limits = Limits(), model: StandIn | None = None, **settings):  # noqa: B008  # frozen
     """Runs a server over a stand-in."""
     model = model or StandIn()
-    with running("nowhere", limits, lambda version, path: (stand_in(version, model), 0.0), **place) as server:
+    with running("nowhere", limits, lambda version, path: stand_in(version, model), **settings) as server:
         server.model = model
         yield server
 
@@ -169,7 +169,7 @@ def write_model(folder: pathlib.Path, head: str, seed: int = 0, **changed) -> st
     folder."""
     folder.mkdir(parents=True)
     sizes = {**SIZES, **changed}
-    found = source.made_up(BertConfig(**sizes), head, seed=seed)
+    found = source.random_source(BertConfig(**sizes), head, seed=seed)
     bundle.write(found.tensors, str(folder / "ckpt-0"))
     (folder / "vocab.txt").write_text("\n".join(found.vocabulary.words) + "\n")
     (folder / "config.json").write_text(json.dumps(sizes))

@@ -10,8 +10,7 @@ import pytest
 from official.io.errors import ConfigError
 from official.serving.server.batcher import Batcher, Failure
 from official.serving.server.calls import Call
-from official.serving.server.limits import Limits
-from official.serving.server.refusals import Refused
+from official.serving.server.settings import HTTPError, Limits
 
 LATER = 20.0  # seconds that are never reached
 
@@ -34,16 +33,15 @@ class Doubles:
         return [2 * row for row in rows]
 
 
-class Quiet:
-    def batch(self, name, sequences, secs):
-        pass
+def quiet(name, sequences, secs):
+    pass
 
 
 @contextlib.contextmanager
 def batching(**limits):
     """Runs a batcher whose clients never run out."""
     model = Doubles()
-    batcher = Batcher(Limits(**{"batch_delay_ms": 0.0, **limits}), Quiet(), lambda: 1000)
+    batcher = Batcher(Limits(**{"batch_delay_ms": 0.0, **limits}), quiet, lambda: 1000)
     try:
         yield batcher, model
     finally:
@@ -119,7 +117,10 @@ def test_a_bad_row_is_told_to_its_own_caller_and_nothing_is_computed_twice():
             model.gate.set()
             good, bad, *others = await results(works)
             assert good == [2, 4] and others == [[8], [10]]
-            assert isinstance(bad, Refused) and (bad.status, str(bad)) == (400, "-1 is no number to double.")
+            assert isinstance(bad, HTTPError) and (bad.status, str(bad)) == (
+                400,
+                "-1 is no number to double.",
+            )
             computed = [row for _, *rows in model.batches[1:] for row in rows]
             assert sorted(computed) == [1, 2, 3, 4, 5]
 
@@ -160,7 +161,7 @@ def test_a_full_queue_refuses():
         with batching(max_queue=2) as (batcher, model):
             await behind(batcher, model)
             works = [batcher.submit(model, call(n), soon()) for n in (1, 2)]
-            with pytest.raises(Refused, match="too many requests wait") as error:
+            with pytest.raises(HTTPError, match="too many requests wait") as error:
                 batcher.submit(model, call(3), soon())
             assert (error.value.status, error.value.headers) == (429, {"Retry-After": "1"})
             assert batcher.uses(model) and not batcher.uses(Doubles())
@@ -176,7 +177,7 @@ def test_an_idle_model_waits_for_others_until_all_clients_wait():
     async def scenario(clients):
         model = Doubles()
         model.gate.set()
-        batcher = Batcher(Limits(batch_delay_ms=10_000), Quiet(), lambda: clients)
+        batcher = Batcher(Limits(batch_delay_ms=10_000), quiet, lambda: clients)
         works = [batcher.submit(model, call(n), soon()) for n in range(clients)]
         assert await asyncio.wait_for(results(works), LATER) == [[2 * n] for n in range(clients)]
         assert batcher.close(LATER)

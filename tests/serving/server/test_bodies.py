@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from official.inference import Answer
-from official.serving.server import calls, rest, v2
-from official.serving.server.encoding import encode
-from official.serving.server.limits import Limits
-from official.serving.server.refusals import Refused
-from official.serving.server.served import Served
+from official.serving.server import calls, protocols
+from official.serving.server.protocols import encode
+from official.serving.server.settings import HTTPError, Limits
+from official.serving.server.versions import Served
 from tests.serving.server.servers import SIZES, StandIn, stand_in
 
 LIMITS = Limits(max_instances=3, max_text_chars=20)
@@ -20,8 +19,10 @@ A = {"question": "who?", "context": "Ada."}
 IDS = {"input_ids": [[1, 2, 3]], "input_mask": [[1, 1, 0]], "segment_ids": [[0, 1, 0]]}
 
 
-def read(body) -> rest.Asked:
-    return rest.read(body if isinstance(body, bytes) else json.dumps(body).encode(), stand_in(), LIMITS)
+def read(body) -> protocols.RestRequest:
+    return protocols.read_rest(
+        body if isinstance(body, bytes) else json.dumps(body).encode(), stand_in(), LIMITS
+    )
 
 
 def of(method: str) -> Served:
@@ -46,9 +47,12 @@ def test_a_sentence_alone_or_two():
         {"instances": ["a"]},
         {"inputs": {"sentence_a": ["a"]}},
     ):
-        assert rest.read(json.dumps(body).encode(), of("classify"), LIMITS).call.rows == [["a"]]
+        assert protocols.read_rest(json.dumps(body).encode(), of("classify"), LIMITS).call.rows == [["a"]]
     body = {"instances": [{"sentence_a": "a", "sentence_b": "b"}, {"sentence_a": "a", "sentence_b": ""}]}
-    assert rest.read(json.dumps(body).encode(), of("classify"), LIMITS).call.rows == [["a", "b"], ["a"]]
+    assert protocols.read_rest(json.dumps(body).encode(), of("classify"), LIMITS).call.rows == [
+        ["a", "b"],
+        ["a"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +92,7 @@ def test_a_sentence_alone_or_two():
     ],
 )
 def test_what_cannot_be_read(body, message):
-    with pytest.raises(Refused, match=message) as error:
+    with pytest.raises(HTTPError, match=message) as error:
         read(body)
     assert error.value.status == 400 and "\n" not in str(error.value)
 
@@ -112,7 +116,7 @@ def test_what_cannot_be_read(body, message):
     ],
 )
 def test_token_ids_that_the_model_has_not(changed, message):
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(HTTPError, match=message):
         read({"signature_name": "tensors", "inputs": {**IDS, **changed}})
 
 
@@ -121,7 +125,7 @@ def test_token_ids_and_their_outputs():
     ((ids, segments),) = asked.call.rows
     assert ids.tolist() == [1, 2] and segments.tolist() == [0, 1]
     results = [{"start_logits": np.float32([0.5, 2]), "end_logits": np.float32([1, 3])}]
-    assert json.loads(rest.write(asked, results)) == {
+    assert json.loads(protocols.write_rest(asked, results)) == {
         "outputs": {"start_logits": [[0.5, 2, 0]], "end_logits": [[1, 3, 0]]}
     }
 
@@ -130,30 +134,30 @@ def test_the_logits_of_a_vocabulary_are_limited():
     many = {name: [[0 if name == "segment_ids" else 1] * 40] * 3 for name in IDS}
     body = json.dumps({"signature_name": "tensors", "inputs": many}).encode()
     served = of("fill_mask")
-    rest.read(body, served, LIMITS)
+    protocols.read_rest(body, served, LIMITS)
     served.sizes = served.sizes._replace(words=60_000, values_a_token=60_000)
-    with pytest.raises(Refused, match="an answer of 7,200,000 numbers, at most 4,194,304"):
-        rest.read(body, served, LIMITS)
+    with pytest.raises(HTTPError, match="an answer of 7,200,000 numbers, at most 4,194,304"):
+        protocols.read_rest(body, served, LIMITS)
 
 
 def test_answers_are_rows_or_columns():
     results = [Answer("Ada", 0.25, 1, 4)]
     one = {"text": "Ada", "start": 1, "end": 4, "score": 0.25}
-    assert json.loads(rest.write(read({"instances": [A]}), results)) == {"predictions": [one]}
-    assert json.loads(rest.write(read({"inputs": {name: [text] for name, text in A.items()}}), results)) == {
-        "outputs": {name: [value] for name, value in one.items()}
-    }
+    assert json.loads(protocols.write_rest(read({"instances": [A]}), results)) == {"predictions": [one]}
+    assert json.loads(
+        protocols.write_rest(read({"inputs": {name: [text] for name, text in A.items()}}), results)
+    ) == {"outputs": {name: [value] for name, value in one.items()}}
     vectors = [np.float32([0.1, 1]), np.float32([2, 3])]
     for body, key in (({"instances": ["a", "b"]}, "predictions"), ({"inputs": ["a", "b"]}, "outputs")):
-        written = json.loads(rest.write(read({**body, "signature_name": "embed"}), vectors))
+        written = json.loads(protocols.write_rest(read({**body, "signature_name": "embed"}), vectors))
         np.testing.assert_array_equal(np.float32(written[key]), vectors)
 
 
 def test_texts_with_fewer_masks_are_filled_up():
     served = of("fill_mask")
-    asked = rest.read(b'{"instances": ["[MASK] [MASK]", "[MASK]"]}', served, LIMITS)
+    asked = protocols.read_rest(b'{"instances": ["[MASK] [MASK]", "[MASK]"]}', served, LIMITS)
     five = [(f"w{n}", 0.5**n) for n in range(5)]
-    first, second = json.loads(rest.write(asked, [[five, five], [five[:3]]]))["predictions"]
+    first, second = json.loads(protocols.write_rest(asked, [[five, five], [five[:3]]]))["predictions"]
     assert first["tokens"] == [["w0", "w1", "w2", "w3", "w4"]] * 2
     assert second["tokens"] == [["w0", "w1", "w2", "", ""], [""] * 5]
     assert second["scores"] == [[1, 0.5, 0.25, 0, 0], [0] * 5]
@@ -174,9 +178,9 @@ def tensor(name: str, texts: list, **changed) -> dict:
     return {"name": name, "shape": [len(texts)], "datatype": "BYTES", "data": texts, **changed}
 
 
-def asked_v2(body, json_length=None, name="answer") -> v2.Asked:
+def asked_v2(body, json_length=None, name="answer") -> protocols.V2Request:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return v2.read(content, json_length, name, stand_in(), LIMITS)
+    return protocols.read_v2(content, json_length, name, stand_in(), LIMITS)
 
 
 def binary(texts: list[str]) -> bytes:
@@ -201,7 +205,9 @@ def test_tensors_in_json_and_behind_it():
     text = json.dumps(head).encode()
     asked = asked_v2(text + b"".join(parts), str(len(text)))
     assert asked.call.rows == [("who?", "Ada."), ("é?", "Łódź")]
-    content, end = v2.write(asked, [Answer("Ada", 0.5, 0, 3), Answer("Łódź", 0.25, 0, 4)], "bert", 3)
+    content, end = protocols.write_v2(
+        asked, [Answer("Ada", 0.5, 0, 3), Answer("Łódź", 0.25, 0, 4)], "bert", 3
+    )
     answer = json.loads(content[:end])
     assert answer == {
         "model_name": "bert",
@@ -215,7 +221,7 @@ def test_tensors_in_json_and_behind_it():
     assert content[end:] == binary(["Ada", "Łódź"])
     plain = asked_v2({"inputs": [tensor("question", ["who?"]), tensor("context", ["Ada."], shape=[1, 1])]})
     assert plain.call.rows == [("who?", "Ada.")] and plain.identity is None
-    content, end = v2.write(plain, [Answer("Ada", 0.5, 0, 3)], "bert", 3)
+    content, end = protocols.write_v2(plain, [Answer("Ada", 0.5, 0, 3)], "bert", 3)
     assert end is None and [output["data"] for output in json.loads(content)["outputs"]] == [
         ["Ada"],
         [0],
@@ -271,39 +277,36 @@ GOOD = [tensor("question", ["a"]), tensor("context", ["b"])]
     ],
 )
 def test_what_cannot_be_read_of_v2(body, message):
-    with pytest.raises(Refused, match=message) as error:
+    with pytest.raises(HTTPError, match=message) as error:
         asked_v2(body)
     assert error.value.status == 400
 
 
-@pytest.mark.parametrize("data", [b"", b"\1\0\0\0", b"\1\0\0\0ab", b"\xff\xff\xff\xffa", b"\1\0\0\0a" * 2])
-def test_binary_texts_that_do_not_fit(data):
-    inputs = [tensor("question", ["a"], parameters={"binary_data_size": len(data)})]
-    text = json.dumps({"inputs": inputs}).encode()
-    with pytest.raises(Refused, match="are not 1 elements"):
-        asked_v2(text + data, str(len(text)))
-
-
-@pytest.mark.parametrize("length", ["", "-1", "x", "1e3", "9" * 30, "99999"])
-def test_lengths_of_json_that_cannot_be(length):
-    with pytest.raises(Refused, match="Inference-Header-Content-Length"):
-        asked_v2({"inputs": GOOD}, length)
+def test_binary_texts_and_lengths_that_do_not_fit():
+    for data in (b"", b"\1\0\0\0", b"\1\0\0\0ab", b"\xff\xff\xff\xffa", b"\1\0\0\0a" * 2):
+        inputs = [tensor("question", ["a"], parameters={"binary_data_size": len(data)})]
+        text = json.dumps({"inputs": inputs}).encode()
+        with pytest.raises(HTTPError, match="are not 1 elements"):
+            asked_v2(text + data, str(len(text)))
+    for length in ("", "-1", "x", "1e3", "9" * 30, "99999"):
+        with pytest.raises(HTTPError, match="Inference-Header-Content-Length"):
+            asked_v2({"inputs": GOOD}, length)
 
 
 def test_bytes_too_many():
     text = json.dumps({"inputs": GOOD}).encode()
-    with pytest.raises(Refused, match="3 bytes too many"):
+    with pytest.raises(HTTPError, match="3 bytes too many"):
         asked_v2(text + b"abc", str(len(text)))
 
 
 def test_names_of_models():
-    assert v2.find_signature("bert", "bert", stand_in()) == "answer"
-    assert v2.find_signature("bert", "bert_embed", stand_in()) == "embed"
+    assert protocols.find_signature("bert", "bert", stand_in()) == "answer"
+    assert protocols.find_signature("bert", "bert_embed", stand_in()) == "embed"
     for name in ("other", "bert_classify", "bert_", "x_embed"):
         with pytest.raises(
-            Refused, match="no model .* There are bert, bert_answer, bert_embed, bert_tensors"
+            HTTPError, match="no model .* There are bert, bert_answer, bert_embed, bert_tensors"
         ) as error:
-            v2.find_signature("bert", name, stand_in())
+            protocols.find_signature("bert", name, stand_in())
         assert error.value.status == 404
 
 

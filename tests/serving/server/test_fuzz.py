@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.serving.server.limits import Limits
+from official.serving.server.settings import Limits
 from tests.serving.server import fuzzing
 from tests.serving.server.processes import Process
 from tests.serving.server.servers import standing_in, write_model

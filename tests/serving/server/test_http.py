@@ -12,9 +12,9 @@ import weakref
 import pytest
 
 from official.io.errors import ConfigError
-from official.serving.server.application import Place, Server
-from official.serving.server.limits import Limits
-from official.serving.server.logs import Log
+from official.serving.server.application import Server
+from official.serving.server.monitoring import Log
+from official.serving.server.settings import Endpoint, Limits
 from tests.serving.server.servers import LOADING, QUESTION, StandIn, running, stand_in, standing_in
 
 BODY = {"instances": [QUESTION]}
@@ -70,9 +70,8 @@ def test_the_page_and_its_files(server):
     assert server.request("HEAD", "/")[::2] == (200, b"")
 
 
-@pytest.mark.parametrize(
-    "method, path, status",
-    [
+def test_addresses_and_methods_that_there_are_not(server):
+    for method, path, status in (
         ("GET", PREDICT, 405),
         ("PUT", PREDICT, 405),
         ("DELETE", "/healthz", 405),
@@ -86,12 +85,10 @@ def test_the_page_and_its_files(server):
         ("GET", "/v2/models/%FF", 400),
         ("GET", "/../../etc/passwd", 404),
         ("GET", "/static/../__init__.py", 404),
-    ],
-)
-def test_addresses_and_methods_that_there_are_not(server, method, path, status):
-    found, headers, body = server.request(method, path, "" if method in ("POST", "PUT") else None)
-    assert found == status and list(json.loads(body)) == ["error"]
-    assert status != 405 or method == "BREW" or headers["allow"] in ("POST", "GET, HEAD")
+    ):
+        found, headers, body = server.request(method, path, "" if method in ("POST", "PUT") else None)
+        assert found == status and list(json.loads(body)) == ["error"], (method, path)
+        assert status != 405 or method == "BREW" or headers["allow"] in ("POST", "GET, HEAD")
 
 
 def test_a_large_body_is_refused_before_it_is_read(server):
@@ -112,23 +109,21 @@ def test_compressed_bodies_are_refused(server):
     assert status == 415
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_what_is_no_http_is_refused_or_closed(server):
+    post = b"POST / HTTP/1.1\r\nHost: x\r\n"
+    for data in (
         b"hello\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\n\r\n",  # no Host
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 2\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        post + b"Content-Length: -1\r\n\r\n",
+        post + b"Content-Length: 1, 2\r\n\r\n",
+        post + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        post + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 40_000 + b"\r\n\r\n",
         b"\0" * 100 + b"\r\n\r\n",
-    ],
-)
-def test_what_is_no_http_is_refused_or_closed(server, data):
-    answer = raw(server.port, data)
-    assert answer == b"" or re.match(rb"HTTP/1\.1 4\d\d ", answer)
+    ):
+        answer = raw(server.port, data)
+        assert answer == b"" or re.match(rb"HTTP/1\.1 4\d\d ", answer), data
 
 
 def test_slow_headers_and_bodies_and_idle_connections_are_closed(server):
@@ -267,7 +262,7 @@ def test_foreign_names_and_pages_are_refused_where_nobody_needs_a_token():
     flags = ("allowed_hosts", "http://x"), ("allowed_hosts", "a b"), ("allowed_origins", "x.example")
     for flag, value in flags:
         with pytest.raises(ConfigError, match=f"--{flag}={value}, expected"):
-            Server(Place("nowhere", port=0, **{flag: [value]}), Limits(), LOADING, Log())
+            Server(Endpoint("nowhere", port=0, **{flag: [value]}), Limits(), LOADING, Log())
 
 
 def test_bad_and_good_requests_of_one_batch():
@@ -369,7 +364,7 @@ def test_a_reload_under_load_loses_nothing(tmp_path):
     models = {1: StandIn(), 2: StandIn()}
 
     def load(version, path):
-        return stand_in(version, models[version]), 0.0
+        return stand_in(version, models[version])
 
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "file").write_text("x")
@@ -432,4 +427,4 @@ def test_a_stop_waits_no_longer_than_its_grace():
 
 def test_an_address_that_is_taken(server):
     with pytest.raises(ConfigError, match=f"--host=127.0.0.1 --port={server.port}: Address already in use"):
-        Server(Place("nowhere", port=server.port), Limits(), LOADING, Log())
+        Server(Endpoint("nowhere", port=server.port), Limits(), LOADING, Log())

@@ -11,7 +11,7 @@ import pytest
 
 from official.io.errors import ConfigError
 from official.serving.server import versions
-from official.serving.server.logs import Log
+from official.serving.server.monitoring import Log
 from official.serving.server.versions import Location, Versions
 from tests.serving.server.servers import StandIn, stand_in
 
@@ -35,7 +35,7 @@ def written(log: Log) -> list[dict]:
 def load(version: int, path: str):
     if "damaged" in open(os.path.join(path, "saved_model.pb")).read():
         raise ConfigError(f"{path}: damaged.")
-    return stand_in(version, StandIn()), 0.5
+    return stand_in(version, StandIn())
 
 
 def test_versions_are_found_by_their_numbers(tmp_path):
@@ -46,12 +46,12 @@ def test_versions_are_found_by_their_numbers(tmp_path):
     (tmp_path / "11").write_text("a file")
     for version, target in ((12, "12"), (13, "14"), (14, "13"), (15, "gone"), (16, "."), (17, "..")):
         (tmp_path / str(version)).symlink_to(target)
-    found = versions.find(str(tmp_path))
+    found = versions.find_versions(str(tmp_path))
     assert found == [Location(number, str(tmp_path / str(number))) for number in (10, 9, 2)]
     (tmp_path / "18").symlink_to("9")
-    assert versions.find(str(tmp_path))[0] == Location(18, str(tmp_path / "18"))
-    assert versions.find(str(tmp_path / "9")) == [Location(9, str(tmp_path / "9"))]
-    assert versions.find(str(tmp_path / "nothing")) == [Location(1, str(tmp_path / "nothing"))]
+    assert versions.find_versions(str(tmp_path))[0] == Location(18, str(tmp_path / "18"))
+    assert versions.find_versions(str(tmp_path / "9")) == [Location(9, str(tmp_path / "9"))]
+    assert versions.find_versions(str(tmp_path / "nothing")) == [Location(1, str(tmp_path / "nothing"))]
 
 
 def test_a_newer_version_takes_its_place_when_it_is_whole_and_the_old_one_is_freed(tmp_path, log):

@@ -1,4 +1,4 @@
-"""Records of the compact format -> examples; `encoding.compact` writes them, and says what they are."""
+"""Reader of the compact format, and examples as words; `encoding` says what they are, and writes them."""
 
 from __future__ import annotations
 
@@ -9,63 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.data.records.encoding import compact as encoding
-from official.data.records.encoding.compact import EXAMPLES, FIRST, HEAD, PREDICTED, RANDOM, SHAPE, TOKENS
+from official.data.records import encoding
+from official.data.records.encoding import EXAMPLES, FIRST, HEAD, PREDICTED, RANDOM, SHAPE, TOKENS
+from official.data.records.formats.plain import Plain
 from official.data.records.schema import Feature, describe_range, in_range, read_example
-
-ROWS_PER_RECORD = encoding.ROWS_PER_RECORD
-
-
-def split(record: bytes) -> list[bytes]:
-    """Returns a record for each example. Raises ValueError for a record of another format."""
-    shape, strings = _read(record)
-    return [encoding.block(shape, [string]) for string in strings]
-
-
-def join(records: list[bytes]) -> list[bytes]:
-    """Returns the examples of some records in as few records as hold them; those of another shape begin a new
-    one."""
-    joined: list[bytes] = []
-    for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
-        joined += encoding.blocks(shape, [string for _, strings in group for string in strings])
-    return joined
-
-
-def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
-    features = read_example(record) or {}
-    shape = list(features[SHAPE].int64_list.value) if SHAPE in features else []
-    if len(shape) != 2 or EXAMPLES not in features:
-        raise ValueError("it is not a compact record")
-    return (shape[0], shape[1]), list(features[EXAMPLES].bytes_list.value)
-
-
-def count_rows(serialized_B: tf.Tensor) -> tf.Tensor:
-    found = tf.io.parse_example(serialized_B, {EXAMPLES: tf.io.RaggedFeature(tf.string)})
-    return tf.cast(found[EXAMPLES].row_lengths(), tf.int32)
-
-
-def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
-    """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
-    length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-    found = tf.io.parse_example(
-        serialized_B, {SHAPE: tf.io.FixedLenFeature([2], tf.int64), EXAMPLES: tf.io.RaggedFeature(tf.string)}
-    )
-    strings_N, others = found[EXAMPLES].values, 2 * predictions + HEAD
-    words_NW = tf.io.decode_raw(strings_N, tf.uint16, fixed_length=2 * (others + length))
-    counts_N = tf.cast(words_NW[:, :HEAD], tf.int32)
-    is_good_N = (
-        (counts_N[:, FIRST] <= counts_N[:, TOKENS])
-        & (counts_N[:, TOKENS] <= length)
-        & (counts_N[:, PREDICTED] <= predictions)
-    )
-    is_good_N &= tf.strings.length(strings_N) == 2 * (others + counts_N[:, TOKENS])
-    is_good = tf.reduce_all(found[SHAPE] == tf.constant([length, predictions], tf.int64)) & tf.reduce_all(
-        is_good_N
-    )
-    with tf.control_dependencies(
-        [tf.debugging.Assert(is_good, ["not all records are compact ones of", length, predictions])]
-    ):
-        return tf.identity(words_NW)
 
 
 class Columns(NamedTuple):
@@ -125,40 +72,101 @@ def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.concat([tf.stack(head, axis=1), *rest], axis=1)
 
 
-def parse_rows(words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-    length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
-    found = columns(words_NW, length, predictions)
-    is_token_NL = tf.range(length) < found.tokens[:, None]
-    ids_NL, pad_N1 = found.ids, found.pad[:, None]
-    values = {
-        "input_ids": tf.cond(
-            tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL
-        ),
-        "input_mask": tf.cast(is_token_NL, tf.int32),
-        "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= found.first[:, None]), tf.int32),
-        "masked_lm_positions": found.positions,
-        "masked_lm_ids": found.labels,
-        "masked_lm_weights": tf.cast(tf.range(predictions) < found.predictions[:, None], tf.float32),
-        "next_sentence_labels": found.random[:, None],
-    }
-    return in_range(values, schema)
+def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
+    features = read_example(record) or {}
+    shape = list(features[SHAPE].int64_list.value) if SHAPE in features else []
+    if len(shape) != 2 or EXAMPLES not in features:
+        raise ValueError("it is not a compact record")
+    return (shape[0], shape[1]), list(features[EXAMPLES].bytes_list.value)
 
 
-def describe_mismatch(record: bytes, schema: dict[str, Feature]) -> str | None:
-    expected = schema["input_ids"].length, schema["masked_lm_ids"].length
-    try:
+class Compact(Plain):
+    """Reader of blocks of examples."""
+
+    @property
+    def rows_per_record(self) -> int:
+        return encoding.BLOCK_EXAMPLES
+
+    def split(self, record: bytes) -> list[bytes]:
+        """Returns a record for each example. Raises ValueError for a record of another format."""
         shape, strings = _read(record)
-    except ValueError as error:
-        return str(error)
-    for found, wanted, what in zip(shape, expected, ("max_seq_length", "max_predictions_per_seq")):
-        if found != wanted:
-            return f"it is of {what} {found}, expected {wanted}"
-    if not strings:
-        return "it holds no examples"
-    problems = (_describe_example(string, schema) for string in strings)
-    return next(
-        (f"example {number}: {problem}" for number, problem in enumerate(problems, 1) if problem), None
-    )
+        return [encoding.block(shape, [string]) for string in strings]
+
+    def join(self, records: list[bytes]) -> list[bytes]:
+        """Returns the examples of some records in as few records as hold them; those of another shape begin
+        a new one."""
+        joined: list[bytes] = []
+        for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
+            joined += encoding.blocks(shape, [string for _, strings in group for string in strings])
+        return joined
+
+    def count_rows(self, serialized_B: tf.Tensor) -> tf.Tensor:
+        found = tf.io.parse_example(serialized_B, {EXAMPLES: tf.io.RaggedFeature(tf.string)})
+        return tf.cast(found[EXAMPLES].row_lengths(), tf.int32)
+
+    def unpack(self, serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
+        """Fails with InvalidArgumentError where a record is not whole, or not one of these lengths."""
+        length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
+        found = tf.io.parse_example(
+            serialized_B,
+            {SHAPE: tf.io.FixedLenFeature([2], tf.int64), EXAMPLES: tf.io.RaggedFeature(tf.string)},
+        )
+        strings_N, others = found[EXAMPLES].values, 2 * predictions + HEAD
+        words_NW = tf.io.decode_raw(strings_N, tf.uint16, fixed_length=2 * (others + length))
+        counts_N = tf.cast(words_NW[:, :HEAD], tf.int32)
+        is_good_N = (
+            (counts_N[:, FIRST] <= counts_N[:, TOKENS])
+            & (counts_N[:, TOKENS] <= length)
+            & (counts_N[:, PREDICTED] <= predictions)
+        )
+        is_good_N &= tf.strings.length(strings_N) == 2 * (others + counts_N[:, TOKENS])
+        is_good = tf.reduce_all(found[SHAPE] == tf.constant([length, predictions], tf.int64)) & tf.reduce_all(
+            is_good_N
+        )
+        with tf.control_dependencies(
+            [tf.debugging.Assert(is_good, ["not all records are compact ones of", length, predictions])]
+        ):
+            return tf.identity(words_NW)
+
+    def parse_rows(self, words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
+        length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
+        found = columns(words_NW, length, predictions)
+        is_token_NL = tf.range(length) < found.tokens[:, None]
+        ids_NL, pad_N1 = found.ids, found.pad[:, None]
+        values = {
+            "input_ids": tf.cond(
+                tf.reduce_any(pad_N1 != 0), lambda: tf.where(is_token_NL, ids_NL, pad_N1), lambda: ids_NL
+            ),
+            "input_mask": tf.cast(is_token_NL, tf.int32),
+            "segment_ids": tf.cast(is_token_NL & (tf.range(length) >= found.first[:, None]), tf.int32),
+            "masked_lm_positions": found.positions,
+            "masked_lm_ids": found.labels,
+            "masked_lm_weights": tf.cast(tf.range(predictions) < found.predictions[:, None], tf.float32),
+            "next_sentence_labels": found.random[:, None],
+        }
+        return in_range(values, schema)
+
+    def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
+        expected = schema["input_ids"].length, schema["masked_lm_ids"].length
+        try:
+            shape, strings = _read(record)
+        except ValueError as error:
+            return str(error)
+        for found, wanted, what in zip(shape, expected, ("max_seq_length", "max_predictions_per_seq")):
+            if found != wanted:
+                return f"it is of {what} {found}, expected {wanted}"
+        if not strings:
+            return "it holds no examples"
+        problems = (_describe_example(string, schema) for string in strings)
+        return next(
+            (f"example {number}: {problem}" for number, problem in enumerate(problems, 1) if problem), None
+        )
+
+    def sizes_of(self, record: bytes) -> tuple[int, int]:
+        try:
+            return _read(record)[0]
+        except ValueError:
+            return 0, 0
 
 
 def _describe_example(string: bytes, schema: dict[str, Feature]) -> str | None:
@@ -180,13 +188,8 @@ def _describe_example(string: bytes, schema: dict[str, Feature]) -> str | None:
         "next_sentence_labels": words[[RANDOM]],
     }
     return next(
-        filter(None, (describe_range(name, found, schema[name]) for name, found in values.items())),
-        None,
+        filter(None, (describe_range(name, found, schema[name]) for name, found in values.items())), None
     )
 
 
-def sizes_of(record: bytes) -> tuple[int, int]:
-    try:
-        return _read(record)[0]
-    except ValueError:
-        return 0, 0
+READER = Compact()

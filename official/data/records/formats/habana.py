@@ -11,7 +11,7 @@ sequence at most, K = M + P:
     second segment is a random one, at k - 1
   next_sentence_weights [P]  float: 1 where there is a sequence
 
-Against the packed records of `formats.packed`: [CLS] stays first, where those have it k-th from the end of
+Against the packed records of `packed`: [CLS] stays first, where those have it k-th from the end of
 the row; labels go forwards, not backwards; there are M + P slots, not M + P - 1, so that 76 predictions and
 three sequences make 79 slots here and 78 there; the weights of slots and of labels have those records'
 `_mask` for a name.
@@ -27,10 +27,8 @@ import os
 
 import tensorflow as tf
 
-from official.data.records.formats import sequences_in_rows
-from official.data.records.formats.row_reader import AsExamples, AsRows, Layout
-from official.data.records.formats.sequences_in_rows import Row, Shape
-from official.data.records.schema import INTEGER_LIMIT, read_example
+from official.data.records.formats import row_reader
+from official.data.records.formats.row_reader import AsExamples, AsRows, Features
 from official.io import json_files
 
 MARK = "next_sentence_positions"  # no other format has this feature
@@ -39,12 +37,11 @@ _SLOTS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 _LABELS = ("next_sentence_positions", "next_sentence_labels", "next_sentence_weights")
 _FLOATS = ("masked_lm_weights", "next_sentence_weights")
 GROUPS = (_TOKENS, _SLOTS, _LABELS)
-FIELDS = (*_TOKENS, *_SLOTS, *_LABELS)
 
 
-def row_of(fields: dict[str, tf.Tensor]) -> Row:
+def row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
     """Returns the row of features with these names, numbers of any type."""
-    return sequences_in_rows.features(
+    return row_reader.features(
         {
             "input_ids": fields["input_ids"],
             "segment_ids": fields["segment_ids"],
@@ -60,71 +57,7 @@ def row_of(fields: dict[str, tf.Tensor]) -> Row:
     )
 
 
-def _read(serialized_B: tf.Tensor, shape: Shape) -> Row:
-    found = _parse(serialized_B, FIELDS)
-    sizes = [size for size, names in zip(shape, GROUPS) for _ in names]
-    is_good = [
-        tf.reduce_all(tf.cast(found[name].row_lengths(), tf.int32) == size)
-        for name, size in zip(FIELDS, sizes)
-    ]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_good), ["not all rows are packed"])]):
-        return row_of(
-            {
-                name: tf.reshape(_whole_numbers(found[name].values), tf.stack([-1, size]))
-                for name, size in zip(FIELDS, sizes)
-            }
-        )
-
-
-def _parse(serialized_B: tf.Tensor, names: tuple[str, ...]) -> dict[str, tf.RaggedTensor]:
-    spec = {name: tf.io.RaggedFeature(tf.float32 if name in _FLOATS else tf.int64) for name in names}
-    return tf.io.parse_example(serialized_B, spec)
-
-
-def _whole_numbers(values: tf.Tensor) -> tf.Tensor:
-    """Returns int32; -1, which is wrong everywhere, for a number that is none."""
-    numbers = tf.cast(tf.cast(values, tf.float64), tf.int64)
-    is_one = (numbers >= 0) & (numbers < INTEGER_LIMIT) & (tf.cast(numbers, values.dtype) == values)
-    return tf.cast(tf.where(is_one, numbers, -1), tf.int32)
-
-
-def _shape(serialized_B: tf.Tensor, length: int, most: int) -> Shape:  # pylint: disable=unused-argument
-    found = _parse(serialized_B, ("masked_lm_ids", MARK))
-    slots, depth = (tf.cast(value.row_lengths()[0], tf.int32) for value in found.values())
-    return Shape(length, slots, depth)
-
-
-def _shape_of(record: bytes, length: int | None, most: int | None) -> Shape:  # pylint: disable=unused-argument
-    sizes = []
-    found = _lengths(record)
-    for names in GROUPS:
-        for name in names:
-            if found[name] != found[names[0]] or not found[name]:
-                raise ValueError(f"feature {name} has {found[name]} values, {names[0]} {found[names[0]]}")
-        sizes.append(found[names[0]])
-    return Shape(*sizes)
-
-
-def _lengths(record: bytes) -> dict[str, int]:
-    """Returns the number of values of each feature. Raises ValueError for one missing or of another type."""
-    features = read_example(record) or {}
-    lengths = {}
-    for name in FIELDS:
-        if name not in features:
-            raise ValueError(f"feature {name} is missing (it has {', '.join(sorted(features)) or 'none'})")
-        kind, found = "float_list" if name in _FLOATS else "int64_list", features[name].WhichOneof("kind")
-        if found != kind:
-            raise ValueError(f"feature {name} is a {found}, expected a {kind}")
-        lengths[name] = len(getattr(features[name], kind).value)
-    return lengths
-
-
-def _count(serialized_B: tf.Tensor) -> tf.Tensor:
-    found = _parse(serialized_B, ("next_sentence_weights",))["next_sentence_weights"]
-    return tf.cast(tf.reduce_sum(tf.cast(found > 0, tf.int32), axis=1), tf.int32)
-
-
-_LAYOUT = Layout(_read, _shape, _shape_of, _count, spare=(0,))
+_LAYOUT = Features(GROUPS, _FLOATS, row_of, "next_sentence_weights").layout(spare=0)
 EXAMPLES, ROWS = AsExamples(_LAYOUT), AsRows(_LAYOUT)
 
 

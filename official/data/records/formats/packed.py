@@ -1,5 +1,4 @@
-"""Packed rows: several examples in one tf.train.Example, with the feature names of Graphcore's PyTorch
-records.
+"""Packed rows: several examples in one tf.train.Example, as Graphcore's for PyTorch; `bert pack` makes them.
 
 Features, S = tokens of a row, P = examples of a row at most, M = predicted tokens of an example at most,
 K = M + P - 1. Example k = 1, 2, .. P of a row:
@@ -17,10 +16,10 @@ K = M + P - 1. Example k = 1, 2, .. P of a row:
 Why K = M + P - 1: lengths of a row add up to S at most, whose share of predicted tokens is M, and rounding
 adds less than 1 for each of P examples: at most P - 1 more. For S = 512, M = 76 (0.15 x 512 = 76.8, cut) and
 P = 3 that is 78. It does not always do: three examples that all round up can have 79. Graphcore drops such a
-row, Habana has M + P = 79 slots under other names. Here `pack_rows` refuses it and the packer gives the last
-example a row of its own, so that none is lost. A reader takes K and P from the record: 79 slots are M = 77.
+row, Habana has M + P = 79 slots under other names. Here `encode_rows` refuses it and the packer gives the
+last example a row of its own, so that none is lost. A reader takes K and P from the record: 79 slots are
+M = 77.
 
-Rows are read as the examples in them, in the order of k: whoever reads plain records reads these.
 Source: the packed records of Graphcore's examples for PyTorch; Krell et al. 2021, arXiv 2107.02027.
 """
 
@@ -30,102 +29,132 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records.encoding import wire
-from official.data.records.encoding.compact import width, words
-from official.data.records.formats import compact, packed_record, packed_rows
-from official.data.records.formats.packed_record import LOOKED_UP
-from official.data.records.schema import Feature
+from official.data.records import wire
+from official.data.records.formats import row_reader
+from official.data.records.formats.row_reader import AsExamples, AsRows, Features
 
-ROWS_PER_RECORD = 3  # as published; rows may hold more
 VOCABULARY_LIMIT = wire.LIMIT
-IDS = packed_record.IDS
-read, sizes_of = packed_record.read, packed_record.sizes_of
-describe_mismatch = packed_record.describe_mismatch
+IDS = "packed_input_ids"  # no other format has this feature
+_TOKENS = ("packed_input_ids", "packed_input_mask", "packed_segment_ids", "packed_position_ids")
+_SLOTS = ("packed_masked_lm_positions", "packed_masked_lm_ids", "packed_masked_lm_mask")
+_LABELS = ("packed_next_sentence_labels", "packed_next_sentence_mask")
+_FLOATS = ("packed_masked_lm_mask", "packed_next_sentence_mask")
+
+# -----------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def _row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
+    length, weights_BP = fields[IDS].shape[1], tf.reverse(fields["packed_next_sentence_mask"], [1])
+    return row_reader.features(
+        {
+            "input_ids": fields[IDS],
+            "segment_ids": fields["packed_segment_ids"],
+            "sequence_ids": fields["packed_input_mask"],
+            "position_ids": fields["packed_position_ids"],
+            "masked_lm_positions": fields["packed_masked_lm_positions"],
+            "masked_lm_ids": fields["packed_masked_lm_ids"],
+            "masked_lm_sequences": fields["packed_masked_lm_mask"],
+            "cls_positions": length - 1 - tf.range(tf.shape(weights_BP)[1]) + tf.zeros_like(weights_BP),
+            "next_sentence_labels": tf.reverse(fields["packed_next_sentence_labels"], [1]),
+            "example_weights": weights_BP,
+        }
+    )
+
+
+_LAYOUT = Features((_TOKENS, _SLOTS, _LABELS), _FLOATS, _row_of, "packed_next_sentence_mask").layout(spare=-1)
+
+
+class PackedExamples(AsExamples):
+    """Reader of the examples of rows; splits these into rows of the same format."""
+
+    def split(self, record: bytes) -> list[bytes]:
+        """Returns a row for each example, with as many slots. Raises ValueError for a wrong record."""
+        examples = self.examples_of(record)
+        depth = self.layout.shape_of(record, None, None).depth
+        members_NP = np.full((len(examples), depth), -1)
+        members_NP[:, 0] = np.arange(len(examples))
+        return encode_rows(examples, members_NP)
+
+
+EXAMPLES, ROWS = PackedExamples(_LAYOUT), AsRows(_LAYOUT)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Writing
+#
+# Shapes: R rows, N examples, in the order of their rows, T tokens or slots of all.
 
 
 def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
     """Returns R records.
 
     Args:
-      examples: N of them.
+      examples: N of them, of S tokens and M predicted ones at most.
       members_RP: int [R, P], the examples of a row, -1 behind the last one.
 
     Raises:
-      ValueError: as `packed_rows.pack_rows` does.
+      ValueError: where the examples of a row have more tokens than S, or more predicted ones than K.
     """
-    values = packed_rows.pack_rows(examples, members_RP)
+    values = pack_rows(examples, members_RP)
     return wire.examples(
-        [
-            (wire.floats if name in packed_rows.FLOATS else wire.integers)(name, values[name])
-            for name in sorted(values)
-        ]
+        [(wire.floats if name in _FLOATS else wire.integers)(name, values[name]) for name in sorted(values)]
     )
 
 
-def split(record: bytes) -> list[bytes]:
-    """Returns a row for each example, with as many slots. Raises ValueError for a record that is wrong."""
-    row = read(record)
-    examples = packed_rows.members_of(row)
-    members_NP = np.full((len(examples), row["packed_next_sentence_labels"].shape[1]), -1)
-    members_NP[:, 0] = np.arange(len(examples))
-    return encode_rows(examples, members_NP)
-
-
-def join(records: list[bytes]) -> list[bytes]:
-    """Returns the records as they are: which examples share a row is the packer's work."""
-    return records
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Batches of records
-
-
-def count_rows(serialized_B: tf.Tensor) -> tf.Tensor:
-    name = "packed_next_sentence_mask"
-    found_BP = tf.io.parse_example(serialized_B, {name: tf.io.RaggedFeature(tf.float32)})[name]
-    return tf.reduce_sum(tf.cast(found_BP > 0, tf.int32), axis=1)
-
-
-def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
-    """Returns the examples of the rows, int32 [N, W], in the words of compact records.
-
-    Fails with InvalidArgumentError where a record is not a packed row of these lengths, or an example of one
-    is not where it belongs.
-    """
-    length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
-    spec = {
-        name: tf.io.RaggedFeature(tf.float32 if name in packed_rows.FLOATS else tf.int64)
-        for name in packed_rows.NAMES
+def pack_rows(examples: Examples, members_RP: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the features of R rows, {name: [R, S], [R, K] or [R, P]}; as of `encode_rows`."""
+    (rows, depth), length = members_RP.shape, examples.input_ids.shape[1]
+    row_N, number_N = np.nonzero(members_RP >= 0)
+    examples_N = members_RP[row_N, number_N]
+    lengths_N, predictions_N = examples.lengths[examples_N], examples.predictions[examples_N]
+    slots = examples.positions.shape[1] + depth - 1
+    for counts_N, most, what in ((lengths_N, length, "tokens"), (predictions_N, slots, "predicted tokens")):
+        found = np.bincount(row_N, counts_N, minlength=rows)
+        if (found > most).any():
+            raise ValueError(f"row {found.argmax()} has {found.max():.0f} {what}, expected at most {most}")
+    packed = {
+        name: np.zeros((rows, size), np.float32 if name in _FLOATS else np.int32)
+        for names, size in ((_TOKENS, length), (_SLOTS, slots), (_LABELS, depth))
+        for name in names
     }
-    found = tf.io.parse_example(serialized_B, spec)
-    is_even = tf.reduce_all(
-        [tf.reduce_min(value.row_lengths()) == tf.reduce_max(value.row_lengths()) for value in found.values()]
+
+    heads_N = length - 1 - number_N  # the places of [CLS]
+    packed["packed_input_ids"][row_N, heads_N] = examples.input_ids[examples_N, 0]
+    packed["packed_input_mask"][row_N, heads_N] = number_N + 1
+    member_T, index_T, place_T = _end_to_end(lengths_N - 1, row_N)
+    at_T, example_T = (row_N[member_T], place_T), examples_N[member_T]
+    packed["packed_input_ids"][at_T] = examples.input_ids[example_T, index_T + 1]
+    packed["packed_input_mask"][at_T] = number_N[member_T] + 1
+    packed["packed_segment_ids"][at_T] = index_T + 1 >= examples.first_lengths[example_T]
+    packed["packed_position_ids"][at_T] = index_T + 1
+
+    starts_N = _starts(lengths_N - 1, row_N)  # the places of the second tokens
+    member_T, index_T, place_T = _end_to_end(predictions_N, row_N)
+    at_T, example_T = (row_N[member_T], place_T), examples_N[member_T]
+    position_T = examples.positions[example_T, index_T].astype(np.int64)
+    packed["packed_masked_lm_positions"][at_T] = np.where(
+        position_T > 0, starts_N[member_T] + position_T - 1, heads_N[member_T]
     )
-    with tf.control_dependencies([tf.debugging.Assert(is_even, ["not all rows have one shape"])]):
-        arrays = [found[name].to_tensor() for name in packed_rows.NAMES]
+    packed["packed_masked_lm_ids"][at_T] = examples.labels[example_T, index_T]
+    packed["packed_masked_lm_mask"][at_T] = number_N[member_T] + 1
 
-    def to_words(*values: np.ndarray) -> tuple[np.ndarray, str]:
-        try:
-            return _words(dict(zip(packed_rows.NAMES, values)), (length, most)), ""
-        except ValueError as error:
-            return np.zeros((0, width(length, most)), np.int32), str(error)
-
-    words_NW, problem = tf.numpy_function(to_words, arrays, (tf.int32, tf.string))
-    with tf.control_dependencies([tf.debugging.Assert(problem == "", [problem])]):
-        return tf.ensure_shape(words_NW, [None, width(length, most)])
+    packed["packed_next_sentence_labels"][row_N, depth - 1 - number_N] = examples.is_random[examples_N]
+    packed["packed_next_sentence_mask"][row_N, depth - 1 - number_N] = 1
+    return packed
 
 
-def _words(rows: packed_rows.Rows, sizes: tuple[int, int]) -> np.ndarray:
-    packed_rows.check_sizes(rows)
-    found = packed_rows.sizes_of(rows)
-    if found != sizes:
-        raise ValueError(f"rows are of {found} tokens and predicted ones, expected {sizes}")
-    examples = packed_rows.members_of(rows)
-    for name, limit in LOOKED_UP.items():
-        values = rows[f"packed_{name}"]
-        if values.min() < 0 or values.max() >= limit:
-            raise ValueError(f"values from {values.min()} to {values.max()}, expected 0 to {limit - 1}")
-    return words(examples, np.int32)
+def _starts(counts_N: np.ndarray, rows_N: np.ndarray) -> np.ndarray:
+    """Returns the place in its row where each example begins, if they stand end to end; those of a row follow
+    each other."""
+    begins_N = np.cumsum(counts_N) - counts_N
+    is_first_N = np.diff(rows_N, prepend=-1) > 0
+    return begins_N - np.maximum.accumulate(np.where(is_first_N, begins_N, 0))
 
 
-parse_rows = compact.parse_rows
+def _end_to_end(counts_N: np.ndarray, rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns of each of T parts, int [T] each: its example, its number among the parts of that, and its
+    place in the row."""
+    member_T = np.repeat(np.arange(len(counts_N)), counts_N)
+    index_T = np.arange(len(member_T)) - (np.cumsum(counts_N) - counts_N)[member_T]
+    return member_T, index_T, _starts(counts_N, rows_N)[member_T] + index_T

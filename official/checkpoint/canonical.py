@@ -1,0 +1,237 @@
+"""Canonical names, which stand between two formats: Google's TF1 names, which are this project's too."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+# -----------------------------------------------------------------------------------------------------------
+# Names and shapes
+
+
+def _dense(*layers: str) -> tuple[str, ...]:
+    return tuple(f"{layer}/{part}" for layer in layers for part in ("kernel", "bias"))
+
+
+def _norm(layer: str) -> tuple[str, ...]:
+    return f"{layer}/LayerNorm/gamma", f"{layer}/LayerNorm/beta"
+
+
+def _feed_forward(layer: str) -> tuple[str, ...]:
+    return (
+        *_norm(f"{layer}/prenorm"),
+        *_dense(f"{layer}/intermediate/dense", f"{layer}/output/dense", f"{layer}/output/mixer/dense"),
+    )
+
+
+def _in_layer(*names: str) -> tuple[str, ...]:
+    return tuple(f"bert/encoder/layer_{{layer}}/{name}" for name in names)
+
+
+_QKV = _dense("attention/self/query", "attention/self/key", "attention/self/value")
+EMBEDDINGS = (
+    "bert/embeddings/word_embeddings",
+    "bert/embeddings/token_type_embeddings",
+    "bert/embeddings/position_embeddings",
+    *_norm("bert/embeddings"),
+)
+LAYER = _in_layer(
+    *_QKV,
+    *_dense("attention/output/dense"),
+    *_norm("attention/output"),
+    *_dense("intermediate/dense", "output/dense"),
+    *_norm("output"),
+)
+POOLER = _dense("bert/pooler/dense")
+TRANSFORM = (*_dense("cls/predictions/transform/dense"), *_norm("cls/predictions/transform"))
+OUTPUT_BIAS = "cls/predictions/output_bias"
+NEXT_SENTENCE_HEAD = ("cls/seq_relationship/output_weights", "cls/seq_relationship/output_bias")
+PRETRAINING_HEADS = (*TRANSFORM, OUTPUT_BIAS, *NEXT_SENTENCE_HEAD)
+SQUAD_HEAD = ("cls/squad/output_weights", "cls/squad/output_bias")  # [2, H], [2]
+CLASSIFIER_HEAD = ("output_weights", "output_bias")  # [C, H], [C]
+
+ENCODER = (*EMBEDDINGS, *LAYER, *POOLER)
+WEIGHTS = (*ENCODER, *PRETRAINING_HEADS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
+
+# Of a weight NAME: NAME/adam_m, in the shape of the weight.
+SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Momentum")
+# Ends the pattern of a name that may be a slot of it.
+SLOT = f"(?P<slot>(?:/(?:{'|'.join(SLOTS)}))?)"
+COUNTERS = ("global_step", "samples", "loss_scale/scale", "loss_scale/good_steps")
+
+# Tensors with one row or value per word: cut and filled up together.
+VOCABULARY = ("bert/embeddings/word_embeddings", OUTPUT_BIAS)
+
+# (Where one of these is there, all of those must be.) A masked-LM head may be the bias alone, as Graphcore's
+# without a transform.
+HEAD_GROUPS = (
+    (TRANSFORM, (*TRANSFORM, OUTPUT_BIAS)),
+    ((OUTPUT_BIAS,), (OUTPUT_BIAS,)),
+    (NEXT_SENTENCE_HEAD, NEXT_SENTENCE_HEAD),
+    (SQUAD_HEAD, SQUAD_HEAD),
+    (CLASSIFIER_HEAD, CLASSIFIER_HEAD),
+)
+
+# What a model may be without, in all of its layers: patterns of the names of what goes together.
+QKV_BIAS = r"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias"
+PROJECTION_BIAS = r"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias"
+MIXER = r"bert/encoder/layer_\d+/feed_forward_\d/output/mixer/dense/(kernel|bias)"  # GroupBERT of one group
+
+# GroupBERT. Google has no names for it; these are Graphcore's. Kernels [in, out]; dwconv/weight [kernel size,
+# group size, H].
+_GLU = "convolution/pre/glu"
+GROUPBERT_LAYER = _in_layer(
+    *_norm("convolution/prenorm"),
+    *_dense(f"{_GLU}/values/dense", f"{_GLU}/gates/dense"),
+    "convolution/dwconv/weight",
+    *_norm("convolution/dwconv"),
+    *_dense("convolution/post/dense"),
+    *_feed_forward("feed_forward_1"),
+    *_norm("attention/prenorm"),
+    *_QKV,
+    *_dense("attention/projection/dense"),
+    *_feed_forward("feed_forward_2"),
+)
+FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
+GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sizes of a BERT: words of the vocabulary, hidden size, size between the feed-forward layers, positions,
+    token types, classes."""
+
+    words: int
+    hidden: int
+    inner: int
+    positions: int
+    types: int
+    classes: int = 2
+
+
+def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
+    """Returns the shape of a weight of WEIGHTS, with the number of a layer or with `{layer}`. Kernels are
+    [in, out]."""
+    hidden, inner = sizes.hidden, sizes.inner
+    special = {
+        "bert/embeddings/word_embeddings": (sizes.words, hidden),
+        "bert/embeddings/position_embeddings": (sizes.positions, hidden),
+        "bert/embeddings/token_type_embeddings": (sizes.types, hidden),
+        OUTPUT_BIAS: (sizes.words,),
+        "cls/seq_relationship/output_weights": (2, hidden),
+        "cls/seq_relationship/output_bias": (2,),
+        "cls/squad/output_weights": (2, hidden),
+        "cls/squad/output_bias": (2,),
+        "output_weights": (sizes.classes, hidden),
+        "output_bias": (sizes.classes,),
+    }
+    if name in special:
+        return special[name]
+    if "/intermediate/dense/" in name:
+        return (hidden, inner) if name.endswith("/kernel") else (inner,)
+    if name.endswith("/output/dense/kernel") and "/attention/" not in name:
+        return inner, hidden
+    return (hidden, hidden) if name.endswith("/kernel") else (hidden,)
+
+
+def rank_of(name: str) -> int:
+    """Returns the number of dimensions of a weight of WEIGHTS or GROUPBERT."""
+    if name.endswith("/dwconv/weight"):
+        return 3
+    return 2 if name.endswith(("kernel", "embeddings", "output_weights")) else 1
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Comparison of names and shapes
+
+
+def compare_names(
+    expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
+) -> dict[str, list[str]]:
+    """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
+    missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    reshaped = [
+        f"{name} {list(found[name])} for {list(expected[name])}"
+        for name in sorted(set(expected) & set(found))
+        if tuple(found[name]) != tuple(expected[name])
+    ]
+    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+    return {kind: names for kind, names in kinds.items() if names}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Completeness: a whole encoder, whole heads, fitting shapes
+
+
+def layers_of(names: Iterable[str]) -> int:
+    """Returns one more than the highest layer number in canonical names."""
+    found = (re.match(r"bert/encoder/layer_(\d+)/", name) for name in names)
+    return max((int(match[1]) for match in found if match), default=-1) + 1
+
+
+def encoder_problems(shapes: dict[str, tuple[int, ...]]) -> dict[str, list[str]]:
+    """Returns the tensors that are missing or of a wrong shape, {problem: names}: of the encoder, and of
+    heads that are there in part.
+
+    Of GroupBERT's layers, whose groups and inner sizes the names do not tell, names and numbers of dimensions
+    are checked.
+    """
+    layers = layers_of(shapes)
+    expected = _expected_shapes(shapes, layers)
+    gone = [name for name in EMBEDDINGS if name not in shapes]
+    bent = [name for name in expected if len(shapes.get(name, expected[name])) != rank_of(name)]
+    problems = {"Missing": gone} if gone else {}
+    problems |= {} if layers else {"No layer": []}
+    if bent:
+        problems["of another number of dimensions"] = [
+            f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)
+        ]
+    compared = {name: shape for name, shape in expected.items() if name not in gone and name not in bent}
+    return problems | compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
+
+
+def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
+    """Returns {name: shape} of the tensors that must be there; where a shape cannot be known, it is the one
+    that the checkpoint has."""
+    groupbert = any("/convolution/" in name for name in shapes)
+    has_pooler = any(name in shapes for name in POOLER)  # Hugging Face's masked-LM models have none
+    encoder = [name for name in (GROUPBERT if groupbert else ENCODER) if has_pooler or name not in POOLER]
+    names = [
+        name.replace("{layer}", str(layer))
+        for name in encoder
+        for layer in (range(layers) if "{layer}" in name else (0,))
+    ]
+    names += [
+        name for some, group in HEAD_GROUPS if any(member in shapes for member in some) for name in group
+    ]
+    for pattern in (QKV_BIAS, PROJECTION_BIAS, MIXER):
+        if not any(re.fullmatch(pattern, name) for name in shapes):
+            names = [name for name in names if not re.fullmatch(pattern, name)]
+    sizes = _sizes_of(shapes)
+    expected = {}
+    for name in names:
+        if sizes is None or groupbert and name.startswith("bert/encoder/"):
+            expected[name] = shapes.get(name, (0,) * rank_of(name))
+        else:
+            expected[name] = shape_of(name, sizes)
+    return expected
+
+
+def _sizes_of(shapes: dict[str, tuple[int, ...]]) -> Sizes | None:
+    """Returns the sizes that the tensors tell; None where the word embeddings tell none."""
+    if len(shapes.get("bert/embeddings/word_embeddings", ())) != 2:
+        return None
+    words, hidden = shapes["bert/embeddings/word_embeddings"]
+
+    def rows(name: str, default: int) -> int:
+        return (*shapes.get(name, ()), default)[0]
+
+    return Sizes(
+        words,
+        hidden,
+        inner=rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden),
+        positions=rows("bert/embeddings/position_embeddings", 0),
+        types=rows("bert/embeddings/token_type_embeddings", 0),
+        classes=rows("output_weights", rows("output_bias", 2)),
+    )

@@ -1,0 +1,160 @@
+"""Compaction: files in which things lie in the order of a 64-bit key become fewer files for whoever reads a
+range of keys.
+
+A job writes such files as it reads its input, each with things of all keys; then many readers each read a
+range of keys from every file. Of very much input there are so many files and readers that these reads become
+too small. Then 256 files at a time become 256 others, each of which covers a 256th of the keys. That is done
+again while reads are still too small, so that all of it stays proportional to the input. What a reader finds,
+and its order, are the same.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterable
+
+from official.io import jobs
+from official.io.errors import ConfigError
+from official.io.files import store_of
+
+KEY_BITS = 64
+BITS = 8  # of the keys, by which a level tells more apart than the one below; 2**BITS files become one
+_MIN_READ_BYTES = 1 << 16  # that a reader reads from a file, on average
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouping:
+    """The files at a level: the keys are cut into ranges, and each lies in some files.
+
+    Attributes:
+      folder: the work folder.
+      level: 0: as the input was read, each file with all keys.
+      files: that cover a range.
+      digest: of what the files hold; two jobs in one folder differ in it.
+      ending: of their names.
+    """
+
+    folder: str
+    level: int
+    files: int
+    digest: str
+    ending: str = ".docs"
+
+    @property
+    def range_bits(self) -> int:
+        return KEY_BITS - self.level * BITS
+
+    @property
+    def ranges(self) -> int:
+        return 1 << (self.level * BITS)
+
+    @property
+    def level_folder(self) -> str:
+        return os.path.join(self.folder, f"level-{self.level}")
+
+    def above(self) -> Grouping:
+        return dataclasses.replace(self, level=self.level + 1, files=-(-self.files >> BITS))
+
+    def keys(self, number: int) -> tuple[int, int]:
+        """Returns the first key of a range and the one behind its last."""
+        return number << self.range_bits, (number + 1) << self.range_bits
+
+    def paths(self, first_key: int, end_key: int) -> list[str]:
+        """Returns the files in which things of a range of keys lie."""
+        if not self.level:
+            return _files_of_level_0(self)
+        ranges = range(first_key >> self.range_bits, ((end_key - 1) >> self.range_bits) + 1)
+        return [self.path(number, file) for number in ranges for file in range(self.files)]
+
+    def path(self, number: int, file: int) -> str:
+        """Returns a file of a range, at level 1 or above."""
+        return os.path.join(self.level_folder, f"{number:0{2 * self.level}x}-{file:05d}{self.ending}")
+
+    def path_of_task(self, task: int, file: int) -> str:
+        """Returns the path of a file of level 0, which a task that reads the input writes."""
+        return os.path.join(self.level_folder, f"{task:06d}-{file:05d}{self.ending}")
+
+    def paths_below(self, files_below: int, number: int, file: int) -> list[str]:
+        """Returns the files of the level below, of which it has `files_below` a range, that become one."""
+        below = dataclasses.replace(self, level=self.level - 1, files=files_below)
+        return below.paths(*self.keys(number))[file << BITS : (file + 1) << BITS]
+
+    def counts_path(self, number: int, file: int) -> str:
+        """Returns the path of the counts of a file. Written last, they mark the task as finished."""
+        return f"{self.path(number, file)}.json"
+
+
+@functools.lru_cache(maxsize=1)
+def _files_of_level_0(grouping: Grouping) -> list[str]:
+    folder = grouping.level_folder
+    found = sorted(
+        os.path.join(folder, name)
+        for name in store_of(folder).names_in(folder)
+        if name.endswith(grouping.ending)
+    )
+    if len(found) != grouping.files:
+        raise damaged(folder, f"it holds {len(found)} files, expected {grouping.files}")
+    return found
+
+
+def damaged(path: str, why: object) -> ConfigError:
+    """Returns the error for a file, or folder, that is not as the job has written it."""
+    return ConfigError(
+        f"{path} of an unfinished job is damaged ({why}). Throw the job away with --overwrite, and start"
+        " again."
+    )
+
+
+def is_needed(grouping: Grouping, total_bytes: int, readers: int) -> bool:
+    """Tells whether readers would read too little at once from the files, `total_bytes` in all."""
+    return grouping.files > 1 and total_bytes < _MIN_READ_BYTES * grouping.files * readers
+
+
+def levels(grouping: Grouping, total_bytes: int, readers: int) -> Iterable[tuple[Grouping, Grouping]]:
+    """Yields (level, the one above that is made of it) as often as it takes; see `is_needed`."""
+    while is_needed(grouping, total_bytes, readers):
+        yield grouping, grouping.above()
+        grouping = grouping.above()
+
+
+def compact(
+    grouping: Grouping,
+    total_bytes: int,
+    readers: int,
+    merge: Callable[[Grouping, int, tuple[int, int]], tuple],
+    run: Callable[[Iterable[tuple], int], None],
+) -> tuple[Grouping, collections.Counter]:
+    """Regroups files as often as it takes; what is done already is not done again. Files of a level are
+    removed when the level above is complete.
+
+    Args:
+      grouping: of level 0.
+      total_bytes: of its files.
+      readers: that will read it.
+      merge: (level above, files of a range below, (number of the range, of the file)) -> a task that makes
+        this file of `paths_below`, and writes what it has counted to `counts_path`. A range is told to more
+        than one task; each writes other files of it.
+      run: (tasks, number of them) -> None.
+
+    Returns:
+      The level from which readers are to read, and the sums of what the tasks counted.
+    """
+    counted: collections.Counter[str] = collections.Counter()
+    for below, above in levels(grouping, total_bytes, readers):
+        complete = f"{above.level_folder}.json"
+        if jobs.read_done(complete) is None:
+            places = [(number, file) for file in range(above.files) for number in range(above.ranges)]
+            run((merge(above, below.files, place) for place in places), len(places))
+            counts: collections.Counter[str] = collections.Counter()
+            for done in jobs.each_done(above.counts_path(*place) for place in places):
+                counts.update(done)
+            jobs.write_done(complete, counts, durable=True)
+        counted.update(jobs.read_what_is_done(complete))
+        with contextlib.suppress(OSError):  # or it is gone already
+            store_of(below.folder).remove_folder(below.level_folder)
+        grouping = above
+    return grouping, counted

@@ -1,0 +1,356 @@
+"""Plan of making pre-training data: the job, the sources of its text, and the file of each document."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from official.data.pretraining.examples import ExampleRules
+from official.data.word_pieces.vocabulary import Vocabulary, load_vocabulary
+from official.io import engines, files
+from official.io.errors import ConfigError, counted
+
+# -----------------------------------------------------------------------------------------------------------
+# Job
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job of making pre-training data; the fields are the flags of the same names."""
+
+    input_files: str
+    output_dir: str
+    vocab_file: str
+    rules: ExampleRules
+    sentence_splitting: str = "auto"
+    text_field: str = "text"
+    record_format: str = "plain"  # with `rules.remask`: "remask"
+    pad_position_value: int | None = None
+    random_seed: int = 12345
+    num_workers: int | None = None
+    num_shards: int | None = None
+    overwrite: bool = False
+    engine: str = "local"
+    ray_address: str | None = None
+    do_lower_case: bool | None = None
+    drop_duplicates: bool = False
+    mixture: str | None = None
+    eval_share: float | None = None  # of the documents are held out by their text; with `side`
+    side: str | None = None  # "train" or "eval": which documents are read; None: all
+
+    def flags(self) -> dict:
+        """Returns the flags on which the records depend."""
+        flags = dataclasses.asdict(self)
+        for name in ("output_dir", "overwrite", *engines.FIELDS):
+            del flags[name]
+        return flags | flags.pop("rules")
+
+
+@functools.lru_cache(maxsize=1)
+def vocabulary_of(vocab_file: str, sha256: str) -> Vocabulary:
+    """Loads the vocabulary of a job, once as long as the file does not change.
+
+    Raises:
+      ConfigError: where it is not the one that the job began with.
+    """
+    words = load_vocabulary(vocab_file)
+    if words.sha256 != sha256:
+        raise ConfigError(f"--vocab_file={vocab_file} was changed while it was read.")
+    return words
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Sources
+
+
+_NAMED = re.compile(r"([A-Za-z][\w.-]*)=(.*)")
+_MAX_PASSES = 1 << 15
+_MAX_SOURCES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A part of the text.
+
+    Attributes:
+      name: '' where there is one source without a name.
+      share: of the tokens of the records that it is to have.
+      paths: its files, sorted.
+    """
+
+    name: str
+    share: float
+    paths: list[str]
+
+
+def find_sources(job: Job) -> list[Source]:
+    """Returns the sources of a job; without --mixture it is one.
+
+    Raises:
+      ConfigError: where --input_files and --mixture do not go together, or a pattern stands for no file.
+    """
+    if job.mixture is None:
+        return [Source("", 1.0, files.find_files(job.input_files, "input_files"))]
+    shares, patterns = _parse_mixture(job.mixture), _parse_names(job.input_files)
+    if shares.keys() != patterns.keys():
+        raise ConfigError(
+            f"--mixture={job.mixture} names the sources {', '.join(shares)}, --input_files names"
+            f" {', '.join(patterns)}. Give each source in both: --input_files='NAME=FILES,..'"
+            " --mixture='NAME=SHARE,..'."
+        )
+    found = [
+        Source(name, share, files.find_files(",".join(patterns[name]), "input_files"))
+        for name, share in shares.items()
+    ]
+    owners: dict[str, str] = {}
+    for source in found:
+        for path in source.paths:
+            if owners.setdefault(path, source.name) != source.name:
+                raise ConfigError(
+                    f"--input_files: {path} belongs to two sources, {owners[path]} and {source.name}. Give it"
+                    " to one of them."
+                )
+    return found
+
+
+def _parse_mixture(mixture: str) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for part in mixture.split(","):
+        name, _, number = (text.strip() for text in part.partition("="))
+        try:
+            share = float(number)
+        except ValueError:
+            share = math.nan
+        if not _NAMED.fullmatch(f"{name}=") or name in shares or not 0 < share <= 1:
+            raise ConfigError(
+                f"--mixture={mixture}: {part!r} is no NAME=SHARE with a new name and a share above 0, up"
+                " to 1. Example: --mixture='books=0.3,wiki=0.7'."
+            )
+        shares[name] = share
+    if abs(sum(shares.values()) - 1) > 1e-6 or len(shares) > _MAX_SOURCES:
+        raise ConfigError(
+            f"--mixture={mixture}: the shares of {len(shares)} sources add up to {sum(shares.values()):g},"
+            f" expected 1, of {_MAX_SOURCES} sources at most."
+        )
+    return shares
+
+
+def _parse_names(input_files: str) -> dict[str, list[str]]:
+    patterns: dict[str, list[str]] = {}
+    name = None
+    for part in filter(None, (text.strip() for text in input_files.split(","))):
+        if named := _NAMED.fullmatch(part):
+            name, part = named[1], named[2]
+        if name is None:
+            raise ConfigError(
+                f"--input_files={input_files}: {part} belongs to no source. With --mixture the files of each"
+                " source stand behind its name: NAME=FILES,FILES,NAME=FILES."
+            )
+        patterns.setdefault(name, []).append(part)
+    return patterns
+
+
+def copies_of(sources: Sequence[Source], tokens: Sequence[float], dupe_factor: int) -> list[float]:
+    """Returns the average number of copies of a document of each source.
+
+    All records together hold `dupe_factor` times the text, with the shares that are wanted.
+
+    Args:
+      tokens: of each source, without duplicates that are dropped.
+
+    Raises:
+      ConfigError: for a source without text, or one that would have to be copied too often.
+    """
+    for source, own in zip(sources, tokens):
+        if not own and source.name:
+            raise ConfigError(
+                f"--input_files: the files of {source.name} hold no text, or with --drop_duplicates none that"
+                " is not in a source before it."
+            )
+    if len(sources) == 1:
+        return [float(dupe_factor)]
+    copies = [dupe_factor * source.share * sum(tokens) / own for source, own in zip(sources, tokens)]
+    if max(copies) > _MAX_PASSES:
+        source, most = max(zip(sources, copies), key=lambda pair: pair[1])
+        raise ConfigError(
+            f"--mixture={source.name}={source.share:g}: {source.name} is so small a part of the text that it"
+            f" would be copied {most:,.0f} times, {_MAX_PASSES:,} are allowed. Lower its share or"
+            " --dupe_factor."
+        )
+    return copies
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Layout
+#
+# A document has a random 64-bit key. Documents whose keys lie in one of P equal ranges are a *pool*: a
+# sample of all of them, of a few million tokens, from which the second segments of random pairs come. In
+# the order of the keys the documents are cut into as many *slices* as there are files: a slice is some
+# pools, or a part of one.
+#
+# A file holds, one after the other, a pass over one slice for each copy of a document: in pass c file f
+# holds copy c of slice f + c. So
+#
+# - the copies of a document lie in different files, as long as there are files enough;
+# - whoever reads files side by side is in the same pass in all of them, and between two copies lies about a
+#   pass over these files. As the passes go through a slice in the same order, quarter by quarter, it is more
+#   than half of one.
+
+
+POOL_TOKENS = 1 << 22  # about 18 MB of English text, some thousand articles
+_MIN_POOL_DOCUMENTS = 32  # on average
+_MIN_SHARDS_UNASKED, _MAX_SHARDS_UNASKED = 8, 8192
+_PIECES = 4  # of a slice; the examples of one are shuffled
+_MAX_PASSES_AT_ONCE = 16  # of a slice are planned together
+_KEYS = 1 << 64
+_MIXED = np.uint64(0x9E3779B97F4A7C15)  # a product with it has high bits that depend on all bits of a key
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Passes of a file, one after the other, whose documents lie in one pool."""
+
+    pool: int
+    passes: tuple[int, ...]  # numbers of the copies
+    parts: tuple[int, ...]  # of the pool, one for each pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Assignment of documents to pools and shards; the number of pools divides that of shards, or is a
+    multiple of it."""
+
+    num_pools: int
+    num_shards: int
+    copies: tuple[float, ...]  # of the documents of each source, on average
+
+    @property
+    def passes(self) -> int:
+        return math.ceil(max(self.copies) - 1e-9)
+
+    @property
+    def pools_per_slice(self) -> int:
+        return max(1, self.num_pools // self.num_shards)
+
+    @property
+    def parts_per_pool(self) -> int:
+        return max(1, self.num_shards // self.num_pools)
+
+    @property
+    def pieces_per_part(self) -> int:
+        """Returns the number of pieces of the part of a pool; examples are shuffled in a piece."""
+        return -(-_PIECES // self.pools_per_slice)
+
+    def stretches(self, shard: int) -> list[Stretch]:
+        """Returns the stretches that a file is made of, in order."""
+        portions = []
+        for number in range(self.passes):
+            slice_ = (shard + number) % self.num_shards
+            first = slice_ * self.pools_per_slice
+            if self.parts_per_pool > 1:
+                portions.append((*divmod(slice_, self.parts_per_pool), number))
+            else:
+                portions += [(pool, 0, number) for pool in range(first, first + self.pools_per_slice)]
+        found = []
+        for pool, group in itertools.groupby(portions, key=lambda portion: portion[0]):
+            own = list(group)
+            for first in range(0, len(own), _MAX_PASSES_AT_ONCE):
+                _, parts, passes = zip(*own[first : first + _MAX_PASSES_AT_ONCE])
+                found.append(Stretch(pool, passes, parts))
+        return found
+
+    def is_in_pass(self, number: int, sources_D: np.ndarray, keys_D: np.ndarray) -> np.ndarray:
+        """Returns bool [D]: whether a copy of each document is in a pass.
+
+        Every pass has the same share of the documents of a source; which ones follows from their keys.
+        """
+        if len(self.copies) == 1:
+            return np.ones(len(keys_D), bool)
+        rate_D = np.array(self.copies)[sources_D] / self.passes
+        begin_D = (keys_D * _MIXED >> np.uint64(11)) * 2.0**-53  # even, from 0 to 1
+        return np.floor((number + 1) * rate_D + begin_D) > np.floor(number * rate_D + begin_D)
+
+    def keys(self, pool: int) -> tuple[int, int]:
+        """Returns the first key of a pool and the one behind its last."""
+        return pool * _KEYS // self.num_pools, (pool + 1) * _KEYS // self.num_pools
+
+    def file(self, shard: int) -> str:
+        return f"part-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
+
+    @property
+    def files(self) -> list[str]:
+        return [self.file(shard) for shard in range(self.num_shards)]
+
+
+def plan_layout(job: Job, text: collections.Counter, copies: Sequence[float]) -> Layout:
+    """Chooses the number of pools: one that divides the number of shards or is a multiple of it, as small as
+    memory allows.
+
+    Args:
+      text: counts of it, `kept_documents`, `tokens` and `skipped_lines`.
+      copies: of the documents of each source, on average.
+
+    Raises:
+      ConfigError: where there is too little text, or more files are asked for than it fills.
+    """
+    num_documents = text["kept_documents"]
+    if num_documents < 2:
+        lines = counted(text["skipped_lines"], "line")
+        skipped = f" ({lines} without a text skipped)" if text["skipped_lines"] else ""
+        side = f" on --side={job.side} of --eval_share={job.eval_share}" if job.side else ""
+        raise ConfigError(
+            f"--input_files hold {counted(num_documents, 'document')} with text{side}{skipped}, expected at"
+            " least 2: a random next segment comes from another document. Documents are separated by"
+            " blank lines."
+        )
+    fewest = -(-text["tokens"] // POOL_TOKENS)
+    most_shards = int(num_documents * min(copies))
+    num_shards = job.num_shards or min(max(_MIN_SHARDS_UNASKED, fewest), most_shards, _MAX_SHARDS_UNASKED)
+    if num_shards > most_shards:
+        raise ConfigError(
+            f"--num_shards={num_shards} is more than the {most_shards} examples that {num_documents}"
+            f" documents make at least. Allowed: 1 to {most_shards}."
+        )
+    most = max(1, num_documents // _MIN_POOL_DOCUMENTS)
+    divisors = [count for count in range(1, min(num_shards, most) + 1) if num_shards % count == 0]
+    multiple = min(-(-fewest // num_shards), most // num_shards) * num_shards  # 0: none is allowed
+    num_pools = next((count for count in divisors if count >= fewest), max(divisors[-1], multiple))
+    return Layout(num_pools, num_shards, tuple(copies))
+
+
+def parts_of(tokens_D: np.ndarray, parts: int) -> np.ndarray:
+    """Cuts documents that lie in a row into parts of about as many tokens each; where there are documents
+    enough, every part has one at least.
+
+    Args:
+      tokens_D: int, of each document, 1 or more.
+
+    Returns:
+      int64 [D]: the part of each document, ascending.
+    """
+    count = len(tokens_D)
+    if count < parts:
+        return np.arange(count) * parts // count if count else np.arange(0)
+    ends_D = np.cumsum(tokens_D)
+    middles_D = 2 * ends_D - tokens_D  # twice, so that they are whole numbers
+    first = np.searchsorted(middles_D, 2 * ends_D[-1] * np.arange(1, parts) / parts)  # of parts 1, 2, ..
+    number = np.arange(1, parts)
+    first = np.maximum.accumulate(np.maximum(first, number) - number) + number
+    first = np.minimum(first, count - parts + number)
+    return np.searchsorted(first, np.arange(count), side="right")
+
+
+def pieces_of(tokens_D: np.ndarray, part_D: np.ndarray, pieces: int) -> np.ndarray:
+    """Cuts every part into pieces of about as many tokens each. Returns int64 [D]: the piece in its part."""
+    found = np.zeros(len(tokens_D), np.int64)
+    bounds = np.flatnonzero(np.diff(part_D, prepend=-1, append=-1))
+    for first, end in zip(bounds, bounds[1:]):
+        tokens = tokens_D[first:end]
+        begins = np.cumsum(tokens) - tokens
+        found[first:end] = begins * pieces // max(int(tokens.sum()), 1)
+    return found

@@ -1,0 +1,236 @@
+"""Files of records -> batches of features. All order is a function of (seed, epoch).
+
+A file holds records, a record holds rows, and a row holds one sequence, or several: rows are packed in the
+files, or while these are read. What is shuffled and batched are rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from official.data import pipeline
+from official.data.records import counts as counts_lib
+from official.data.records import files as record_files
+from official.data.records import on_the_fly, record_formats
+from official.data.records import schema as schema_lib
+from official.data.records.on_the_fly import Packer
+from official.data.records.schema import Feature
+from official.data.records.streams import Reading, Streams, own_streams
+
+_SAMPLED_SEQUENCES = 8192
+
+
+def training_dataset(
+    files: list[str],
+    schema: dict[str, Feature],
+    batch_size: int,
+    order: pipeline.TrainingOrder,
+    streams: int = 1,
+    counts_path: str = "",
+    packer: Packer | None = None,
+) -> tf.data.Dataset:
+    """Returns an endless dataset of batches {name: [batch_size, length]}, with `example_weights` [batch_size]
+    of ones; of packed rows these are [batch_size, P].
+
+    File f belongs to stream f % streams, stream s to host s % num_hosts. Every epoch of a stream visits each
+    of its rows once, files and rows in an order drawn from (seed, stream, epoch); rows are taken from the
+    streams in turn. A stream is shuffled in windows that follow each other and end with the epoch; those of
+    all streams hold 8,192 rows.
+
+    Args:
+      files: all files of the job, in the same order on every host.
+      schema: features of a row; with `packer`, of a sequence.
+      batch_size: rows of a batch.
+      order: the dataset goes on behind what is done of it.
+      streams: see `streams.num_streams`.
+      counts_path: file in which a run that goes on keeps how many records the files of this host hold; unset:
+        it counts each time.
+      packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
+        which stream a row is.
+
+    Raises:
+      ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
+    """
+    record_format = _reader(files, schema)
+    own = own_streams(files, streams, order, batch_size, record_files.has_frames(record_format))
+    all_streams = Streams(files, streams, _reading(files, schema, record_format), order.seed)
+    parse = _row_parser(schema, record_format, packer)
+
+    def parse_batch(rows, streams=None):
+        features = parse(tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]))
+        return (
+            features if streams is None else {**features, "streams": tf.ensure_shape(streams, [batch_size])}
+        )
+
+    if packer is None:
+        done = order.sequences_done if order.rows_done is None else order.rows_done
+        batches = all_streams.rows(own, done // streams, batch_size, counts_path)
+    else:
+        of_streams = _sequences_done(order, streams)
+        batches = all_streams.packed_rows(
+            own,
+            [of_streams[number] for number in own],
+            batch_size,
+            counts_path,
+            packer,
+            functools.partial(record_formats.to_words, schema=schema, record_format=record_format),
+        )
+    return pipeline.fixed(
+        batches.map(parse_batch, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS)
+    )
+
+
+def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Packer | None) -> float:
+    """Returns how many sequences a packed row holds on average: as is said beside the files, or by some of
+    each of some files.
+
+    Args: as of `training_dataset`.
+    """
+    record_format = _reader(files, schema)
+    told = None if packer else record_formats.average_sequences(files, record_format)
+    if told:
+        return told
+    chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
+    count = -(-_SAMPLED_SEQUENCES // len(chosen))
+    size = record_formats.records_of(count, record_format)
+    records = record_files.opener(files, record_format)
+    blocks = tf.data.Dataset.from_tensor_slices(chosen).flat_map(
+        lambda path: records(path).take(size).batch(size)
+    )
+    rows = blocks.map(lambda records: record_formats.unpack(records, schema, record_format))
+    if packer is not None:
+        rows = on_the_fly.packed_once(rows, packer, record_format, seed=0)
+    parse = _row_parser(schema, record_format, packer)
+    counts = [parse(some)["example_weights"].numpy().sum(axis=1) for some in pipeline.fixed(rows)]
+    return float(np.concatenate(counts).mean())
+
+
+def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
+    """Returns the rows of files, before any is packed here. Raises ConfigError for a file that is damaged."""
+    return sum(each.rows for each in counts_lib.count(files, _reader(files, schema)))
+
+
+def _row_parser(
+    schema: dict[str, Feature], record_format: str, packer: Packer | None
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns (rows) -> their features, with `example_weights`."""
+    if packer is not None:
+        return packer.parse
+
+    def parse(rows):
+        features = record_formats.parse_rows(rows, schema, record_format)
+        return {"example_weights": tf.ones(tf.shape(rows)[:1]), **features}
+
+    return parse
+
+
+def _reading(files: list[str], schema: dict[str, Feature], record_format: str) -> Reading:
+    """Returns how the records of some files, of one format, become rows."""
+    return Reading(
+        record_files.opener(files, record_format),
+        functools.partial(record_formats.unpack, schema=schema, record_format=record_format),
+        record_formats.rows_per_record(record_format),
+        lambda paths, kept_path: counts_lib.count(paths, record_format, kept_path),
+    )
+
+
+def _reader(files: list[str], schema: dict[str, Feature]) -> str:
+    """Returns the format to read files by, whose rows are those of the schema."""
+    record_format = record_files.detect_format(files)
+    if schema_lib.is_static(schema):
+        return record_formats.AS_STATIC[record_format]
+    return record_formats.AS_ROWS[record_format] if schema_lib.is_packed(schema) else record_format
+
+
+def _sequences_done(order: pipeline.TrainingOrder, streams: int) -> list[int]:
+    """Returns the sequences that were trained on of each stream: as the order says, or as many of each where
+    it speaks of other streams."""
+    known = order.stream_sequences
+    if sum(known) == sum(known[:streams]) == order.sequences_done:
+        return [*known[:streams], *[0] * (streams - len(known))]
+    return [order.sequences_done // streams] * streams
+
+
+def evaluation_dataset(
+    files: list[str],
+    schema: dict[str, Feature],
+    batch_size: int,
+    num_sequences: int,
+    packer: Packer | None = None,
+) -> tf.data.Dataset:
+    """Returns batches of the first `num_sequences` sequences in file order, with `packer` packed.
+
+    The last batch is filled up with rows of zeros. `example_weights` [batch_size], of packed rows
+    [batch_size, P], is 1 for sequences of the files and 0 for filling, so that sums over the set are exact
+    and every batch has one shape.
+
+    Raises:
+      ConfigError: where a file is cut off.
+    """
+    record_format = _reader(files, schema)
+    if record_files.has_frames(record_format):
+        counts_lib.check_ends(files)
+    parse = _row_parser(schema, record_format, packer)
+
+    records = record_files.opener(files, record_format)(files).batch(
+        record_formats.records_of(batch_size, record_format)
+    )
+    blocks = records.map(lambda batch: record_formats.unpack(batch, schema, record_format))
+    if schema_lib.is_packed(schema):
+        features = pipeline.rebatched(_take_sequences(blocks.map(parse), num_sequences), batch_size)
+    else:
+        rows = _take(blocks, num_sequences)
+        rows = on_the_fly.packed_once(rows, packer, record_format, seed=0) if packer else rows
+        features = pipeline.rebatched(rows, batch_size).map(parse, num_parallel_calls=pipeline.CALLS)
+    return pipeline.fixed(_filled_up(features, batch_size).prefetch(pipeline.CALLS))
+
+
+def _filled_up(batches: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    """Returns batches of which the last one is filled up with rows of zeros."""
+
+    def fill(features):
+        missing = batch_size - tf.shape(features["input_ids"])[0]
+        return {
+            name: tf.ensure_shape(
+                tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)]),
+                [batch_size, *value.shape[1:]],
+            )
+            for name, value in features.items()
+        }
+
+    return batches.map(fill)
+
+
+def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
+    """Returns blocks of packed rows up to their first `sequences` sequences; those behind them in the last
+    row have weight 0."""
+
+    def cut(left, block):
+        weights_BP = block["example_weights"]
+        counted_BP = tf.cumsum(tf.cast(tf.reshape(weights_BP, [-1]), tf.int64))
+        kept_BP = weights_BP * tf.cast(tf.reshape(counted_BP, tf.shape(weights_BP)) <= left, tf.float32)
+        kept_or_empty = tf.pad(kept_BP, [[0, 0], [1, 0]])  # an empty slot belongs to number 0
+        kept_BK = tf.gather(kept_or_empty, block["masked_lm_sequences"], batch_dims=1)
+        weights_BK = block["masked_lm_weights"] * kept_BK
+        block = {**block, "example_weights": kept_BP, "masked_lm_weights": weights_BK}
+        is_wanted_B = tf.reduce_any(kept_BP > 0, axis=1)
+        rows = {name: tf.boolean_mask(value, is_wanted_B) for name, value in block.items()}
+        return left - tf.cast(tf.reduce_sum(kept_BP), tf.int64), rows
+
+    return blocks.scan(tf.constant(sequences, tf.int64), cut).take_while(
+        lambda block: tf.shape(block["input_ids"])[0] > 0
+    )
+
+
+def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:
+    """Returns the blocks up to their first `rows` rows."""
+
+    def cut(left, block):
+        block = block[:left]
+        return left - tf.shape(block, tf.int64)[0], block
+
+    return blocks.scan(tf.constant(rows, tf.int64), cut).take_while(lambda block: tf.shape(block)[0] > 0)

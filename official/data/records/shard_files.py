@@ -1,0 +1,152 @@
+"""Shards of records as jobs write them: the folder, and files of examples in TensorFlow's frames."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fnmatch
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from official.data import compiled
+from official.data.pretraining.examples import Examples
+from official.data.records import encoding, wire
+from official.io import files, jobs
+from official.io.errors import ConfigError
+from official.io.files import store_of
+
+FRAME_BYTES = 16  # of a record in a TFRecord file: its length, and checksums of that and of the record
+
+# -----------------------------------------------------------------------------------------------------------
+# Folder
+
+
+def check_flags(random_seed: int, counts: Mapping[str, int | None]) -> None:
+    """Raises ConfigError where a count, by the name of its flag, is below 1 (None: unset), or the seed is
+    below 0."""
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
+    if random_seed < 0:
+        raise ConfigError(f"--random_seed={random_seed} is out of range. Allowed: 0 or more.")
+
+
+def remove_earlier(folder: str) -> None:
+    """Removes the files of an earlier finished job, and the samples of them; the manifest last, which tells
+    that there are any."""
+    manifest = os.path.join(folder, jobs.MANIFEST)
+    if store_of(folder).exists(manifest):
+        for path in [*_found(folder, "part-*-of-*.tfrecord"), *_found(folder, jobs.SAMPLES), manifest]:
+            store_of(folder).remove(path)
+
+
+def remove_temporary(folder: str) -> None:
+    """Removes what an interrupted job had begun to write."""
+    for path in _found(folder, f"*{files.TEMPORARY}*"):
+        store_of(folder).remove(path)
+
+
+def remove_all_but(folder: str, made: set[str]) -> None:
+    """Removes the shards of a job that was thrown away: those that are not in `made`, paths in the folder."""
+    for path in {*_found(folder, "part-*-of-*.tfrecord")} - made:
+        store_of(folder).remove(path)
+
+
+def _found(folder: str, pattern: str) -> list[str]:
+    """Returns the files in a folder whose names fit a glob."""
+    return [os.path.join(folder, name) for name in fnmatch.filter(store_of(folder).names_in(folder), pattern)]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files of examples
+
+
+@contextlib.contextmanager
+def writing(
+    path: str, record_format: str, pad_position_value: int | None = None
+) -> Iterator[Callable[[Examples], None]]:
+    """Yields what writes a batch of examples to a new file of this machine; it is complete after the block.
+
+    Args:
+      path: of the file.
+      record_format, pad_position_value: as of `encoding.encode`; a batch is encoded at once.
+
+    Raises:
+      OSError: where the file cannot be written.
+      ConfigError, ValueError: as `encoding.encode` does.
+    """
+    library = compiled.library()
+    if library is None:
+        with _tensorflow_writer(path) as write:
+            yield lambda examples: write(encoding.encode(examples, record_format, pad_position_value))
+        return
+    with open(path, "wb", buffering=0) as file:
+        if record_format == "plain":
+            yield lambda examples: _write_all(file, plain_records(library, examples))
+        else:
+            yield lambda examples: _write_all(
+                file, framed(library, encoding.encode(examples, record_format, pad_position_value))
+            )
+
+
+def _write_all(file: io.FileIO, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+@contextlib.contextmanager
+def _tensorflow_writer(path: str) -> Iterator[Callable[[Sequence[bytes]], None]]:
+    import tensorflow as tf  # late: jobs that can do without do not load it
+
+    try:
+        with tf.io.TFRecordWriter(path) as writer:
+
+            def write(records: Sequence[bytes]) -> None:
+                for record in records:
+                    writer.write(record)
+
+            yield write
+    except tf.errors.OpError as error:
+        raise OSError(errno.EIO, str(error), path) from None
+
+
+def framed(library: ctypes.CDLL, records: Sequence[bytes]) -> memoryview:
+    """Returns records in their frames, by the compiled library."""
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    out = np.empty(int(sizes.sum()) + FRAME_BYTES * len(records), np.uint8)
+    written = library.put_frames(out.ctypes.data, len(records), b"".join(records), sizes.ctypes.data)
+    return out[:written].data
+
+
+def plain_records(library: ctypes.CDLL, examples: Examples) -> memoryview:
+    """Returns the framed records of examples in the plain format, by the compiled library. Raises ValueError
+    for a value out of range, as `encoding.encode` does."""
+    (count, length), most = examples.input_ids.shape, examples.positions.shape[1]
+    ids = _narrow(examples.input_ids)
+    arrays = [
+        ids,
+        np.ascontiguousarray(examples.lengths, np.int64),
+        np.ascontiguousarray(examples.first_lengths, np.int64),
+        np.ascontiguousarray(_narrow(examples.positions), np.int32),
+        np.ascontiguousarray(_narrow(examples.labels), np.int32),
+        np.ascontiguousarray(examples.predictions, np.int64),
+        np.ascontiguousarray(examples.is_random, np.uint8),
+    ]
+    out = np.empty(count * library.plain_bytes(length, most), np.uint8)
+    addresses = [array.ctypes.data for array in arrays]
+    written = library.put_plain_records(out.ctypes.data, count, length, most, ids.itemsize, *addresses)
+    if written < 0:
+        encoding.encode_plain(examples)  # says which value it is
+        raise ValueError("examples have counts that are out of range")
+    return out[:written].data
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Returns whole numbers as uint16 or int32; those that do not fit as one that no record holds."""
+    if values.dtype == np.uint16:
+        return np.ascontiguousarray(values)
+    return np.ascontiguousarray(np.clip(values, -1, wire.LIMIT), np.int32)

@@ -1,0 +1,744 @@
+"""Plan of a pipeline: stages of the model on devices, and the order of their micro batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from official.config.backends import BACKENDS
+from official.config.settings.devices import SCHEDULES
+from official.config.values import read_devices, read_stages, written_stages
+from official.io.errors import ConfigError, nearest_multiples
+
+if TYPE_CHECKING:
+    from official.config import BertConfig, Config
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Schedules
+#
+# Each schedule is a formula for the time of a work. `gpipe` and `1f1b` are those of a pipeline whose works
+# all take as long; a device begins a work as soon as its inputs are there. In Graphcore's `grouped`,
+# `interleaved` and `sequential` all devices move in step.
+
+
+IN_STEP = ("grouped", "interleaved", "sequential")
+FORWARD, BACKWARD = 1.0, 2.0  # of a stage; a backward pass that computes it again takes 3
+
+
+class Work(NamedTuple):
+    """The pass of one micro batch through one stage of the pipeline.
+
+    Attributes:
+      stage: of the pipeline, from 0.
+      micro_batch: of the step, from 0.
+      backward: the backward pass, which computes again what was not kept; else the forward pass.
+    """
+
+    stage: int
+    micro_batch: int
+    backward: bool
+
+
+class Timeline(NamedTuple):
+    """A step of a pipeline.
+
+    Attributes:
+      works: (work, start, end) of each device, in order, of one round of micro batches.
+      length: of the step, without the update; a stage's forward pass takes 1 where all are alike.
+      bubble: share of the devices' time in which they wait.
+    """
+
+    works: list[list[tuple[Work, float, float]]]
+    length: float
+    bubble: float
+
+
+def orders_of(
+    num_stages: int, devices: Sequence[int], schedule: str, micro_batches: int, trains: bool = True
+) -> list[list[Work]]:
+    """Returns the works of each device in a step, in order.
+
+    Every device can do its works in this order, waiting for what it needs of others: the time of a work is
+    after those of what it needs, so no two wait for each other. A stage takes its micro batches in their
+    order, backward too.
+
+    Args:
+      num_stages: of the pipeline.
+      devices: of each stage, from 0 without gaps.
+      schedule: gpipe, 1f1b, grouped, interleaved or sequential.
+      micro_batches: of a step, 1 or more.
+      trains: False for forward passes alone.
+    """
+    found: list[list[Work]] = [[] for _ in range(max(devices) + 1)]
+    for _, works in _by_time(num_stages, schedule, micro_batches, trains):
+        for work in works:
+            found[devices[work.stage]].append(work)
+    return found
+
+
+def time_of(
+    work: Work, num_stages: int, schedule: str, micro_batches: int, trains: bool = True
+) -> tuple[int, int]:
+    """Returns the time of a work in a schedule, as numbers that sort.
+
+    gpipe: all forward passes, then all backward passes. Source: Huang et al., GPipe, arXiv:1811.06965.
+    1f1b: backward passes first; stage s of S keeps at most S - s micro batches. Source: Narayanan et al.,
+    PipeDream-Flush, arXiv:2006.09503.
+
+    The others are `PipelineSchedule` of Graphcore's TensorFlow. Works of one time are done side by side, and
+    what follows waits for the slowest of them.
+    grouped: a micro batch moves on by a stage a step; in a step all devices run forward passes, then all run
+    backward passes. interleaved: half of the devices run forward passes while the others run backward passes.
+    sequential: one device works at a time.
+    """
+    stage, number, backward = work
+    place = 2 * num_stages - 1 - stage if backward else stage  # among the passes of its micro batch
+    if schedule == "gpipe":
+        return (number + place + (micro_batches - 1 if backward else 0), 0)
+    if schedule == "grouped":
+        return (number + place, int(backward))
+    if schedule == "sequential":
+        return (number * (2 if trains else 1) * num_stages + place, 0)
+    fills = schedule == "1f1b" and not backward and number < num_stages - stage
+    return (number * (2 if trains and not fills else 1) + place, 0)
+
+
+def _by_time(
+    num_stages: int, schedule: str, micro_batches: int, trains: bool
+) -> Iterator[tuple[tuple[int, int], Iterator[Work]]]:
+    """Yields (time, the works of it, those of the oldest micro batch first)."""
+    works = (
+        Work(stage, number, backward)
+        for backward in ((False, True) if trains else (False,))
+        for number in range(micro_batches)
+        for stage in range(num_stages)
+    )
+    time = lambda work: time_of(work, num_stages, schedule, micro_batches, trains)
+    return itertools.groupby(sorted(works, key=lambda work: (time(work), work.micro_batch)), key=time)
+
+
+def in_flight(plan: PipelinePlan, trains: bool = True) -> list[int]:
+    """Returns the most micro batches whose activations each stage keeps at once, the one in work among
+    them."""
+    count, left = plan.round_size, range(len(plan.stages), 0, -1)  # stages from each one on
+    if plan.schedule == "gpipe" or not trains:
+        return [count for _ in left]
+    if plan.schedule == "sequential":
+        return [1 for _ in left]
+    return [min(count, each * (2 if plan.schedule == "grouped" else 1)) for each in left]
+
+
+def before(work: Work, num_stages: int) -> list[Work]:
+    """Returns the works whose results a work needs."""
+    stage, micro_batch, backward = work
+    if not backward:
+        return [Work(stage - 1, micro_batch, False)] if stage else []
+    later = [Work(stage + 1, micro_batch, True)] if stage < num_stages - 1 else []
+    return [Work(stage, micro_batch, False), *later]
+
+
+def usual_secs(work: Work) -> float:
+    """Returns the time of a work where all stages are alike: a backward pass takes two of a forward pass."""
+    return BACKWARD if work.backward else FORWARD
+
+
+def make_timeline(
+    plan: PipelinePlan, secs: Callable[[Work], float] = usual_secs, trains: bool = True
+) -> Timeline:
+    """Returns the timeline of a plan: the start and end of each work. Sending takes no time.
+
+    Args:
+      plan: the plan.
+      secs: work -> how long it takes, in any unit.
+      trains: False for forward passes alone.
+    """
+    num_stages = len(plan.stages)
+    ends: dict[Work, float] = {}
+    free = [0.0] * plan.num_devices  # when each device is done with all before
+    found: list[list[tuple[Work, float, float]]] = [[] for _ in free]
+    for _, works in _by_time(num_stages, plan.schedule, plan.round_size, trains):
+        for work in works:
+            device = plan.devices[work.stage]
+            start = max([free[device], *(ends[each] for each in before(work, num_stages))])
+            free[device] = ends[work] = start + secs(work)
+            found[device].append((work, start, ends[work]))
+        if plan.schedule in IN_STEP:
+            free = [max(free)] * len(free)
+    busy = sum(end - start for device in found for _, start, end in device)
+    rounds = plan.micro_batches // plan.round_size
+    return Timeline(found, rounds * max(free), 1 - busy / (max(free) * len(free)))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Costs
+
+
+_CLASSES = 2  # of a sequence: the products of a classifier are nothing beside any other
+
+
+class Cost(NamedTuple):
+    """Cost of a stage of a model.
+
+    Attributes:
+      flops: of its forward pass of a micro batch.
+      weights: in it, roughly: those of its largest matrices.
+    """
+
+    flops: int
+    weights: int
+
+
+def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
+    """Returns the cost of each stage of a model: the FLOPs of all matrix products, and its weights.
+
+    Args:
+      config: the configuration.
+      model_stages: names, in order.
+    """
+    rows, model = rows_of_micro_batch(config), config.model
+    table = model.vocab_size * model.hidden_size  # which two stages share
+    weights = {"embeddings": table, "masked_lm": table, "pooler": model.hidden_size**2}
+    return {
+        name: Cost(
+            rows * flops_of_row(name, config),
+            products_of_token(model) if name.startswith("layer_") else weights.get(name, 0),
+        )
+        for name in model_stages
+    }
+
+
+def rows_of_micro_batch(config: Config) -> int:
+    """Returns the rows of a micro batch of one replica, as far as the configuration tells: on IPUs it says
+    how many replicas there are, elsewhere one is thought of."""
+    return max(1, config.train_batch_size // (config.num_accumulation_steps * config.ipu_replicas))
+
+
+def flops_of_row(stage: str, config: Config) -> int:
+    """Returns the multiplications and additions of all matrix products of a stage, for one row, forward.
+
+    Args:
+      stage: name of one of the model's stages.
+      config: the configuration.
+    """
+    model, length = config.model, config.max_seq_length
+    hidden, predictions = model.hidden_size, config.max_predictions_per_seq
+    transform = hidden**2 if model.use_cls_layer else 0
+    products = {
+        "pooler": hidden**2,
+        "masked_lm": predictions * (transform + hidden * model.vocab_size),
+        "next_sentence": 2 * hidden,
+        "span": 2 * length * hidden,
+        "classifier": _CLASSES * hidden,
+    }
+    if stage.startswith("layer_"):
+        # Products of a token, and of scores and their sums of values.
+        return 2 * length * (products_of_token(model) + 2 * length * hidden)
+    return 2 * products.get(stage, 0)
+
+
+def products_of_token(model: BertConfig) -> int:
+    """Returns the multiplications of a token in a block, without attention's scores.
+
+    A block of GroupBERT has a gated convolution in groups, attention, and two feed-forward layers whose
+    second product is in groups and mixed.
+    """
+    hidden, inner = model.hidden_size, model.intermediate_size
+    if model.block_type != "groupbert":
+        return 4 * hidden**2 + 2 * hidden * inner
+    groups = model.groupbert_ffn_output_groups
+    taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size
+    mixed = hidden**2 if groups > 1 else 0
+    convolution = 3 * hidden**2 + hidden * taps
+    return convolution + 4 * hidden**2 + 2 * (hidden * inner + hidden * inner // groups + mixed)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Balance
+
+
+def balanced(
+    model_stages: Sequence[str], costs: Mapping[str, Cost], devices: Sequence[int]
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the stages of the model in each stage of the pipeline, in order.
+
+    No other cuts have fewer FLOPs on the busiest device. Of those that have as few the FLOPs of stages are
+    the most even (the smallest sum of squares), and of these the fullest device has the fewest weights. Cuts
+    are before the heads, and before and after each block.
+
+    Args:
+      model_stages: names, in order.
+      costs: of each.
+      devices: of each stage of the pipeline, at most as many as `parts_of` has; one may stand there several
+        times, its costs are added.
+    """
+    parts = parts_of(model_stages)
+    flops = [sum(costs[name].flops for name in part) for part in parts]
+    sizes = [sum(costs[name].weights for name in part) for part in parts]
+    none = [0] * len(parts)
+    apart = _cuts(flops, none, range(len(devices)), sum(flops))  # a bound, from which little is left to try
+    busiest = _largest(flops, _cuts(flops, none, devices, _largest(flops, apart, devices)), devices)
+    ends = _cuts(flops, sizes, devices, busiest, evenly=True)
+    return tuple(
+        tuple(name for part in parts[start:end] for name in part) for start, end in zip((0, *ends), ends)
+    )
+
+
+def parts_of(model_stages: Sequence[str]) -> list[list[str]]:
+    """Returns the stages of a model that stay together: embeddings, each block (the last with the LayerNorm
+    after it), and the pooler with all heads."""
+    last = max(place for place, name in enumerate(model_stages) if name.startswith(("layer_", "final_norm")))
+    parts: list[list[str]] = []
+    for name in model_stages[: last + 1]:
+        if name == "final_norm":
+            parts[-1].append(name)
+        else:
+            parts.append([name])
+    return [*parts, list(model_stages[last + 1 :])]
+
+
+def _largest(values: Sequence[int], ends: Sequence[int], devices: Sequence[int]) -> int:
+    """Returns the largest sum of values of a device."""
+    sums = dict.fromkeys(devices, 0)
+    for start, end, device in zip((0, *ends), ends, devices):
+        sums[device] += sum(values[start:end])
+    return max(sums.values())
+
+
+def _cuts(
+    flops: Sequence[int], sizes: Sequence[int], devices: Sequence[int], most_flops: int, evenly: bool = False
+) -> tuple[int, ...]:
+    """Returns the ends of stages, so that the busiest device has fewest FLOPs; `evenly`: so that stages have
+    most even FLOPs, then fewest weights on the fullest device. No device has more than `most_flops`.
+
+    Dynamic programming, exact: two ways to place the first parts are the same where the devices that come
+    again hold the same; of those the better one is kept.
+    """
+    ways: dict[tuple, tuple] = {(0, ()): (0, 0, ())}  # (parts, open devices) -> (what is least, then, ends)
+    for stage, device in enumerate(devices):
+        comes_again, left = device in devices[stage + 1 :], len(devices) - stage - 1
+        found: dict[tuple, tuple] = {}
+        for (start, kept), (first, second, ends) in ways.items():
+            others = tuple(each for each in kept if each[0] != device)
+            work, size = next((each[1:] for each in kept if each[0] == device), (0, 0))
+            own = 0
+            for end in range(start + 1, len(flops) - left + 1):
+                own, work, size = own + flops[end - 1], work + flops[end - 1], size + sizes[end - 1]
+                if work > most_flops:
+                    break
+                opened = tuple(sorted((*others, (device, work, size)))) if comes_again else others
+                held, done = (0, 0) if comes_again else (size, work)
+                least = (first + own**2, max(second, held)) if evenly else (max(first, done), 0)
+                way = (*least, (*ends, end))
+                found[end, opened] = min(way, found.get((end, opened), way))
+        ways = found
+    return ways[len(flops), ()][-1]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Placement
+
+
+# Name of theirs -> our stages of the model that it places; those that the model has not are left out.
+# `enc_out` picks tokens out, which our masked_lm does itself.
+_PLACES = {
+    "emb": ("embeddings",),
+    "pos": (),
+    "enc_out": (),
+    "pool": ("pooler",),
+    "mlm": ("masked_lm",),
+    "nsp": ("pooler", "next_sentence"),
+    "heads": ("pooler", "masked_lm", "next_sentence"),
+    "loc": ("span",),
+    "qa_head": ("span",),
+    "glu": ("pooler", "classifier"),
+    "glu_reg": ("pooler", "classifier"),
+    "glue_head": ("pooler", "classifier"),
+}
+_ONCE = ("emb", "pos", "mlm", "nsp", "heads", "loc", "qa_head")
+# Our stage of a model -> the name of theirs that people should write.
+_THEIRS = {
+    "embeddings": "emb",
+    "pooler": "pool",
+    "masked_lm": "mlm",
+    "next_sentence": "nsp",
+    "span": "loc",
+    "classifier": "glu",
+}
+
+
+def layers_of(model_stages: Iterable[str]) -> list[str]:
+    """Returns the names of the encoder's blocks."""
+    return [name for name in model_stages if name.startswith("layer_")]
+
+
+def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Returns our stages of the model in each stage of the pipeline.
+
+    A pooler that nobody names is with the head that needs it, the LayerNorm of prenorm blocks with the last
+    of them.
+
+    Args:
+      stages: Graphcore's names in each stage of the pipeline.
+      model_stages: names of the model's stages, in order.
+
+    Raises:
+      ConfigError: for a stage of the model that is nowhere, twice, out of order, or that the model has not,
+        and for a stage of the pipeline that holds nothing.
+    """
+    _check_layers(stages, model_stages)
+    _check_order(stages)
+    _check_names(stages, model_stages)
+    where = _where(stages, model_stages)
+    missing = [name for name in model_stages if name not in where]
+    if missing:
+        names = ", ".join(_THEIRS.get(name, name) for name in missing)
+        raise ConfigError(f"pipeline_stages={_shown(stages)} places no {names}. Add it to a stage.")
+    for before, after in zip(model_stages, model_stages[1:]):
+        if where[after] < where[before]:
+            raise _out_of_order(stages, _THEIRS.get(after, after), _THEIRS.get(before, before))
+    found = [[name for name in model_stages if where[name] == number] for number in range(len(stages))]
+    for number, parts in enumerate(found):
+        if not parts:
+            raise ConfigError(
+                f"pipeline_stages={_shown(stages)}: stage {number} computes nothing here. Join it with"
+                " another."
+            )
+    return tuple(map(tuple, found))
+
+
+def _check_order(stages: Sequence[Sequence[str]]) -> None:
+    """Refuses what is before another part that it needs, also in one stage."""
+    names = [name for stage in stages for name in stage]
+    for first, second in zip(names, names[1:]):
+        if _rank(second) < _rank(first):
+            raise _out_of_order(stages, first, second)
+
+
+def _rank(name: str) -> int:
+    return {"emb": 0, "pos": 0, "hid": 1}.get(name, 2)
+
+
+def _out_of_order(stages: Sequence[Sequence[str]], first: str, second: str) -> ConfigError:
+    return ConfigError(
+        f"pipeline_stages={_shown(stages)}: {first} is before {second}. Keep the model's order."
+    )
+
+
+def _check_layers(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> None:
+    said, layers = sum(list(stage).count("hid") for stage in stages), len(layers_of(model_stages))
+    if said != layers:
+        raise ConfigError(
+            f"pipeline_stages={_shown(stages)} has {said} x hid, the model has num_hidden_layers={layers}."
+            f" Place {layers}."
+        )
+
+
+def _check_names(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> None:
+    said = [(name, number) for number, stage in enumerate(stages) for name in stage if name != "hid"]
+    for name in _ONCE:
+        places = [number for other, number in said if other == name]
+        if len(places) > 1:
+            raise ConfigError(f"pipeline_stages={_shown(stages)} has {len(places)} x {name}. Place it once.")
+    for name, _ in said:
+        heads = [place for place in _PLACES[name] if place != "pooler"]
+        lacking = [place for place in heads if place not in model_stages]
+        if lacking:
+            known = ", ".join(_THEIRS[place] for place in model_stages if place in _THEIRS)
+            raise ConfigError(
+                f"pipeline_stages={_shown(stages)}: the model has no {name}. Its parts: {known}, hid."
+            )
+    numbers = dict(said)
+    if numbers.get("pos", numbers.get("emb")) != numbers.get("emb"):
+        raise ConfigError(
+            f"pipeline_stages={_shown(stages)}: pos is in another stage than emb, here they are one part."
+            " Write emb+pos."
+        )
+
+
+def _where(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> dict[str, int]:
+    """Returns the stage of the pipeline of each of the model's stages."""
+    where: dict[str, int] = {}
+    layers = iter(layers_of(model_stages))
+    said_pool = any("pool" in stage for stage in stages)
+    for number, stage in enumerate(stages):
+        for name in stage:
+            names = (next(layers),) if name == "hid" else _PLACES[name]
+            for place in names:
+                if place in model_stages and not (place == "pooler" and said_pool and name != "pool"):
+                    where.setdefault(place, number)
+    if "final_norm" in model_stages:
+        where["final_norm"] = where[layers_of(model_stages)[-1]]
+    if not said_pool and "pooler" in where:  # comes before all heads
+        where["pooler"] = min(where[name] for name in where if name in _HEADS)
+    return where
+
+
+_HEADS = ("masked_lm", "next_sentence", "classifier")
+
+
+def in_their_words(stages: Iterable[Sequence[str]]) -> str:
+    """Returns our stages of the model in each stage of the pipeline, in Graphcore's notation."""
+    return written_stages(
+        ["hid" if name.startswith("layer_") else _THEIRS[name] for name in stage if name != "final_norm"]
+        for stage in stages
+    )
+
+
+def _shown(stages: Sequence[Sequence[str]]) -> str:
+    text = written_stages(stages)
+    return text if len(text) <= 90 else f"{text[:60]} .. {text[-25:]}"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rules
+
+
+def check_count(count: int, model_stages: Sequence[str]) -> None:
+    """Refuses more stages than the model has parts to share out."""
+    parts = len(parts_of(model_stages))
+    if count > parts:
+        raise ConfigError(
+            f"pipeline_stages={count}, but the model has {parts} parts: embeddings, {parts - 2} layers,"
+            f" heads. Give at most --pipeline_stages={parts}."
+        )
+
+
+def usual_devices(count: int, schedule: str, model_stages: Sequence[str]) -> tuple[int, ...]:
+    """Returns the device of each stage where none is said.
+
+    One a stage. On IPUs the last stage goes back to the first IPU where it shares the word embeddings, or
+    where the number of IPUs is a power of two that way.
+    """
+    devices = tuple(range(count))
+    if schedule not in SCHEDULES["ipu"] or count == 1:
+        return devices
+    tied = "masked_lm" in model_stages
+    if tied or (count > 2 and power_of_two(count - 1) == count - 1):
+        return (*devices[:-1], 0)
+    return devices
+
+
+def power_of_two(count: int) -> int:
+    """Returns the smallest power of two that is `count` or more: IPUs are given out in such numbers."""
+    return 1 << (count - 1).bit_length()
+
+
+def check_devices(devices: Sequence[int], count: int) -> None:
+    """Refuses devices that do not fit the number of stages, or that leave one out."""
+    shown = ",".join(map(str, devices))
+    if len(devices) != count:
+        raise ConfigError(
+            f"device_mapping={shown} names {len(devices)} devices for {count} stages. Name one a stage."
+        )
+    if set(devices) != set(range(max(devices) + 1)):
+        missing = min(set(range(max(devices) + 1)) - set(devices))
+        raise ConfigError(
+            f"device_mapping={shown} leaves out device {missing}. Number the devices from 0 without gaps."
+        )
+
+
+def check_tied(stages: Sequence[Sequence[str]], devices: Sequence[int], backend: str) -> None:
+    """Refuses stages that share the word embeddings on two IPUs."""
+    if not BACKENDS[backend].graphcore_rules:
+        return
+    holders = [number for number, names in enumerate(stages) if {"embeddings", "masked_lm"} & set(names)]
+    first, last = holders[0], holders[-1]
+    if devices[first] != devices[last]:
+        valid = list(devices)
+        valid[last] = devices[first]
+        raise ConfigError(
+            f"device_mapping={','.join(map(str, devices))}: stages {first} (emb) and {last} (mlm) share the"
+            f" word embeddings, and an IPU holds a variable alone. Nearest valid:"
+            f" {','.join(map(str, valid))}."
+        )
+
+
+def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: int, trains: bool) -> None:
+    """Refuses a number of micro batches that a schedule does not take."""
+    shown = ",".join(map(str, devices))
+    if schedule == "interleaved" and trains and len(set(devices)) < len(devices):
+        raise ConfigError(
+            f"pipeline_schedule=interleaved trains with one stage an IPU, device_mapping={shown} has two on"
+            " one. Use --pipeline_schedule=grouped."
+        )
+    divisor = micro_batch_divisor(devices, schedule, trains)
+    if micro_batches % divisor:
+        raise ConfigError(
+            f"num_accumulation_steps={micro_batches} is not divisible by {divisor}, which"
+            f" pipeline_schedule={schedule} needs for {len(devices)} stages. Nearest valid:"
+            f" {nearest_multiples(micro_batches, divisor)}."
+        )
+
+
+def micro_batch_divisor(devices: Sequence[int], schedule: str, trains: bool) -> int:
+    """Returns the number that the micro batches of a step must be a multiple of.
+
+    Graphcore's compiler rolls a schedule up into a loop. grouped: twice the stages, in inference the stages;
+    interleaved: the rotations of the stages' devices that do not overlap; all others: any number. One
+    device alone needs no pipeline to infer.
+
+    Source: pipeline_visitor.cc, pipeline_visitor_utils.h of Graphcore's TensorFlow.
+    """
+    if len(devices) == 1 or (len(set(devices)) == 1 and not trains):
+        return 1
+    if schedule == "grouped":
+        return (2 if trains else 1) * len(devices)
+    if schedule == "interleaved":
+        return len(rotations(devices))
+    return 1
+
+
+def rotations(devices: Sequence[int]) -> list[int]:
+    """Returns by how much the devices may be rotated so that no two rotations have a device in one place."""
+    count = len(devices)
+    found: list[int] = []
+    for shift in range(count):
+        if all(
+            devices[(place + shift) % count] != devices[(place + other) % count]
+            for other in found
+            for place in range(count)
+        ):
+            found.append(shift)
+    return found
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Plan
+
+
+MAX_ROUND_SIZE = 32  # micro batches: the graph of a step has a piece for each work of a round
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelinePlan:
+    """A plan: which stages of the model are on which device, and in which order they work.
+
+    Attributes:
+      stages: names of the model's stages in each stage of the pipeline, in the model's order.
+      devices: of each stage of the pipeline, within a replica, from 0.
+      schedule: gpipe, 1f1b, grouped, interleaved or sequential.
+      micro_batches: of a step of one replica.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    devices: tuple[int, ...]
+    schedule: str
+    micro_batches: int
+
+    @property
+    def num_devices(self) -> int:
+        """Returns the number of devices of a replica that hold a stage."""
+        return max(self.devices) + 1
+
+    @property
+    def round_size(self) -> int:
+        """Returns how many micro batches a pipeline takes before it runs empty: on IPUs all of a step, else
+        their largest divisor up to MAX_ROUND_SIZE."""
+        if self.schedule in SCHEDULES["ipu"]:
+            return self.micro_batches
+        sizes = range(min(self.micro_batches, MAX_ROUND_SIZE), 0, -1)
+        return next(size for size in sizes if self.micro_batches % size == 0)
+
+    @property
+    def notation(self) -> str:
+        """Returns the stages in Graphcore's notation."""
+        return in_their_words(self.stages)
+
+    def description(self) -> dict:
+        """Returns the plan as it stands in result.json."""
+        return {
+            "stages": self.notation,
+            "devices": list(self.devices),
+            "schedule": self.schedule,
+            "micro_batches": self.micro_batches,
+        }
+
+    def device_of(self, model_stage: str) -> int:
+        """Returns the device of one of the model's stages."""
+        return next(device for names, device in zip(self.stages, self.devices) if model_stage in names)
+
+
+def num_devices(config: Config) -> int:
+    """Returns the number of devices of a replica, as far as the settings alone tell. Raises ConfigError as
+    `make_plan` does."""
+    told = read_stages(_asked_stages(config))
+    count = told if isinstance(told, int) else len(told)
+    schedule = _schedule(config)
+    given = read_devices(config.device_mapping) if config.device_mapping else None
+    return max(given or usual_devices(count, schedule, ())) + 1
+
+
+def make_plan(
+    config: Config, model_stages: Sequence[str], costs: Mapping[str, Cost] | None = None
+) -> PipelinePlan:
+    """Returns the plan that --pipeline_stages, --device_mapping and --pipeline_schedule ask for.
+
+    Args:
+      config: the configuration; its back end is `pipeline` or `ipu`.
+      model_stages: names of the model's stages, in order.
+      costs: of each of the model's stages, by which a number of stages is balanced; None: those of
+        `stage_costs`.
+
+    Raises:
+      ConfigError: for stages that the model has not or that are out of order, devices that do not fit them,
+        and a number of micro batches that the schedule does not take.
+    """
+    backend = config.distribution_strategy
+    schedule = _schedule(config)
+    told = read_stages(_asked_stages(config))
+    count = told if isinstance(told, int) else len(told)
+    given = read_devices(config.device_mapping) if config.device_mapping else None
+    if isinstance(told, int):
+        check_count(count, model_stages)
+    devices = given or usual_devices(count, schedule, model_stages)
+    check_devices(devices, count)
+    if isinstance(told, int):
+        stages = balanced(model_stages, costs or stage_costs(config, model_stages), devices)
+    else:
+        stages = placed(told, model_stages)
+    plan = PipelinePlan(stages, devices, schedule, config.num_accumulation_steps)
+    check_tied(plan.stages, devices, backend)
+    check_micro_batches(devices, schedule, plan.micro_batches, config.do_train)
+    return plan
+
+
+def _asked_stages(config: Config) -> str:
+    if not config.pipeline_stages:
+        raise ConfigError(
+            f"distribution_strategy={config.distribution_strategy} needs to know the stages. Give"
+            " --pipeline_stages=N, or what each holds: emb+pos / hid*12 / hid*12 / mlm+nsp."
+        )
+    return config.pipeline_stages
+
+
+def _schedule(config: Config) -> str:
+    return config.pipeline_schedule or SCHEDULES[config.distribution_strategy][0]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Allocation
+
+
+_PARTS = {
+    "embeddings": "Embedding",
+    "pooler": "Pooler",
+    "masked_lm": "Classifier",
+    "span": "Classifier",
+    "classifier": "Classifier",
+}
+
+
+def allocation(plan: PipelinePlan) -> list[tuple[str, int]]:
+    """Returns (part, device) in the order of Graphcore's PyTorch program.
+
+    Source: examples v3.4.1 nlp/bert/pytorch/modeling.py.
+    """
+    names = [name for stage in plan.stages for name in stage]
+    layers = layers_of(names)
+    parts = [("Embedding", "embeddings")]
+    parts += [(f"Encoder {number:<2}", name) for number, name in enumerate(layers)]
+    parts += [(_PARTS[name], name) for name in names if name in _PARTS and name != "embeddings"]
+    return [(part, plan.device_of(name)) for part, name in parts]

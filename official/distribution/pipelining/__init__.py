@@ -1,1 +1,0 @@
-"""Pipelines: which stages of a model are on which device, and what each device does when. No TensorFlow."""

@@ -1,0 +1,370 @@
+"""Text -> word pieces and their positions, by the published rules, as operations of TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from official.data.word_pieces import wordpiece
+from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
+from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, Kind
+from official.io.errors import ConfigError
+
+# -----------------------------------------------------------------------------------------------------------
+# Characters
+#
+# A table is in pages of 256 code points, and equal pages are kept once: most of Unicode is alike.
+
+
+FINAL_SIGMA = 0x3C2  # how the small letter is written at the end of a word
+CAPITAL_SIGMA = "\u03a3"
+_CODE_POINTS = 0x110000
+_PAGE = 256
+_ALIKE = ("Cn", "Co", "Cs")  # unassigned, of private use, half a character: letters that stay as they are
+
+
+class Paged(NamedTuple):
+    """A table over all code points.
+
+    Attributes:
+      pages: int32 [4352]: which page of values each 256 code points have.
+      values: [pages x 256, ...].
+    """
+
+    pages: np.ndarray
+    values: np.ndarray
+
+
+class Characters(NamedTuple):
+    """Tables of what becomes of characters.
+
+    Attributes:
+      kinds: int32: one of the kinds above.
+      counts: int32: of the characters that a letter, or one that is a word by itself, becomes; 0 of others.
+      shifts: int32 [.., M]: what is added to its code for each of these.
+      classes: int32 [.., M]: canonical combining class of each of these.
+      starts: int32, 1: no character from it on is put in front of those before it.
+      is_cased: int32: 1 for what has a case and is not ignored beside it; None for a cased vocabulary.
+      is_ignored: int32: 1 for what is passed over where the end of a word is looked for; None as before.
+    """
+
+    kinds: Paged
+    counts: Paged
+    shifts: Paged
+    classes: Paged
+    starts: Paged
+    is_cased: Paged | None
+    is_ignored: Paged | None
+
+
+def look_up(table: Paged, codes_C: tf.Tensor) -> tf.Tensor:
+    """Returns the values of code points, int32 [C, ...]."""
+    pages_C = tf.gather(table.pages, codes_C // _PAGE)
+    return tf.gather(table.values, pages_C * _PAGE + codes_C % _PAGE)
+
+
+def numbers(table: Paged, codes: np.ndarray) -> np.ndarray:
+    """Returns the values of code points, as `look_up` does, in NumPy."""
+    return table.values[table.pages[codes // _PAGE] * _PAGE + codes % _PAGE]
+
+
+@functools.lru_cache(maxsize=2)
+def tables(do_lower_case: bool) -> Characters:
+    """Returns the tables for text that loses its capitals and accents, or keeps them."""
+    made = {code: wordpiece.normalize(chr(code), do_lower_case) for code in _not_alike()}
+    kinds, starts = np.full(_CODE_POINTS, Kind.LETTER), np.ones(_CODE_POINTS)
+    most = max(len(text) for _, text in made.values())
+    shifts, classes = np.zeros((_CODE_POINTS, most)), np.zeros((_CODE_POINTS, most))
+    counts = np.ones(_CODE_POINTS)
+    for code, (kind, text) in made.items():
+        kinds[code], counts[code] = kind, len(text)
+        for place, character in enumerate(text):
+            shifts[code, place] = ord(character) - code
+            classes[code, place] = unicodedata.combining(character) if do_lower_case else 0
+        if do_lower_case:
+            starts[code] = kind not in (Kind.DROPPED, Kind.BLANK) and not unicodedata.combining(
+                wordpiece.decomposed(chr(code))[0]
+            )
+    case: Iterable[Paged | None] = map(_paged, _case_flags()) if do_lower_case else (None, None)
+    return Characters(*map(_paged, (kinds, counts, shifts, classes, starts)), *case)
+
+
+@functools.cache
+def _not_alike() -> list[int]:
+    characters = map(chr, range(_CODE_POINTS))
+    return [
+        code
+        for code, character in enumerate(characters)
+        if unicodedata.category(character) not in _ALIKE or wordpiece.IDEOGRAPH.match(character)
+    ]
+
+
+def _paged(values: np.ndarray) -> Paged:
+    by_page = values.astype(np.int32).reshape(_CODE_POINTS // _PAGE, -1)
+    kept, pages = np.unique(by_page, axis=0, return_inverse=True)
+    return Paged(pages.reshape(-1).astype(np.int32), kept.reshape(-1, *values.shape[1:]))
+
+
+def _case_flags() -> tuple[np.ndarray, np.ndarray]:
+    """Returns the characters that Python's `str.lower` takes for cased, and those that it passes over, beside
+    a capital sigma: bool [code points] each. Python has no table of them; the sigma's lower case shows it."""
+    codes = _not_alike()
+    characters = list(map(chr, codes))
+    behind = [f"{character}{CAPITAL_SIGMA}".lower()[-1] for character in characters]
+    behind_a = [f"A{character}{CAPITAL_SIGMA}".lower()[-1] for character in characters]
+    is_cased, is_ignored = np.zeros(_CODE_POINTS, bool), np.zeros(_CODE_POINTS, bool)
+    is_cased[codes] = [last == chr(FINAL_SIGMA) for last in behind]
+    is_ignored[codes] = [last == chr(FINAL_SIGMA) for last in behind_a] & ~is_cased[codes]
+    return is_cased, is_ignored
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Word pieces
+#
+# It gives the ids of `official.data.word_pieces.wordpiece` and the places of
+# `official.data.squad.features`. Text is UTF-8; what is malformed counts as U+FFFD, as Python replaces it.
+# Shapes: N texts of C characters, which become P characters in V words, of T word pieces; all of them end
+# to end.
+
+
+_BYTES = 4  # of a character, at most
+_MAX_BYTES = 256  # of a word of the vocabulary, which the compiled tokenizer takes
+_NEVER = "a b"  # no word: the compiled tokenizer does not accept a vocabulary of [UNK] alone
+
+
+class Decoded(NamedTuple):
+    """Characters of texts.
+
+    Attributes:
+      codes_C: int32: code points.
+      splits_N1: int32 [N + 1]: where each text begins, and C.
+      is_empty_N: bool: nothing but white space.
+    """
+
+    codes_C: tf.Tensor
+    splits_N1: tf.Tensor
+    is_empty_N: tf.Tensor
+
+
+class Pieces(NamedTuple):
+    """Word pieces of texts.
+
+    Attributes:
+      ids_T: int32.
+      begins_T, ends_T: int32: the first character of each piece in its own text, and the one behind its last.
+      lengths_N: int32: pieces of each text.
+      text: its characters.
+    """
+
+    ids_T: tf.Tensor
+    begins_T: tf.Tensor
+    ends_T: tf.Tensor
+    lengths_N: tf.Tensor
+    text: Decoded
+
+    @property
+    def firsts_N(self) -> tf.Tensor:
+        """int32: the first piece of each text."""
+        return tf.cumsum(self.lengths_N, exclusive=True)
+
+
+class _Normal(NamedTuple):
+    """Characters as words have them: their codes, the word and the text of each, and where they stand."""
+
+    codes_P: tf.Tensor
+    words_P: tf.Tensor
+    texts_P: tf.Tensor
+    begins_P: tf.Tensor
+    ends_P: tf.Tensor
+
+
+class Splitter:
+    """Splits texts into the word pieces of a vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary, rows: int):
+        """Builds the tables.
+
+        Args:
+          vocabulary: its words.
+          rows: of the model's table; words beyond are unknown ones.
+
+        Raises:
+          ConfigError: for a word that is longer than the compiled tokenizer takes.
+        """
+        import tensorflow_text as tf_text  # late: it takes a while, and only who splits text needs it
+
+        self._tables = tables(vocabulary.do_lower_case)
+        known = [wordpiece.UNKNOWN, *_reachable(vocabulary, self._tables)]
+        _check_lengths(known)
+        unknown = vocabulary.id_of(wordpiece.UNKNOWN)
+        ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
+        self._ids = np.where(ids < rows, ids, unknown)
+        self._sizes = np.array([len(word.removeprefix(CONTINUATION)) for word in known], np.int32)
+        with tf.device("CPU"):
+            self._compiled = tf_text.FastWordpieceTokenizer(
+                [*known, _NEVER],
+                max_bytes_per_word=MAX_WORD_CHARACTERS * _BYTES,
+                token_out_type=tf.int32,
+                no_pretokenization=True,
+            )
+
+        # One function, however many methods call it: its tables are large.
+        texts = tf.TensorSpec([None], tf.string)
+        self._function = tf.function(self._split, input_signature=[texts], autograph=False)
+
+    def __call__(self, texts_N: tf.Tensor) -> Pieces:
+        """Splits texts, string [N]."""
+        return self._function(texts_N)
+
+    def _split(self, texts_N: tf.Tensor) -> Pieces:
+        text, kinds_C = decode(texts_N, self._tables)
+        normal = _normalize(text, kinds_C, self._tables)
+        count = tf.reduce_max(tf.concat([normal.words_P + 1, [0]], 0))
+        sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(normal.words_P), normal.words_P, count)
+        codes = tf.RaggedTensor.from_row_lengths(normal.codes_P, sizes_V, validate=False)
+        words_V = tf.where(
+            sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, tf.strings.unicode_encode(codes, "UTF-8")
+        )
+        pieces: Any = self._compiled.tokenize(words_V)
+        return self._placed(pieces, sizes_V, normal, text)
+
+    def _placed(self, pieces: Any, sizes_V: tf.Tensor, normal: _Normal, text: Decoded) -> Pieces:
+        """Returns ragged pieces [V, ..] with their places: those of a word cover all of its characters."""
+        numbers_T, words_T = pieces.flat_values, pieces.value_rowids()
+        sizes_T = tf.where(numbers_T == 0, tf.gather(sizes_V, words_T), tf.gather(self._sizes, numbers_T))
+        lasts_T = tf.cumsum(sizes_T)
+        firsts_T = lasts_T - sizes_T
+        texts = tf.gather(normal.texts_P, firsts_T)
+        return Pieces(
+            tf.gather(self._ids, numbers_T),
+            tf.gather(normal.begins_P, firsts_T),
+            tf.gather(normal.ends_P, lasts_T - 1),
+            tf.math.unsorted_segment_sum(tf.ones_like(texts), texts, tf.size(text.is_empty_N)),
+            text,
+        )
+
+
+def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
+    """Returns the words that text can become: letters that stay as they are, or one other character."""
+    words = [word for word in vocabulary.words if word.removeprefix(CONTINUATION)]
+    plain = [word.removeprefix(CONTINUATION) for word in words]
+    letters = set("".join(plain))
+    codes = np.array(sorted(map(ord, letters)), np.int32)
+    kinds = dict(zip(map(chr, codes), numbers(tables.kinds, codes)))
+    is_same = dict(zip(map(chr, codes), numbers(tables.shifts, codes)[:, 0] == 0))
+    return [
+        word
+        for word, text in zip(words, plain)
+        if word != wordpiece.UNKNOWN
+        and len(text) <= MAX_WORD_CHARACTERS
+        and all(is_same[letter] for letter in text)
+        and (len(text) == 1 or all(kinds[letter] == Kind.LETTER for letter in text))
+    ]
+
+
+def _check_lengths(words: list[str]) -> None:
+    for word in words:
+        if len(word.removeprefix(CONTINUATION).encode()) > _MAX_BYTES:
+            raise ConfigError(
+                f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
+                " tensorflow-text does not take. Remove it from the vocabulary."
+            )
+
+
+def decode(texts_N: tf.Tensor, tables: Characters) -> tuple[Decoded, tf.Tensor]:
+    """Returns the characters of texts, string [N], and the kind of each, int32 [C]."""
+    decoded = tf.strings.unicode_decode(texts_N, "UTF-8")
+    codes_C = decoded.flat_values
+    kinds_C = look_up(tables.kinds, codes_C)
+    is_white_C = (kinds_C == Kind.SPACE) | (kinds_C == Kind.BLANK)
+    texts_C = tf.cast(decoded.value_rowids(), tf.int32)
+    filled_N = tf.math.unsorted_segment_sum(tf.cast(~is_white_C, tf.int32), texts_C, tf.size(texts_N))
+    return Decoded(codes_C, tf.cast(decoded.row_splits, tf.int32), filled_N == 0), kinds_C
+
+
+def _normalize(text: Decoded, kinds_C: tf.Tensor, tables: Characters) -> _Normal:
+    """Lower-cases and strips characters where the tables say so, and numbers the words that they make."""
+    texts_C = tf.repeat(tf.range(tf.size(text.is_empty_N)), text.splits_N1[1:] - text.splits_N1[:-1])
+    first_C = tf.gather(text.splits_N1, texts_C)
+    counts_C = look_up(tables.counts, text.codes_C)
+    from_P = tf.repeat(tf.range(tf.size(counts_C)), counts_C)
+    number_P = tf.range(tf.size(from_P)) - tf.gather(tf.cumsum(counts_C, exclusive=True), from_P)
+    ends_C = _ends(kinds_C, tf.gather(text.splits_N1, texts_C + 1))
+    is_last_P = number_P + 1 == tf.gather(counts_C, from_P)
+    ends_P = tf.where(is_last_P, tf.gather(ends_C, from_P), from_P + 1)
+    texts_P, first_P = tf.gather(texts_C, from_P), tf.gather(first_C, from_P)
+    return _Normal(
+        _codes(text.codes_C, texts_C, from_P, number_P, tables),
+        tf.gather(_words(kinds_C, texts_C), from_P),
+        texts_P,
+        from_P - first_P,
+        ends_P - first_P,
+    )
+
+
+def _ends(kinds_C: tf.Tensor, text_ends_C: tf.Tensor) -> tf.Tensor:
+    """Returns the place behind each character and the accents that follow it, counted over all texts."""
+    is_solid_C = kinds_C != Kind.ACCENT
+    solid = tf.cast(tf.where(is_solid_C)[:, 0], tf.int32)
+    following_C = tf.gather(
+        tf.concat([solid, [tf.size(kinds_C)]], 0), tf.cumsum(tf.cast(is_solid_C, tf.int32))
+    )
+    return tf.minimum(following_C, text_ends_C)
+
+
+def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:
+    """Returns the number of the word that each character is in; of one that is in none, any number."""
+    is_there_C = (kinds_C == Kind.LETTER) | (kinds_C == Kind.SINGLE)
+    counts = tf.where(is_there_C | (kinds_C == Kind.SPACE))[:, 0]
+    kinds, texts = tf.gather(kinds_C, counts), tf.gather(texts_C, counts)
+    before = tf.concat([[Kind.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
+    texts_before = tf.concat([[-1], texts[:-1]], 0)[: tf.size(kinds)]
+    goes_on = (kinds == Kind.LETTER) & (before == Kind.LETTER) & (texts == texts_before)
+    begins = ~goes_on & (kinds != Kind.SPACE)
+    return tf.scatter_nd(
+        counts[:, None], tf.cumsum(tf.cast(begins, tf.int32)) - 1, tf.shape(kinds_C, tf.int64)
+    )
+
+
+def _codes(
+    codes_C: tf.Tensor, texts_C: tf.Tensor, from_P: tf.Tensor, number_P: tf.Tensor, tables: Characters
+) -> tf.Tensor:
+    """Returns the code points that characters become, in canonical order."""
+    source_P = tf.gather(codes_C, from_P)
+    shifts_P = tf.gather(look_up(tables.shifts, source_P), number_P, batch_dims=1)
+    codes_P = source_P + shifts_P
+    if tables.is_cased is None or tables.is_ignored is None:
+        return codes_P
+    is_final_C = _final_sigmas(codes_C, texts_C, tables)
+    codes_P = tf.where(tf.gather(is_final_C, from_P), FINAL_SIGMA, codes_P)
+    is_new_C = tf.concat([[True], texts_C[1:] != texts_C[:-1]], 0)[: tf.size(texts_C)]
+    starts_C = tf.maximum(look_up(tables.starts, codes_C), tf.cast(is_new_C, tf.int32))
+    classes_P = tf.gather(look_up(tables.classes, source_P), number_P, batch_dims=1)
+    keys_P = tf.cast(tf.gather(tf.cumsum(starts_C), from_P), tf.int64) * 256 + tf.cast(classes_P, tf.int64)
+    is_ordered = tf.reduce_all(keys_P[1:] >= keys_P[:-1])
+    return tf.cond(is_ordered, lambda: codes_P, lambda: tf.gather(codes_P, tf.argsort(keys_P, stable=True)))
+
+
+def _final_sigmas(codes_C: tf.Tensor, texts_C: tf.Tensor, tables: Characters) -> tf.Tensor:
+    """Returns bool [C]: a capital sigma that is the last letter of a word of more than one: `str.lower` makes
+    another small letter of it.
+
+    Source: The Unicode Standard 3.13, Final_Sigma.
+    """
+    assert tables.is_cased is not None and tables.is_ignored is not None
+    # Dropped characters are gone before.
+    kinds_C = look_up(tables.kinds, codes_C)
+    is_gone_C = (kinds_C == Kind.DROPPED) | (kinds_C == Kind.BLANK)
+    counts_C = (look_up(tables.is_ignored, codes_C) == 0) & ~is_gone_C
+    # The texts of cased characters; others are of none.
+    cased_C = tf.where(look_up(tables.is_cased, codes_C) > 0, texts_C, -1)
+    kept = tf.pad(tf.boolean_mask(cased_C, counts_C), [[1, 1]], constant_values=-1)
+    rank_C = tf.cumsum(tf.cast(counts_C, tf.int32), exclusive=True)
+    before_C, behind_C = tf.gather(kept, rank_C), tf.gather(kept, tf.minimum(rank_C + 2, tf.size(kept) - 1))
+    is_sigma_C = codes_C == ord(CAPITAL_SIGMA)
+    return is_sigma_C & (before_C == texts_C) & (behind_C != texts_C)

@@ -1,0 +1,465 @@
+"""Methods of a model: answer, classify, embed and fill_mask, each from texts to rows, outputs and results."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from official.data.glue import files as glue_files
+from official.data.glue import tasks
+from official.data.squad import answers, features, squad_files
+from official.data.word_pieces.wordpiece import Tokenizer
+from official.inference.backends import Settings, build
+from official.inference.rows import Outputs, Rows, join, run
+from official.inference.source import Source, Truncation
+from official.io import files, model_folder
+from official.io.errors import ConfigError
+from official.io.model_folder import POOLING_MODES, Pooling, pooling_of
+
+_CALIBRATION_ROWS = 128  # spread over the data
+_CALIBRATION_BATCH = 16
+
+
+class Method:
+    """A method of a model: its network, and what goes into it.
+
+    For int8 the ranges of activations are taken from a file, or from what a run was trained with, where that
+    is still there: of `answer` SQuAD's JSON, of `classify` a row a line with a tab between the texts of a
+    pair, of the others a text a line.
+
+    Attributes:
+      settings: of the network; for int8 with the sequences that ranges were taken from.
+      network: of the method's head.
+      cut: reports texts that are too long.
+    """
+
+    name: str
+    length_setting = "max_seq_length"
+
+    def __init__(self, source: Source, settings: Settings, calibration_file: str | None = None):
+        """Builds the network. Raises ConfigError where the model has no head for the method."""
+        source.check_can(self.name)
+        self._source, self._bert, self._vocabulary = source, source.bert, source.vocabulary
+        self._tokenizer = Tokenizer(source.vocabulary)
+        self.cut = Truncation(source.name, self.length_setting)
+        self._set_up(source)
+        if settings.dtype == "int8" and not settings.calibration:
+            rows = self._calibration_rows(calibration_file)
+            count = len(rows.lengths_N)
+            firsts = range(0, count, _CALIBRATION_BATCH)
+            batches = [rows.pick(range(first, min(first + _CALIBRATION_BATCH, count))) for first in firsts]
+            settings = dataclasses.replace(settings, calibration=batches)
+        self.settings = settings
+        self.network = build(source, self.name, settings)
+
+    def _set_up(self, source: Source) -> None:
+        """Reads what the method needs of the model."""
+
+    def _calibration_rows(self, file: str | None) -> Rows:
+        """Returns the sequences that ranges of activations are taken from."""
+        raise NotImplementedError
+
+    def _outputs(self, rows: Rows) -> Outputs:
+        return run(self.network, self.name, rows)
+
+    def _of_run(self, setting: str) -> str:
+        """Returns the path of what the run was trained with. Raises ConfigError where it is not there."""
+        path = self._source.setting(setting, None)
+        if path is None or not os.path.exists(path):
+            what = (
+                f"{setting}={path} of its run is not there"
+                if path
+                else "nothing says what it was trained with"
+            )
+            raise ConfigError(
+                f"int8 needs data for the ranges of activations, and {what}. Give --calibration_file=F."
+            )
+        return path
+
+
+def calibration_texts(path: str | None) -> list[str]:
+    """Returns lines of a file with a text each."""
+    if not path:
+        raise ConfigError("int8 needs texts for the ranges of activations. Give --calibration_file=F.")
+    text = files.read_text(path, f"--calibration_file={path}")
+    lines = [line for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise ConfigError(f"--calibration_file={path} has no text.")
+    return _spread(lines)
+
+
+def _spread(values: Sequence[Any]) -> list[Any]:
+    """Returns at most so many of them as are needed, from the first on at equal distances."""
+    count = min(len(values), _CALIBRATION_ROWS)
+    return [values[place] for place in np.linspace(0, len(values), count, endpoint=False).astype(int)]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Answers to questions about a context
+
+_USUAL_LENGTH = 384  # tokens of a window, of a model without a run
+
+
+class Answer(NamedTuple):
+    """A stretch of the context, '' for no answer, and its probability among the n-best answers.
+
+    Attributes:
+      text: of the answer.
+      probability: in [0, 1].
+      start, end: its first character in the context, and the one behind its last; 0 and 0 for no answer.
+    """
+
+    text: str
+    probability: float
+    start: int = 0
+    end: int = 0
+
+
+def answer_rules(source: Source) -> tuple[features.WindowRules, answers.AnswerRules]:
+    """Returns the rules for the windows of a model, and those for its answers."""
+    length = source.length(_USUAL_LENGTH)
+    stride, query = source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
+    if source.max_seq_length:  # the others were said for another length
+        stride, query = min(stride, length // 3), min(query, length // 2)
+    windows = features.WindowRules(length, stride, query)
+    rules = answers.AnswerRules(
+        source.setting("n_best_size", answers.AnswerRules.n_best_size),
+        source.setting("max_answer_length", answers.AnswerRules.max_answer_length),
+        source.setting("version_2_with_negative", False),
+        source.setting("null_score_diff_threshold", 0.0),
+    )
+    return windows, rules
+
+
+class Reader(Method):
+    """Answers questions as the predictions of --task=squad do."""
+
+    name = "answer"
+    length_setting = "max_query_length"
+
+    def _set_up(self, source: Source) -> None:
+        source.check_pairs()
+        self._windows, self._rules = answer_rules(source)
+        self.cut = Truncation(f"{source.name}, questions", self.length_setting)
+
+    def __call__(self, asked: Sequence[tuple[str, str]]) -> list[list[Answer]]:
+        """Answers questions.
+
+        Args:
+          asked: (question, context) each; windows of one context are made once.
+
+        Returns:
+          For each question its answers, the prediction first, then the others of the n-best list, best first.
+        """
+        data, windows = self._make(asked)
+        longest = self._windows.max_query_length
+        if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
+            _, counts = self._tokenizer.tokenize([question for question, _ in asked])
+            self.cut.report(int((counts > longest).sum()), longest)
+        is_token_NL = np.arange(windows.lengths.max(initial=0)) < windows.lengths[:, None]
+        start_NL, end_NL = (np.zeros(is_token_NL.shape, np.float32) for _ in range(2))
+        if len(windows):
+            outputs = self._outputs(self.rows_of(windows))
+            start_NL[is_token_NL], end_NL[is_token_NL] = outputs["start_logits"], outputs["end_logits"]
+        found = answers.answer_questions(start_NL, end_NL, windows, data, self._rules)
+        return [answers_of(found, str(number)) for number in range(len(asked))]
+
+    def _make(self, asked: Sequence[tuple[str, str]]) -> tuple[squad_files.SquadData, features.Features]:
+        data = data_of(asked, self._rules.version_2_with_negative)
+        return data, features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
+
+    def rows_of(self, windows: features.Features) -> Rows:
+        """Returns windows end to end."""
+        places_L = np.arange(windows.input_ids.shape[1])
+        is_token_NL = places_L < windows.lengths[:, None]
+        is_context_NL = places_L >= windows.first_lengths[:, None]
+        ids_T = windows.input_ids[is_token_NL].astype(np.int32)
+        return Rows(ids_T, is_context_NL[is_token_NL].astype(np.int32), windows.lengths)
+
+    def _calibration_rows(self, file: str | None) -> Rows:
+        data = squad_files.read_squad(file or self._of_run("train_file"), "calibration_file", False, True)
+        asked = [(one.text, data.contexts[one.context]) for one in _spread(data.questions)]
+        return self.rows_of(self._make(asked)[1])
+
+
+def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
+    """Returns the answers of the n-best list of a question, the prediction first, then the others."""
+    # Stable.
+    best = sorted(found.nbest[identity], key=lambda entry: entry.text != found.predictions[identity])
+    spans = found.spans[identity]
+    return [Answer(entry.text, entry.probability, *spans.get(entry.text, (0, 0))) for entry in best]
+
+
+def data_of(asked: Sequence[tuple[str, str]], with_negative: bool) -> squad_files.SquadData:
+    """Returns questions as a file of them: those of a context one after the other. Their numbers are their
+    names."""
+    contexts = list(dict.fromkeys(context for _, context in asked))
+    numbers = {context: number for number, context in enumerate(contexts)}
+    questions = [
+        squad_files.Question(str(number), question, numbers[context], (), (), False)
+        for number, (question, context) in enumerate(asked)
+    ]
+    questions.sort(key=lambda question: question.context)
+    titles = [""] * len(contexts)
+    return squad_files.SquadData("", "", "", False, with_negative, titles, contexts, questions, {}, [])
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Labels, or scores, of a sentence or of a pair of them
+
+
+class Label(NamedTuple("_Label", [("label", str | None), ("score", float)])):
+    """Label of a row, with the probability or score of every output.
+
+    Attributes:
+      label: the most probable one; None of a model whose outputs are scores.
+      score: its probability; of such a model, its first output.
+      scores: {name of an output: probability, or score} of all outputs, in their order.
+    """
+
+    scores: dict[str, float]
+
+    def __new__(cls, label: str | None, score: float, scores: dict[str, float]):
+        made = super().__new__(cls, label, score)
+        made.scores = scores
+        return made
+
+
+class Classes(NamedTuple):
+    """Classes of a classifier.
+
+    Attributes:
+      texts: of a row: 1 or 2; None where nothing says it.
+      kind: of label, one of KINDS.
+      labels: names of the outputs.
+      length: tokens of a row, at most.
+    """
+
+    texts: int | None
+    kind: str
+    labels: tuple[str, ...]
+    length: int
+
+
+# Kinds of labels: one of many (softmax), several at once (a sigmoid for each), numbers (as they are).
+ONE, SEVERAL, NUMBER = KINDS = ("one", "several", "number")
+_KIND_OF = {
+    model_folder.ONE_LABEL: ONE,
+    model_folder.SEVERAL_LABELS: SEVERAL,
+    model_folder.REGRESSION: NUMBER,
+}
+
+
+def classes_of(source: Source) -> Classes:
+    """Returns the labels of a model's classifier, and their kind. A single output is a number, unless the
+    model says that it is one of several labels."""
+    outputs = source.classes
+    task = tasks.find_task(source.run.glue_task) if source.run else None
+    labels, kind = source.labels, _KIND_OF.get(str(source.problem_type), ONE)
+    if task:
+        labels, kind = task.labels, NUMBER if task.is_regression else ONE
+    return Classes(
+        len(task.text_columns) if task else None,
+        NUMBER if outputs == 1 and kind == ONE else kind,
+        labels or tuple(f"LABEL_{number}" for number in range(outputs)),
+        source.length(),
+    )
+
+
+def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str]]:
+    """Returns a row of one or two texts for each of several sentences, or pairs of them. Raises ConfigError
+    for what is neither."""
+    if isinstance(a, str) or isinstance(b, str):
+        raise ConfigError(
+            "one text and several to classify: give two texts, or two lists of the same length."
+        )
+    if b is not None and len(a) != len(b):
+        raise ConfigError(f"{len(a)} and {len(b)} texts to classify, expected as many second texts as first.")
+    given: Iterable[Any] = a if b is None else zip(a, b)
+    rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in given]
+    for number, row in enumerate(rows):
+        if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
+            raise ConfigError(f"row {number} to classify is {str(row)[:100]}, expected a text or two.")
+    return rows
+
+
+class Classifier(Method):
+    """Labels rows as the predictions of --task=glue do.
+
+    Attributes:
+      texts: of a row: 1 or 2; None where nothing says it.
+      kind: of label, one of KINDS.
+    """
+
+    name = "classify"
+
+    def _set_up(self, source: Source) -> None:
+        self.texts, self.kind, self._labels, self._length = classes_of(source)
+
+    def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:
+        """Returns the label of each row of 1 or 2 texts. Raises ConfigError for another number of texts than
+        the task's."""
+        for texts in rows:
+            if self.texts not in (None, len(texts)):
+                received = f"{len(texts)} text{'s' * (len(texts) > 1)}"
+                raise ConfigError(f"{received} to classify, expected {self.texts} as in training.")
+            if len(texts) > 1:
+                self._source.check_pairs()
+        labels: list[Label] = [None] * len(rows)  # type: ignore[list-item]  # all are filled below
+        for count in {len(texts) for texts in rows}:
+            chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
+            logits_NC = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
+            for number, logits_C in zip(chosen, logits_NC):
+                labels[number] = self._label_of(logits_C)
+        return labels
+
+    def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
+        """Returns rows of as many texts each, end to end."""
+        table = glue_files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
+        made = glue_files.make_features(table, self._tokenizer, self._vocabulary, self._length)
+        self.cut.report(made.truncated, self._length)
+        firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
+        segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
+        return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
+
+    def _label_of(self, logits_C: np.ndarray) -> Label:
+        values_C = {ONE: softmax, SEVERAL: expit, NUMBER: np.asarray}[self.kind](logits_C)
+        best = 0 if self.kind == NUMBER else int(values_C.argmax())
+        scores = dict(zip(self._labels, map(float, values_C)))
+        return Label(None if self.kind == NUMBER else self._labels[best], float(values_C[best]), scores)
+
+    def _calibration_rows(self, file: str | None) -> Rows:
+        if file:
+            return self.rows_of([line.split("\t") for line in calibration_texts(file)])
+        folder = self._of_run("data_dir")
+        table = glue_files.read_split(tasks.find_task(self._source.run.glue_task), "train", folder)
+        return self.rows_of(_spread([list(texts) for texts in zip(*table.texts)]))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Words that stand as [MASK]
+
+MASK = "[MASK]"
+
+
+class Word(NamedTuple):
+    """A word piece and its probability."""
+
+    word: str
+    probability: float
+
+
+class Filler(Method):
+    """Predicts masked words."""
+
+    name = "fill_mask"
+
+    def __call__(self, texts: Sequence[str], top_k: int) -> list[list[list[Word]]]:
+        """See `Model.fill_mask`; of several texts."""
+        if not texts:
+            return []
+        made = self.rows_of(texts)
+        logits_MV = self._outputs(made)["logits"][:, : self._vocabulary.size]
+        words = [self._likeliest(logits_V, top_k) for logits_V in logits_MV]
+        ends: list[int] = made.masked_ends_N.tolist()
+        return [words[first:last] for first, last in zip([0, *ends], ends)]
+
+    def rows_of(self, texts: Sequence[str]) -> Rows:
+        """Returns texts end to end. Raises ConfigError where one has no mask, or is too long."""
+        ids = [self._ids_of(text) for text in texts]
+        mask = self._vocabulary.id_of(MASK)
+        if not all((ids_L == mask).any() for ids_L in ids):
+            raise ConfigError(
+                f"no {MASK} in the text. Write {MASK}, with its brackets and in capitals, in place of each"
+                " word to predict."
+            )
+        joined = join(ids)
+        return joined._replace(masked_M=np.flatnonzero(joined.ids_T == mask).astype(np.int32))
+
+    def _ids_of(self, text: str) -> np.ndarray:
+        """Returns the ids [L] of a text with [CLS] and [SEP]; words that the model has no row for are unknown
+        ones."""
+        cls, sep, mask, unknown = map(self._vocabulary.id_of, ("[CLS]", "[SEP]", MASK, "[UNK]"))
+        pieces, counts = self._tokenizer.tokenize(text.split(MASK))
+        first, *others = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1])
+        between = [part for each in others for part in ([mask], each)]
+        ids_L = np.concatenate([[cls], first, *between, [sep]]).astype(np.int32)
+        if len(ids_L) > self._bert.max_position_embeddings:
+            raise ConfigError(
+                f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes"
+                f" {self._bert.max_position_embeddings:,} at most. Shorten the text."
+            )
+        return np.where(ids_L < self._bert.vocab_size, ids_L, np.int32(unknown))
+
+    def _likeliest(self, logits_V: np.ndarray, top_k: int) -> list[Word]:
+        probabilities_V = softmax(logits_V)
+        best = np.argsort(-probabilities_V, kind="stable")[:top_k]
+        return [Word(self._vocabulary.words[word], float(probabilities_V[word])) for word in best]
+
+    def _calibration_rows(self, file: str | None) -> Rows:
+        texts = calibration_texts(file)
+        return self.rows_of([text if MASK in text else f"{text} {MASK}" for text in texts])
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Vectors of texts
+#
+# Source: https://github.com/UKPLab/sentence-transformers, the modules Transformer, Pooling and Normalize. Its
+# folders say in modules.json which of them a model has.
+
+MIN_NORM = 1e-12
+
+
+def pooling_of_source(source: Source) -> Pooling:
+    """Returns the pooling of the vectors of a model's tokens, with the length that texts are cut to.
+
+    Raises:
+      ConfigError: where the files beside it ask for what there is not here.
+    """
+    pooling = pooling_of(source.location, source.vocabulary.do_lower_case)
+    length = min(pooling.max_length or source.length(), source.bert.max_position_embeddings)
+    return pooling._replace(max_length=source.max_seq_length or length)
+
+
+class Embedder(Method):
+    """Makes vectors of texts."""
+
+    name = "embed"
+
+    def _set_up(self, source: Source) -> None:
+        self._pooling = pooling_of_source(source)
+
+    def __call__(self, texts: list[str], pooling: Pooling | None) -> np.ndarray:
+        """Returns float32 [N, D]. Raises ConfigError for a mode that there is not."""
+        pooling = pooling or self._pooling
+        modes = POOLING_MODES.values()
+        if pooling.mode not in modes:
+            raise ConfigError(f"pooling mode {pooling.mode!r}, expected one of {', '.join(modes)}.")
+        if not texts:
+            return np.zeros((0, self._bert.hidden_size), np.float32)
+        made = self.rows_of(texts, pooling)
+        sequence_TD = self._outputs(made)["sequence"]
+        if pooling.mode == "cls":
+            vectors_ND = sequence_TD[made.firsts_N]
+        else:
+            vectors_ND = np.add.reduceat(sequence_TD, made.firsts_N) / made.lengths_N[:, None]
+        if pooling.normalized:
+            vectors_ND /= np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), MIN_NORM)
+        return vectors_ND.astype(np.float32)
+
+    def rows_of(self, texts: list[str], pooling: Pooling) -> Rows:
+        """Returns each text with [CLS] and [SEP], end to end; what is too long is cut."""
+        cls, sep, unknown = map(self._vocabulary.id_of, ("[CLS]", "[SEP]", "[UNK]"))
+        positions = self._bert.max_position_embeddings
+        length = min(pooling.max_length or self._pooling.max_length or positions, positions)
+        pieces, counts = self._tokenizer.tokenize(texts)
+        self.cut.report(int((counts > length - 2).sum()), length)
+        pieces = np.where(pieces < self._bert.vocab_size, pieces, unknown).astype(np.int32)
+        parts = np.split(pieces, np.cumsum(counts)[:-1])
+        return join([np.array([cls, *part[: length - 2], sep], np.int32) for part in parts])
+
+    def _calibration_rows(self, file: str | None) -> Rows:
+        return self.rows_of(calibration_texts(file), self._pooling)

@@ -1,0 +1,322 @@
+"""ONNX files: tensors beside them, operations of tf2onnx rewritten for ONNX Runtime and OpenVINO."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from official.checkpoint.containers import onnx_file
+from official.inference.onnx_conversion import NAME
+
+# -----------------------------------------------------------------------------------------------------------
+# Patterns
+
+
+# ("Op", pattern of an input, ...), or a name for any tensor. What has a name twice is one tensor. The inputs
+# of a sum and of a product stand in either order.
+Pattern = Any
+_COMMUTATIVE = ("Add", "Mul")
+
+
+class Graph:
+    """The nodes of a graph, and its constants.
+
+    Attributes:
+      nodes: onnx.NodeProto, each behind those whose tensors it reads.
+      constants: {name: values}.
+      outputs: names.
+    """
+
+    def __init__(self, nodes: list, constants: dict[str, np.ndarray], outputs: list[str]):
+        self.nodes, self.constants, self.outputs = list(nodes), constants, list(outputs)
+        self._makers = {name: node for node in self.nodes for name in node.output}
+
+    def maker(self, name: str) -> Any:
+        """Returns the node that makes a tensor; None for inputs and constants."""
+        return self._makers.get(name)
+
+    def replace(self, old: Any, new: list) -> None:
+        """Puts nodes in the place of one; the last of them makes what it made."""
+        place = next(index for index, node in enumerate(self.nodes) if node is old)
+        self.nodes[place : place + 1] = new
+        self._makers |= {name: node for node in new for name in node.output}
+
+    def constant(self, values: Any, dtype: Any = np.int64) -> str:
+        """Returns the name of a constant, which is made where it is not there."""
+        array = np.array(values, dtype)
+        name = f"constant_{array.dtype}_{'_'.join(map(str, array.shape))}_{'_'.join(map(str, array.flat))}"
+        self.constants[name] = array
+        return name
+
+    def holds(self, name: str, *values: float) -> bool:
+        """Tells whether a tensor is a constant of these numbers."""
+        array = self.constants.get(name)
+        return array is not None and array.size == len(values) and np.allclose(array.ravel(), values, 1e-6)
+
+    def remove_unused(self) -> None:
+        """Removes nodes and constants that no output depends on."""
+        needed, kept = set(self.outputs), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                kept.append(node)
+                needed |= set(node.input)
+        self.nodes = kept[::-1]
+        self.constants = {name: values for name, values in self.constants.items() if name in needed}
+
+
+def match(graph: Graph, tensor: str, pattern: Pattern, found: dict[str, str] | None = None) -> dict | None:
+    """Returns {name of the pattern: tensor} where a tensor is made as the pattern says; None where not."""
+    found = dict(found or {})
+    if isinstance(pattern, str):
+        return found if found.setdefault(pattern, tensor) == tensor else None
+    operation, *inputs = pattern
+    node = graph.maker(tensor)
+    if node is None or node.op_type != operation or len(node.input) < len(inputs):
+        return None
+    orders = [inputs, inputs[::-1]] if operation in _COMMUTATIVE else [inputs]
+    for order in orders:
+        result: dict | None = found
+        for name, part in zip(node.input, order):
+            result = None if result is None else match(graph, name, part, result)
+        if result is not None:
+            return result
+    return None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files
+
+
+_DATA = "model.data"
+_ALIGNMENT = 4096  # bytes: where a tensor may begin in a file that is mapped
+_SMALL = 1024  # bytes: of tensors that stay in the first file
+_IR_VERSION = 10  # the newest that ONNX Runtime 1.23 reads is 11
+
+
+def graph_of(model: Any, weights: dict[str, np.ndarray], outputs: tuple[str, ...]) -> Graph:
+    """Returns the graph of a translated model with its weights as constants."""
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    return Graph(model.graph.node, constants | weights, list(outputs))
+
+
+def write(folder: str, graph: Graph, inputs: tuple[str, ...]) -> None:
+    """Writes NAME and its data.
+
+    Args:
+      folder: an existing one.
+      graph: of a model.
+      inputs: names of its inputs: int32, `masked` [M], all others [B, L].
+    """
+    ends = [_input(name) for name in inputs], [helper.make_empty_tensor_value_info(n) for n in graph.outputs]
+    for value in ends[1]:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    with open(os.path.join(folder, _DATA), "wb") as data:
+        tensors = [_tensor(name, values, data) for name, values in graph.constants.items()]
+    whole = helper.make_graph(graph.nodes, "bert", *ends, tensors)
+    domains = {node.domain for node in graph.nodes} - {""}
+    opsets = [
+        helper.make_opsetid("", OPSET),
+        *(helper.make_opsetid(each, 1) for each in sorted(domains)),
+    ]
+    model = helper.make_model(whole, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert-tf2")
+    onnx.save(model, os.path.join(folder, NAME))
+
+
+def _input(name: str) -> Any:
+    shape = ["M"] if name == "masked" else ["B", "L"]
+    return helper.make_tensor_value_info(name, TensorProto.INT32, shape)
+
+
+def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
+    """Returns a tensor, whose values go to the end of an open file where they are many."""
+    if values.nbytes <= _SMALL:
+        return numpy_helper.from_array(values, name)
+    data.write(bytes(-data.tell() % _ALIGNMENT))
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    tensor = TensorProto(name=name, dims=values.shape, data_type=kind)
+    onnx_file.set_external(tensor, _DATA, data.tell(), values.nbytes)
+    data.write(np.ascontiguousarray(values).data)
+    return tensor
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rewriting
+#
+# TensorFlow has neither LayerNorm nor GELU as an operation, multiplies matrices only, and takes the sizes
+# of dynamic shapes from tensors. What no pattern fits stays as it is: it is right, and slower.
+
+
+OPSET = 20  # has Gelu
+CONTRIB = "com.microsoft"  # operations that ONNX Runtime adds
+_SIZES = ("Cast", ("Concat", "any", "length", "columns"))
+_CENTRED = ("Sub", "x", ("ReduceMean", "x", "axes"))
+_SPREAD = ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTRED, _CENTRED), "axes"), "epsilon"))
+_NORM = ("Add", ("Mul", ("Mul", _CENTRED, ("Reciprocal", _SPREAD)), "gamma"), "beta")
+_HALF = ("Mul", "half", "x")
+_GELU_ERF = ("Mul", _HALF, ("Add", "one", ("Erf", ("Mul", "x", "scale"))))
+_GELU_ERFC = ("Mul", _HALF, ("Erfc", ("Mul", ("Neg", "x"), "scale")))  # newer TensorFlow's; ONNX has no Erfc
+_CUBE = ("Add", "x", ("Mul", "cubic", ("Pow", "x", "three")))
+_GELU_TANH = ("Mul", _HALF, ("Add", "one", ("Tanh", ("Mul", "scale", _CUBE))))
+_DENSE = ("Reshape", ("MatMul", ("Reshape", "x", "flat"), "kernel"), _SIZES)
+_LOOK_UP = ("MatMul", ("OneHot", "x", "depth", "values"), "kernel")
+_SCORES = ("Mul", ("MatMul", ("Squeeze", "q"), ("Transpose", ("Squeeze", "k"))), "scale")
+_WEIGHTS = ("Softmax", ("Add", _SCORES, "mask"))
+_ATTENTION = ("Reshape", ("Transpose", ("MatMul", _WEIGHTS, ("Squeeze", "v"))), "shape")
+_MASK = ("Mul", ("Slice", ("Unsqueeze", ("Sub", "one", ("Cast", "mask")))), "score")
+_AFFINE = ("Add", ("MatMul", "x", "kernel"), "bias")
+
+
+def simplify(graph: Graph) -> None:
+    """Computes what depends on constants alone, and rewrites LayerNorm, GELU, dense products, the look-up of
+    segments, and the shapes of attention."""
+    fold(graph)
+    for pattern, rewrite in (
+        (_NORM, _norm),
+        (_GELU_ERF, _gelu("none", half=0.5, one=1.0, scale=0.5**0.5)),
+        (_GELU_ERFC, _gelu("none", half=0.5, scale=0.5**0.5)),
+        (_GELU_TANH, _gelu("tanh", half=0.5, one=1.0, scale=(2 / np.pi) ** 0.5, cubic=0.044715, three=3.0)),
+        (_DENSE, _dense),
+        (_LOOK_UP, _look_up),
+        (_ATTENTION, _attention),
+    ):
+        _apply(graph, pattern, rewrite)
+    graph.remove_unused()
+
+
+def use_contrib(graph: Graph) -> None:
+    """Makes one operation of each product of query, key and value with the attention behind it."""
+    _apply(graph, _ATTENTION, _contrib_attention)
+    graph.remove_unused()
+
+
+def fold(graph: Graph) -> None:
+    """Makes constants of nodes whose inputs are constants."""
+    kept = []
+    for node in graph.nodes:
+        if all(not name or name in graph.constants for name in node.input):
+            values = ReferenceEvaluator(_model_of(node)).run(
+                None, {name: graph.constants[name] for name in node.input if name}
+            )
+            graph.constants |= {name: np.ascontiguousarray(value) for name, value in zip(node.output, values)}
+        else:
+            kept.append(node)
+    graph.nodes = kept
+    graph.remove_unused()
+
+
+def _model_of(node: Any) -> Any:
+    """Returns a model of one node, whose types nobody checks."""
+    inputs = [helper.make_empty_tensor_value_info(name) for name in node.input]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    graph = helper.make_graph([node], "node", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+
+
+def _apply(graph: Graph, pattern: Pattern, rewrite: Callable[..., list | None]) -> None:
+    """Replaces each node that a pattern ends with, where `rewrite` returns nodes."""
+    for node in list(graph.nodes):
+        found = match(graph, node.output[0], pattern) if node.op_type == pattern[0] else None
+        new = None if found is None else rewrite(graph, node, found)
+        if new:
+            graph.replace(node, new)
+
+
+def _norm(graph: Graph, node: Any, found: dict) -> list | None:
+    if not (graph.holds(found["axes"], -1) and found["epsilon"] in graph.constants):
+        return None
+    epsilon = float(graph.constants[found["epsilon"]])
+    inputs = [found[name] for name in ("x", "gamma", "beta")]
+    return [helper.make_node("LayerNormalization", inputs, node.output, node.name, axis=-1, epsilon=epsilon)]
+
+
+def _gelu(approximate: str, **expected: float) -> Callable[..., list | None]:
+    """Returns the rewriting of a GELU whose constants are the expected ones."""
+
+    def rewrite(graph: Graph, node: Any, found: dict) -> list | None:
+        if not all(graph.holds(found[name], value) for name, value in expected.items()):
+            return None
+        return [helper.make_node("Gelu", [found["x"]], node.output, node.name, approximate=approximate)]
+
+    return rewrite
+
+
+def _dense(graph: Graph, node: Any, found: dict) -> list | None:
+    """Vectors [B, L, D] times a matrix, without making a matrix of them and back."""
+    kernel, sizes = graph.constants.get(found["kernel"]), graph.maker(found["length"])
+    pattern = ("Split", ("Cast", ("Shape", "x")))
+    if kernel is None or sizes is None or list(sizes.output).index(found["length"]) != 1:
+        return None
+    if len(sizes.output) != 3 or match(graph, found["length"], pattern, {"x": found["x"]}) is None:
+        return None
+    if not (graph.holds(found["flat"], -1, len(kernel)) and graph.holds(found["columns"], kernel.shape[1])):
+        return None
+    return [helper.make_node("MatMul", [found["x"], found["kernel"]], node.output, node.name)]
+
+
+def _look_up(graph: Graph, node: Any, found: dict) -> list | None:
+    if not graph.holds(found["values"], 0.0, 1.0) or found["kernel"] not in graph.constants:
+        return None
+    return [helper.make_node("Gather", [found["kernel"], found["x"]], node.output, node.name, axis=0)]
+
+
+def _cutting(graph: Graph, found: dict) -> Any:
+    """Returns the node that cuts [B, L, 3 x D] into query, key and value of each head; None where it is not
+    done as `attention.attend` does."""
+    makers = [graph.maker(found[name]) for name in "qkv"]
+    if any(maker is None or maker is not makers[0] for maker in makers) or makers[0].op_type != "Split":
+        return None
+    if list(makers[0].output) != [found[name] for name in "qkv"]:
+        return None
+    moved = graph.maker(makers[0].input[0])
+    cutting = graph.maker(moved.input[0]) if _is_transpose(moved, [2, 0, 3, 1, 4]) else None
+    return cutting if cutting is not None and cutting.op_type == "Reshape" else None
+
+
+def _is_transpose(node: Any, axes: list[int]) -> bool:
+    return node is not None and any(list(each.ints) == axes for each in node.attribute if each.name == "perm")
+
+
+def _attention(graph: Graph, node: Any, found: dict) -> list | None:
+    """The same operations, with constants for the shapes."""
+    cutting = _cutting(graph, found)
+    sizes = None if cutting is None else match(graph, cutting.input[1], ("Cast", "sizes"))
+    parts = None if sizes is None else graph.maker(sizes["sizes"])
+    if parts is None or parts.op_type != "Concat" or len(parts.input) != 5:
+        return None
+    if not _is_transpose(graph.maker(node.input[0]), [0, 2, 1, 3]):
+        return None
+    heads, size = (int(graph.constants.get(name, [0])[0]) for name in parts.input[3:])
+    if not (graph.holds(parts.input[2], 3) and heads and size):
+        return None
+    inputs = [cutting.input[0], graph.constant([0, 0, 3, heads, size])]
+    graph.replace(cutting, [helper.make_node("Reshape", inputs, cutting.output, cutting.name)])
+    inputs = [node.input[0], graph.constant([0, 0, heads * size])]
+    return [helper.make_node("Reshape", inputs, node.output, node.name)]
+
+
+def _contrib_attention(graph: Graph, node: Any, found: dict) -> list | None:
+    cutting = _cutting(graph, found)
+    sizes = None if cutting is None else graph.constants.get(cutting.input[1])
+    affine = None if cutting is None else match(graph, cutting.input[0], _AFFINE)
+    mask = match(graph, found["mask"], _MASK)
+    if sizes is None or affine is None or mask is None or affine["kernel"] not in graph.constants:
+        return None
+    if not (graph.holds(found["scale"], float(sizes[4]) ** -0.5) and graph.holds(mask["one"], 1.0)):
+        return None
+    inputs = [affine["x"], affine["kernel"], affine["bias"], mask["mask"]]
+    score = float(graph.constants[mask["score"]])
+    return [
+        helper.make_node(
+            "Attention",
+            inputs,
+            node.output,
+            node.name,
+            domain=CONTRIB,
+            num_heads=int(sizes[3]),
+            mask_filter_value=score,
+        )
+    ]

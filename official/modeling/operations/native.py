@@ -1,0 +1,207 @@
+"""The operations for CPUs in C++, in float32 and bfloat16: each reads and writes its tensors once.
+
+Matrix products stay with the vendor's library. Other types, and what blocks of BERT do not have, are taken
+from `fused`. Backward passes compute activations, softmax and dropout's masks again: that is cheaper than to
+keep them. No compiler of graphs knows these operations: not for functions with jit_compile, nor for exports.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from official.modeling.layers import Norm, after, least_kept
+from official.modeling.operations import fused
+from official.modeling.operations.fused import gate, norm, residual
+from official.native import operations as loaded
+
+__all__ = [
+    "attend",
+    "attend_again",
+    "bias_activation",
+    "cross_entropy",
+    "gate",
+    "join_heads",
+    "norm",
+    "residual",
+    "residual_norm",
+    "split_heads",
+]
+_TYPES = (tf.float32, tf.bfloat16)
+_ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
+
+
+def _are_known(*tensors: tf.Tensor) -> bool:
+    """Tells whether all tensors are of types that the operations know; the first ones of one type."""
+    return all(tensor.dtype in _TYPES for tensor in tensors)
+
+
+def bias_activation(x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor:
+    """See `plain.bias_activation`."""
+    bias = tf.convert_to_tensor(bias)
+    if not _are_known(x, bias) or activation not in _ACTIVATIONS:
+        return fused.bias_activation(x, bias, activation)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def activate(x, bias):
+        def gradient(upstream):
+            return tuple(
+                operations.bert_bias_activation_gradient(
+                    x=x, bias=bias, upstream=upstream, activation=activation
+                )
+            )
+
+        return operations.bert_bias_activation(x=x, bias=bias, activation=activation), gradient
+
+    return activate(x, bias)
+
+
+def residual_norm(
+    x: tf.Tensor,
+    bias: tf.Tensor,
+    residual: tf.Tensor,
+    norm: Norm,
+    epsilon: float,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """See `plain.residual_norm`."""
+    bias, gamma, beta = map(tf.convert_to_tensor, (bias, *norm))
+    if not _are_known(x, bias) or x.dtype != residual.dtype:
+        return fused.residual_norm(x, bias, residual, norm, epsilon, rate, seed)
+    operations, dropout = loaded(), _dropout(rate, seed)
+
+    @tf.custom_gradient
+    def normalize(x, bias, residual, gamma, beta):
+        inputs = dict(x=x, bias=bias, residual=residual, gamma=gamma, beta=beta, **dropout)
+        y, moments = operations.bert_residual_norm(**inputs, epsilon=epsilon)
+
+        def gradient(upstream):
+            found = operations.bert_residual_norm_gradient(**inputs, moments=moments, upstream=upstream)
+            x_gradient, residual_gradient, bias_gradient, gamma_gradient, beta_gradient = found
+            return x_gradient, bias_gradient, residual_gradient, gamma_gradient, beta_gradient
+
+        return y, gradient
+
+    return normalize(x, bias, residual, gamma, beta)
+
+
+def split_heads(products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int) -> list[tf.Tensor]:
+    """See `plain.split_heads`."""
+    if not _are_known(products_BLE, *([] if bias is None else [bias])):
+        return fused.split_heads(products_BLE, bias, parts, heads)
+    operations = loaded()
+
+    @tf.custom_gradient
+    def split(products, bias):
+        def gradient(*upstream):
+            return tuple(operations.bert_join_heads(parts=upstream, bias=bias))
+
+        return operations.bert_split_heads(products=products, bias=bias, N=parts, heads=heads), gradient
+
+    return split(products_BLE, tf.zeros([0]) if bias is None else tf.convert_to_tensor(bias))
+
+
+def join_heads(heads_BHLK: tf.Tensor) -> tf.Tensor:
+    """See `plain.join_heads`."""
+    heads = heads_BHLK.shape[1]
+    if not _are_known(heads_BHLK) or heads is None:
+        return fused.join_heads(heads_BHLK)
+    operations, nothing = loaded(), tf.zeros([0])
+
+    @tf.custom_gradient
+    def join(parts):
+        def gradient(upstream):
+            return operations.bert_split_heads(products=upstream, bias=nothing, N=1, heads=heads)[0]
+
+        return operations.bert_join_heads(parts=[parts], bias=nothing).products, gradient
+
+    return join(heads_BHLK)
+
+
+def attend(
+    query_BHLK: tf.Tensor,
+    key_BHMK: tf.Tensor,
+    value_BHMK: tf.Tensor,
+    scores_B1LM: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """See `plain.attend`."""
+    if not _are_known(query_BHLK):
+        return fused.attend(query_BHLK, key_BHMK, value_BHMK, scores_B1LM, rate, seed)
+    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=False)
+
+
+def attend_again(
+    query_BHLK: tf.Tensor,
+    key_BHMK: tf.Tensor,
+    value_BHMK: tf.Tensor,
+    scores_B1LM: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+) -> tf.Tensor:
+    """See `plain.attend_again`; the product with the values is not made again."""
+    if not _are_known(query_BHLK):
+        return fused.attend_again(query_BHLK, key_BHMK, value_BHMK, scores_B1LM, rate, seed)
+    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=True)
+
+
+def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
+    operations = loaded()
+    settings = dict(mask=scores_B1LM, scale=qkv[0].shape[-1] ** -0.5, **_dropout(rate, seed))
+
+    def weights_of(query, key):
+        """Returns (products [B, H, L, M], weights after dropout, what makes weights of products). The first
+        two are in the type of the query: with bfloat16 nothing of this size is float32."""
+        products = tf.matmul(query, key, transpose_b=True)
+        return products, *operations.bert_softmax(products=products, **settings)
+
+    @tf.custom_gradient
+    def weigh(query, key, value):
+        kept = weights_of(query, key)
+
+        def gradient(upstream):
+            products, weights, shares = weights_of(after(upstream, [query])[0], key) if again else kept
+            product_gradient = operations.bert_softmax_gradient(
+                products=products,
+                shares=shares,
+                upstream=tf.matmul(upstream, value, transpose_b=True),
+                **settings,
+            )
+            return (
+                tf.matmul(product_gradient, key),
+                tf.matmul(product_gradient, query, transpose_a=True),
+                tf.matmul(weights, upstream, transpose_a=True),
+            )
+
+        return tf.matmul(kept[1], value), gradient
+
+    return weigh(*qkv)
+
+
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """See `plain.cross_entropy`."""
+    operations = loaded()
+
+    @tf.custom_gradient
+    def surprise(logits):
+        losses, shares = operations.bert_cross_entropy(logits=logits, labels=labels)
+
+        def gradient(upstream):
+            return operations.bert_cross_entropy_gradient(
+                logits=logits, labels=labels, shares=shares, upstream=upstream
+            )
+
+        return losses, gradient
+
+    return surprise(logits)
+
+
+def _dropout(rate: float, seed: tf.Tensor | None) -> dict[str, Any]:
+    """Returns the arguments that tell an operation to drop what `layers.dropout` drops."""
+    if seed is None or rate == 0:
+        return {"seed": tf.zeros([2], tf.int32), "dropped": 0, "factor": 1.0}
+    return {"seed": seed, "dropped": least_kept(rate), "factor": 1 / (1 - rate)}

@@ -1,1 +1,0 @@
-"""The update of LAMB, AdamW and Adam on CPUs as operations of our own, in C++."""

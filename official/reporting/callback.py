@@ -1,0 +1,140 @@
+"""Events of a run, in the order in which they come, and the interface of the callbacks that receive them.
+
+A run knows no callback by name. An callback overrides the events that it wants; the others do nothing.
+All counts of data are in sequences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A run begins, or goes on: all is compiled, no data has been read.
+
+    Attributes:
+      step, samples: updates done and sequences trained on before.
+      last_step: the last update of the run; `step` where nothing is left to train.
+      tensors: names of the model's weights.
+      process_started: when this process began, seconds since 1970.
+      caches_dropped: whether the data were dropped from the system's cache.
+    """
+
+    step: int
+    samples: int
+    last_step: int
+    tensors: tuple[str, ...]
+    process_started: float
+    caches_dropped: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """The data are found, the model is built and has its weights; nothing is compiled.
+
+    Attributes:
+      data_secs: seconds that finding the data took, of fine-tuning also reading and cutting them.
+      devices: where each replica is, such as GPU 0.
+      allocation: (part of the model, where it is) of a pipeline; empty where each replica has one device.
+    """
+
+    data_secs: float
+    devices: tuple[str, ...]
+    allocation: tuple[tuple[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The outcome of an evaluation of the whole set.
+
+    Attributes:
+      step, samples: updates done and sequences trained on before it.
+      sequences: sequences evaluated.
+      values: {name: number}, `samples` first; a number may be NaN or infinite.
+      target_metric: the one of them that counts.
+      target: the value of it that was asked for; None where none was.
+      secs: seconds that it took.
+    """
+
+    step: int
+    samples: int
+    sequences: int
+    values: dict[str, float]
+    target_metric: str
+    target: float | None
+    secs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The end of the training, whatever the reason.
+
+    Attributes:
+      status, reason: as in result.json.
+      step, samples: updates done and sequences trained on.
+    """
+
+    status: str
+    reason: str
+    step: int
+    samples: int
+
+
+class Callback:
+    """Hears of every event of a run. Events of an evaluation without training are the same, less those of
+    training."""
+
+    def on_built(self, built: Built) -> None:
+        """The model is built."""
+
+    def on_compiling(self, done: int, graphs: int, secs: float) -> None:
+        """Of the graphs that are compiled before the run starts, `done` are, in `secs` altogether; first
+        comes 0."""
+
+    def on_start(self, start: Start) -> None:
+        """The run begins or goes on."""
+
+    def on_training(self, step: int, samples: int, planned: int) -> None:
+        """An interval of training begins after `step` updates and `samples` sequences; `planned` sequences
+        are to come before the next evaluation or the end."""
+
+    def on_call(self, step: int) -> None:
+        """The devices are about to be called, for some steps after `step` updates."""
+
+    def on_first_step(self, step: int, secs: float) -> None:
+        """This process has done its first step, which has compiled the others, `secs` after it was
+        started."""
+
+    def on_steps(self, step: int, values: dict) -> None:
+        """Some more steps are done, not the first one; `values` are those of the interval so far."""
+
+    def on_interval(self, step: int, values: dict) -> None:
+        """An interval is done. `values`: {name: number}, `samples` first; NaN in the last one of a run that
+        fails."""
+
+    def on_open_interval(self, step: int, steps: int, values: dict) -> None:
+        """A signal has cut an interval after `steps` of its steps. `values` are those of `on_interval`, so
+        far; the whole interval comes when the run goes on."""
+
+    def on_evaluation_start(self, step: int, samples: int) -> None:
+        """An evaluation begins."""
+
+    def on_evaluation_stop(self, step: int, samples: int) -> None:
+        """An evaluation is over, or was cut off; its outcome is not known yet."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """An evaluation has this outcome."""
+
+    def on_checkpoint(self, step: int) -> None:
+        """The state is about to be saved. What is in memory is written out first: what a later process knows
+        of the run must reach to its checkpoint."""
+
+    def on_end(self, end: End) -> None:
+        """The training is over; nothing more of it comes, and files of it are complete."""
+
+    def on_result(self, status: str, result: dict) -> None:
+        """The run has this result, which result.json holds."""
+
+    def close(self) -> None:
+        """The process leaves the run, whatever has happened. May come twice."""

@@ -1,1 +1,0 @@
-"""Profile of a run: time of its steps by operation, and memory by part of a step."""

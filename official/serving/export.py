@@ -1,0 +1,126 @@
+"""Models as files for other programs: SavedModels that take text, and ONNX files that take token ids.
+
+A folder is written beside its place, read back and compared with the model, and only then takes its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from official.io import writing
+from official.io.errors import ConfigError, check_installed, suggest
+from official.io.files import is_remote
+
+if TYPE_CHECKING:
+    from official.inference.source import Source
+
+
+FORMATS = ("saved_model", "onnx")
+DTYPES = {"saved_model": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}
+_TOLERANCE = {"fp32": 1e-4}  # of outputs around 1; of types that are less exact, any that is finite
+_ANY = 1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Request of an export.
+
+    Attributes:
+      format: one of FORMATS.
+      dtype: one of DTYPES of the format.
+      calibration_file: for int8 of onnx, see `official.inference.methods`; None: what the run was trained
+        with.
+    """
+
+    format: str = "saved_model"
+    dtype: str = "fp32"
+    calibration_file: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """Result of an export.
+
+    Attributes:
+      folder: where.
+      bytes: of all its files.
+      signatures: by which it can be called.
+      difference: the largest one between its outputs and those of the model in float32.
+    """
+
+    folder: str
+    bytes: int
+    signatures: tuple[str, ...]
+    difference: float
+
+
+def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # frozen
+    """Raises ConfigError for a folder that is there or cannot be written, and for a format or type that there
+    is not."""
+    if request.format not in FORMATS:
+        hint = suggest(request.format, FORMATS)
+        raise ConfigError(f"--format={request.format[:100]}{hint}: expected one of {', '.join(FORMATS)}.")
+    dtypes = DTYPES[request.format]
+    if request.dtype not in dtypes:
+        raise ConfigError(
+            f"--dtype={request.dtype[:100]}: --format={request.format} has {', '.join(dtypes)}."
+        )
+    if request.format == "onnx":
+        check_installed("--format=onnx", "onnx", "onnx", "tf2onnx", "onnxruntime")
+    if request.calibration_file and (request.format, request.dtype) != ("onnx", "int8"):
+        raise ConfigError("--calibration_file is for --format=onnx --dtype=int8. Drop it.")
+    if is_remote(folder):
+        raise ConfigError(
+            f"--export_dir={folder}: an export is written to a folder of this machine. Give one, and copy it."
+        )
+    if os.path.lexists(folder):
+        raise ConfigError(
+            f"--export_dir={folder} is there, and nothing is replaced. Give another folder, such as the next"
+            " number of a folder of versions."
+        )
+
+
+def export(source: Source, folder: str, request: Request = Request()) -> Written:  # noqa: B008  # frozen
+    """Writes a model.
+
+    Args:
+      source: the model.
+      folder: where; it must not be there.
+      request: what.
+
+    Raises:
+      ConfigError: as of `check`; also where the model cannot be exported, or what was written computes
+        something else than the model.
+    """
+    check(folder, request)
+    folder = os.path.abspath(folder)
+    from official.serving import export_folders  # loads TensorFlow
+
+    write, compare = export_folders.WRITERS[request.format]
+    with writing.naming_output(folder, "export_dir"), writing.unpublished(os.path.dirname(folder)) as work:
+        made = os.path.join(work, os.path.basename(folder))
+        signatures = write(source, made, request)
+        difference = compare(source, made)
+        allowed = _TOLERANCE.get(request.dtype, _ANY)
+        if not difference <= allowed:
+            raise ConfigError(
+                f"{source.name} as {request.format} computes something else than the model: up to"
+                f" {difference:.1g} apart, expected {allowed:g} at most. Nothing was written."
+            )
+        size = _sync(made)
+        check(folder, request)  # somebody may have made it meanwhile
+        os.rename(made, folder)
+    return Written(folder, size, tuple(signatures), difference)
+
+
+def _sync(folder: str) -> int:
+    """Waits until all files are on the disk. Returns their size in bytes."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for path in (os.path.join(parent, name) for name in names):
+            writing.sync(path)
+            size += os.path.getsize(path)
+        writing.sync(parent)
+    return size

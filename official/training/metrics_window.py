@@ -1,0 +1,251 @@
+"""State of a run that is no variable, saved beside a checkpoint: sums of an unfinished metrics window, and
+position in packed data. Also the number of steps of a device call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from official.data.pipeline import MOST_STREAMS, TrainingOrder
+from official.optimization import replica_step
+
+if TYPE_CHECKING:
+    from official.optimization.train_state import TrainState
+    from official.training.task import Task
+
+CALL_SECS = 5.0  # duration of a device call; signals and non-finite losses are checked between calls
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss, metric, gradient or weight is NaN or infinite. The message names step and metric."""
+
+
+@dataclasses.dataclass
+class PackingCounts:
+    """Counts of the packed rows that a run trained on.
+
+    Attributes:
+      rows, sequences: numbers of both.
+      tokens: number of tokens without padding, to seven digits.
+    """
+
+    rows: int = 0
+    sequences: int = 0
+    tokens: int = 0
+
+    def add(self, rows: int, counts: np.ndarray) -> None:
+        """Adds `rows` rows with their `counts`, int [N + 1]: sequences of each of N streams, then tokens."""
+        self.rows, self.tokens = self.rows + rows, self.tokens + int(counts[-1])
+        self.sequences += int(counts[:-1].sum())
+
+    def shares(self, row_length: int) -> dict[str, float]:
+        """Returns `sequences_per_row` and `packing_efficiency`, the share of the rows' positions that hold a
+        token; empty without packed rows."""
+        if not self.rows:
+            return {}
+        efficiency = self.tokens / (self.rows * row_length)
+        return {"sequences_per_row": self.sequences / self.rows, "packing_efficiency": efficiency}
+
+
+@dataclasses.dataclass
+class MetricsWindow:
+    """Totals of the steps since the last line of the metrics.
+
+    Attributes:
+      first_step: number of updates done before the window.
+      totals: sums of the training loop over the window, see `step.no_totals`.
+      steps, sequences, secs: steps of the window that this process has done, the sequences that they
+        trained on, and their seconds.
+      waited_secs: the part of `secs` in which steps waited for their batches; None where it isn't measured.
+    """
+
+    first_step: int
+    totals: dict[str, tf.Tensor]
+    steps: int = 0
+    sequences: int = 0
+    secs: float = 0.0
+    waited_secs: float | None = None
+
+    def add(
+        self, totals: dict[str, tf.Tensor], steps: int, sequences: int, secs: float, waited: float | None
+    ) -> None:
+        """Takes the totals that a call returned, which include those before it, and adds its steps,
+        sequences, seconds and, where they are measured, seconds of waiting."""
+        self.totals, self.steps, self.secs = totals, self.steps + steps, self.secs + secs
+        self.sequences += sequences
+        if waited is not None:
+            self.waited_secs = (self.waited_secs or 0.0) + waited
+
+    def numbers(self) -> dict[str, np.ndarray]:
+        """Returns the totals as NumPy arrays."""
+        return {name: value.numpy() for name, value in self.totals.items()}
+
+    @property
+    def bad_step(self) -> int | None:
+        """Returns the first step with a number that is not finite; None where all are."""
+        step = int(self.totals["bad_step"])
+        return step if step >= 0 else None
+
+    def values(self, task: Task, state: TrainState, packed_rows: int, row_length: int) -> dict:
+        """Returns the values of the metrics line, for the part of the window that is done.
+
+        Args:
+          task, state: of the run.
+          packed_rows: rows of a step where they hold several sequences; 0 where they do not.
+          row_length: tokens of a row.
+        """
+        totals, skipped = self.numbers(), int(self.totals["skipped"])
+        done, packing = state.step - self.first_step, PackingCounts()
+        values: dict[str, Any] = {
+            "samples": state.samples_done,
+            **replica_step.mean_metrics(task.losses, task.metrics, totals["sums"]),
+            "learning_rate": float(state.schedule(state.step - 1)),
+        }
+        if "norm" in totals:  # which IPUs do not tell
+            values["gradient_norm"] = float(totals["norm"]) / max(done - skipped, 1)
+        values["loss_scale"] = _loss_scale(state)
+        values["skipped_steps"] = skipped
+        values["sequences_per_sec"] = self.sequences / self.secs if self.secs else None
+        if self.waited_secs is not None and self.secs:
+            values["host_wait_share"] = self.waited_secs / self.secs
+        if packed_rows:
+            packing.add(done * packed_rows, totals["counts"])
+        return {**values, **packing.shares(row_length)}
+
+    def non_finite(self, task: Task, values: dict) -> NonFiniteError:
+        """Returns the error of a window with a `bad_step`."""
+        names = [name for name in task.metrics if not math.isfinite(values[name])] or ["gradient norm"]
+        return NonFiniteError(f"{', '.join(names)} not finite at step {self.bad_step}")
+
+    def check_skipped(self, state: TrainState) -> None:
+        """Raises NonFiniteError where loss scaling has skipped all steps of a finished window and cannot
+        lower its scale any more."""
+        steps = state.step - self.first_step
+        if state.loss_scale is None or int(self.totals["skipped"]) < steps:
+            return
+        scale = float(state.loss_scale.scale.numpy())
+        if not state.loss_scale.dynamic or scale <= 1.0:
+            raise NonFiniteError(
+                f"gradient norm not finite in any of the {steps} steps before step {state.step}, "
+                f"with loss_scale {scale:g}"
+            )
+
+    def to_saved(self) -> dict:
+        """Returns the first step and the totals as a dict for JSON, from which a later process resumes
+        bit-exactly."""
+        totals = {name: value.tolist() for name, value in self.numbers().items()}
+        return {"first_step": self.first_step, **totals}
+
+
+def _loss_scale(state: TrainState) -> float:
+    """Returns the loss scale of the last step, 1 without loss scaling; the next step's where it is
+    dynamic."""
+    if state.loss_scale is None:
+        return 1.0
+    told = state.loss_scale.told(state.step - 1)
+    return float(state.loss_scale.scale.numpy()) if told is None else told
+
+
+def window_from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> MetricsWindow:
+    """Returns the window that a run resumes with.
+
+    Args:
+      saved: the value of `to_saved` from the checkpoint of `step`; empty where a window ended there.
+      step: number of updates done.
+      nothing: initial totals, see `step.no_totals`; saved totals of other shapes belong to another task, and
+        the window starts anew.
+    """
+    try:
+        totals = {
+            name: tf.constant(np.array(saved[name], value.dtype.as_numpy_dtype))
+            for name, value in nothing.items()
+        }
+        first_step = saved["first_step"]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return MetricsWindow(step, nothing)
+    fits = all(totals[name].shape == value.shape for name, value in nothing.items())
+    if fits and type(first_step) is int and 0 <= first_step < step:
+        return MetricsWindow(first_step, totals)
+    return MetricsWindow(step, nothing)
+
+
+@dataclasses.dataclass
+class DataPosition:
+    """Position of a run on packed rows: the rows read, and the sequences read of each stream of the data.
+
+    Neither follows from the total number of sequences, so checkpoints keep both.
+    """
+
+    rows: int
+    stream_sequences: np.ndarray  # int64 [MOST_STREAMS]
+
+    def add(self, rows: int, stream_sequences: np.ndarray) -> None:
+        """Advances the position by the rows and the sequences of each stream that were trained on."""
+        self.rows, self.stream_sequences = self.rows + rows, self.stream_sequences + stream_sequences
+
+    def order(self, order: TrainingOrder) -> TrainingOrder:
+        """Returns the order of the data, continued from this position."""
+        streams = tuple(self.stream_sequences.tolist())
+        return dataclasses.replace(order, rows_done=self.rows, stream_sequences=streams)
+
+    def to_saved(self) -> dict:
+        """Returns the position as a dict for JSON, which `position_from_saved` reads."""
+        return {"rows_done": self.rows, "stream_sequences": self.stream_sequences.tolist()}
+
+
+def position_from_saved(saved: dict, samples: int, rows: int) -> DataPosition:
+    """Returns the position at which a run continues.
+
+    Args:
+      saved: the value of `to_saved`; another dict where the run wasn't packed so far, or its file is lost.
+      samples: sequences done; a saved position with another total is not used.
+      rows: rows done, for a run without a saved position. Its counts per stream are zeros, and the data
+        assume as many sequences of each stream: some are then read twice, and others left out.
+    """
+    rows_done, streams = saved.get("rows_done"), saved.get("stream_sequences")
+    if (
+        type(rows_done) is int
+        and isinstance(streams, list)
+        and len(streams) == MOST_STREAMS
+        and all(type(count) is int and count >= 0 for count in streams)
+        and sum(streams) == samples
+    ):
+        return DataPosition(rows_done, np.array(streams, np.int64))
+    return DataPosition(rows, np.zeros(MOST_STREAMS, np.int64))
+
+
+class StepsPerCall:
+    """Chooses the number of steps of a device call, so that it takes about `CALL_SECS`, from the last call's
+    time.
+
+    The first call is one unit: it compiles, and people wait for it. Its time overestimates that of a step, so
+    that the second call is rather too short than too long.
+    """
+
+    def __init__(self, stops: Sequence[int] = (), unit: int = 1) -> None:
+        """Args: stops: steps at which a call ends in any case. unit: a call's steps are a multiple of it,
+        unless fewer are left."""
+        self._secs_per_step: float | None = None
+        self._stops, self._unit = stops, unit
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no call has been timed yet."""
+        return self._secs_per_step is None
+
+    def steps(self, left: int, step: int = 0) -> int:
+        """Returns the number of steps of the next call: at most `left`, after `step` updates."""
+        left = min([left, *(stop - step for stop in self._stops if stop > step)])
+        if self._secs_per_step is None:
+            return min(self._unit, left)
+        units = int(CALL_SECS / max(self._secs_per_step, 1e-9)) // self._unit
+        return min(left, max(1, units) * self._unit)
+
+    def note(self, steps: int, secs: float) -> None:
+        """Records the seconds of a call, which must be the same in all processes."""
+        self._secs_per_step = secs / steps

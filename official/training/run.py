@@ -1,0 +1,423 @@
+"""One job from a configuration and a task to a result, in the order in which it happens.
+
+`run` is the whole of it: devices and data, state, loop, result, report. `run_seeds` repeats it with several
+seeds, and `compile_only` stops once the steps are compiled.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+from absl import logging
+
+from official import config as config_lib
+from official.checkpoint import initialize, registry
+from official.checkpoint.manager import CheckpointManager
+from official.config import Config, ConfigError
+from official.config.setting import LENGTH
+from official.distribution import strategy as strategy_lib
+from official.distribution.backends import as_pipeline
+from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
+from official.distribution.pipeline_plan import allocation
+from official.optimization.optimizers import TrainState
+from official.reporting import environment, report, summary
+from official.reporting.callback import Built, Callback, Start
+from official.reporting.result import TrainResult, remove_result, result_dict, write_result
+from official.training import callbacks as callbacks_lib
+from official.training import feeding, finish, pipelined, resume, run_lock
+from official.training.resume import PreviousRun
+from official.training.strategy_loop import Loop
+from official.training.task import Task
+
+MakeTask = Callable[[Config], Task]
+
+
+def run(
+    config: Config, make_task: MakeTask, command: list[str] | None = None, started: float | None = None
+) -> TrainResult:
+    """Trains, evaluates and reports.
+
+    Args:
+      config: the frozen configuration.
+      make_task: config -> Task.
+      command: the command line, saved with the run.
+      started: start of the process, seconds since 1970; unset: now.
+
+    Returns:
+      The result, which is also in the folder of the run.
+
+    Raises:
+      ConfigError: for bad input, before anything is trained.
+    """
+    started, command = started or time.time(), command or sys.argv
+    surroundings = environment.environment()  # of the start: the checkout may change while the run goes on
+    surroundings["working_directory"] = os.getcwd()  # of paths in the settings
+    with run_lock.set_aside(config, command) as asked:
+        asked, over = resume.left_to_do(asked)
+        if over:
+            return over
+        ready = make_ready(asked, make_task)
+        _check_init_checkpoint(ready.config)
+    config, task = ready.config, ready.task
+    with (
+        _folder(ready) as check_folder,
+        callbacks_lib.showing(config, ready.is_chief) as callbacks,
+        strategy_lib.noticing_lost_peers(ready.strategy),
+    ):
+        _log_start(ready)
+        previous = PreviousRun(config.model_dir)
+        previous.check(asked, config)  # what is in the folder may have changed while the data were found
+        state, manager, parameters = _build(ready)
+        # Before the folder is written to: it may be of another vocabulary, or of other data.
+        missing = resume.missing_assets(config.model_dir, task.companions)
+        weights, fresh = restore(config, manager, state, previous, task)
+        if state.step and config.do_train:
+            previous.log_changes(asked)
+        goes_on = ready.is_chief and config.do_train and state.step > 0
+        data_changed = goes_on and resume.data_have_changed(config, task.data_files())
+        if ready.is_chief:
+            resume.write_settings(asked, command)
+            if ready.layout:
+                resume.write_layout(config.model_dir, ready.layout)
+            resume.write_assets(config.model_dir, missing)
+        counts = previous.evaluates_like(config)
+        known = previous if counts else None
+        callbacks += callbacks_lib.of_training(config, ready.strategy, ready.plan, state, known)
+        loop = Loop(
+            config,
+            task,
+            state,
+            ready.strategy,
+            ready.plan,
+            manager,
+            callbacks,
+            evaluated=previous.evaluations(state.step) if counts and config.do_train else {},
+            process_started=started,
+            check_folder=check_folder,
+        )
+        loop.notify(Callback.on_built, _built(ready))
+        with contextlib.closing(manager):  # no other run has the folder before all is written
+            finished = finish.run_to_end(
+                loop,
+                known,
+                lambda: _prepare(loop, ready.data_files),
+                lambda: strategy_lib.noticing_lost_peers(ready.strategy),
+            )
+            pipeline = pipelined.description(ready.strategy)
+            about = finish.About(
+                command, weights, fresh, data_changed, surroundings, pipeline, report.FILE_NAME
+            )
+            result = finish.make_result(loop, finished, previous, counts, about)
+        if ready.is_chief:
+            finish.write_result(config, result, previous)
+        if result.report:
+            name, text = os.path.basename(result.report), config_lib.to_json(config)
+            report.write_report(config.model_dir, f"BERT {config.task}", text, result, parameters, name)
+        loop.notify(Callback.on_result, result.status, result_dict(result))
+    return result
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Devices and data
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """Configuration, devices and task of a run before its model is built.
+
+    Attributes:
+      config: the configuration completed from devices and data.
+      strategy: the strategy of all processes.
+      plan: batches of all replicas.
+      layout: workers, replicas and micro batches that the run keeps; None where it keeps no layout.
+      is_chief: whether this process writes files and logs.
+      task: the task, after `find_data`.
+      data_files: all files, of training and evaluation.
+      data_secs: seconds that finding the data took.
+    """
+
+    config: Config
+    strategy: tf.distribute.Strategy
+    plan: BatchPlan
+    layout: Layout | None
+    is_chief: bool
+    task: Task
+    data_files: list[str]
+    data_secs: float
+
+
+def make_ready(config: Config, make_task: MakeTask) -> Ready:
+    """Sets up the devices and finds the data.
+
+    Raises:
+      ConfigError: where devices or data are missing, or a batch cannot be divided among replicas.
+    """
+    strategy = strategy_lib.make_strategy(config)
+    config = strategy_lib.with_length_buckets(config, strategy)
+    is_chief, replicas = strategy_lib.is_chief(strategy), strategy.num_replicas_in_sync
+    if not is_chief:
+        logging.set_verbosity(logging.WARNING)
+    layout = None
+    if is_kept(config):
+        saved, workers = resume.read_layout(config.model_dir), strategy_lib.num_workers(strategy)
+        plan, layout = lay_out(config, workers, replicas, saved)
+    else:
+        plan = make_batch_plan(config, replicas)
+    task, since = make_task(config), time.monotonic()
+    data_files = task.find_data()
+    data_secs = time.monotonic() - since
+    config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
+    plan = plan.with_rows_of(task.sequences_per_row)
+    return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs)
+
+
+def _folder(ready: Ready) -> contextlib.AbstractContextManager:
+    """Returns the context that locks the run's folder, in the process that writes; it yields a function that
+    checks that the folder is still the run's."""
+    if ready.is_chief:
+        return run_lock.writing(ready.config.model_dir)
+    return contextlib.nullcontext(run_lock.unchecked)
+
+
+def _check_init_checkpoint(config: Config) -> None:
+    """Raises ConfigError where --init_checkpoint is needed and does not fit the model, before a large model
+    is built."""
+    if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
+        source = registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
+        initialize.check_model(config.model, source)
+
+
+def _log_start(ready: Ready) -> None:
+    """Logs task, devices, precision and batches of the run; warns of a warmup longer than the schedule."""
+    config, strategy = ready.config, ready.strategy
+    kind = type(strategy).__name__.removesuffix("V1").removesuffix("Strategy")
+    names = ", ".join(sorted(set(strategy_lib.device_names(strategy))))
+    precision = f"{config.dtype}{', XLA' if config.enable_xla else ''}"
+    logging.info("Task %s on %s (%s), %s; %s", config.task, names, kind, precision, ready.plan.describe())
+    if ready.plan.layout:
+        logging.info("The same micro batches as of %s", ready.plan.layout.describe())
+    steps = config_lib.schedule_steps(config)
+    if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
+        logging.warning(
+            "warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning"
+            " rate is never reached. Lower --warmup_steps.",
+            config.warmup_steps,
+            steps,
+        )
+    logging.debug("Configuration\n%s", config_lib.to_json(config))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# State
+
+
+def _build(ready: Ready) -> tuple[TrainState, CheckpointManager, list]:
+    """Builds model and optimizer. Returns (state, manager of its checkpoints, table of parameters)."""
+    config, strategy = ready.config, ready.strategy
+    state = pipelined.make_state(config, ready.task, strategy)
+    parameters = summary.parameter_table(state.model.trainable_variables)
+    logging.info("Model: %s", summary.format_total(parameters))
+    logging.debug("Parameters\n%s", summary.format_parameter_table(parameters))
+    keep, variables = config.keep_checkpoints, state.variables()
+    manager = CheckpointManager(config.model_dir, variables, keep, read_only=not ready.is_chief)
+    return state, manager, parameters
+
+
+def _built(ready: Ready) -> Built:
+    names = tuple(name.replace(":", " ") for name in strategy_lib.device_names(ready.strategy))
+    pipeline, parts = as_pipeline(ready.strategy), []
+    if pipeline is not None and pipeline.plan is not None:
+        for part, device in allocation(pipeline.plan):
+            parts.append((part, ", ".join(name.replace(":", " ") for name in pipeline.names_of(device))))
+    return Built(ready.data_secs, names, tuple(parts))
+
+
+def restore(
+    config: Config, manager: CheckpointManager, state: TrainState, previous: PreviousRun, task: Task
+) -> tuple[str, list[str]]:
+    """Restores the state, see `resume.restore`; --init_checkpoint may be of any format."""
+
+    def initialize_model(path: str) -> list[str]:
+        made = initialize.initialize(state.model_variables(), path, config.model, task.class_names)
+        logging.info("%s", made.describe())
+        return made.fresh
+
+    return resume.restore(config, manager, state, previous, task, initialize_model)
+
+
+def _prepare(loop: Loop, data_files: list[str]) -> None:
+    """Compiles the steps and empties caches before the run's clock starts, and tells the callbacks of the
+    start."""
+    config, state, writes = loop.config, loop.state, not loop.manager.read_only
+    loop.processes.check_same_step(state.step, config.model_dir)
+    if config_lib.compiles_first(config):
+        since = time.monotonic()
+        loop.warm_up()
+        if not config_lib.follows_graphcore_log(config):  # which has said so
+            logging.info("Compiled the steps in %.1f s", time.monotonic() - since)
+    dropped = 0
+    if state.step < loop.last_step:
+        if writes:
+            remove_result(config.model_dir)  # it would be untrue from now on
+        dropped = feeding.drop(data_files)
+    tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
+    loop.notify(Callback.on_start, Start(*before, loop.last_step, tensors, loop.process_started, dropped > 0))
+    if config.do_train and not state.step and writes:
+        resume.write_data_files(config.model_dir, loop.task.data_files())
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Several seeds
+
+
+def run_seeds(
+    config: Config,
+    make_task: MakeTask,
+    command: list[str] | None = None,
+    started: float | None = None,
+) -> TrainResult:
+    """Runs --num_runs times with the seeds --seed, --seed + 1, ..., in model_dir/run-1, run-2, ...
+
+    A finished run only returns its saved scores, so the same command continues where it was interrupted, and
+    a larger --num_runs adds runs.
+
+    Returns:
+      The result of the only run; of several the result that ended the last one, with {metric: mean} and
+      {metric_std: sample standard deviation} over all runs as scores and {run, ...} as a table. It is also
+      written to model_dir/result.json.
+
+    Raises:
+      ConfigError: for bad input.
+    """
+    if config.num_runs == 1:
+        return run(config, make_task, command, started)
+    if config.seed + config.num_runs > (config_lib.FIELDS["seed"].maximum or 0):
+        raise ConfigError(f"seed={config.seed} leaves no room for num_runs={config.num_runs}. Lower --seed.")
+    command = command or sys.argv
+    with run_lock.set_aside(config, command) as config:
+        is_complete, scores, folders = _is_complete(config), {}, {}
+        cache_dir = config.cache_dir or (
+            os.path.join(config.model_dir, "features") if config.task == "squad" else None
+        )  # of all runs
+        for number, seed in enumerate(range(config.seed, config.seed + config.num_runs), 1):
+            logging.info("Run %d of %d, seed %d", number, config.num_runs, seed)
+            folder = os.path.join(config.model_dir, f"run-{number}")
+            own = config_lib.replaced(config, num_runs=1, seed=seed, model_dir=folder, cache_dir=cache_dir)
+            result = run(own, make_task, command, started if number == 1 else None)
+            if result.status in ("interrupted", "failed"):
+                return result
+            scores[seed], folders[str(seed)] = result.scores, f"run-{number}"
+            if result.signal and number < config.num_runs:  # it came while this run was finishing
+                name = signal.Signals(result.signal).name
+                reason = f"{number} of {config.num_runs} runs done on {name}"
+                return dataclasses.replace(result, status="interrupted", reason=reason)
+        result = _of_all_seeds(config, result, scores, is_complete)
+        if not is_complete:
+            write_result(config.model_dir, result)
+            report.write_repeats_report(config.model_dir, f"BERT {config.task}", result, folders)
+        return result
+
+
+def _is_complete(config: Config) -> bool:
+    """Tells whether all runs asked for are over; their summary is then not written again.
+
+    Raises:
+      ConfigError: where the folder holds a single run, more runs, or runs of other settings.
+    """
+    record = run_lock.read_record(config.model_dir)
+    before = record.settings.get("num_runs", 1)
+    as_before = config_lib.replaced(config, num_runs=before)
+    record.check(as_before if 1 < before <= config.num_runs else config)
+    return record.is_over and before == config.num_runs and not record.changes(config)[LENGTH]
+
+
+def _of_all_seeds(
+    config: Config, last: TrainResult, scores: dict[int, dict[str, float]], is_complete: bool
+) -> TrainResult:
+    """Returns the result of all runs: the last one's, with the scores of all."""
+    names = [name for name in next(iter(scores.values())) if name != "best_step"]
+    table = [["seed", *names], *([str(seed), *(own[name] for name in names)] for seed, own in scores.items())]
+    found: dict[str, float] = {}
+    for name in names:
+        values = [run_scores[name] for run_scores in scores.values()]
+        mean, deviation = statistics.fmean(values), statistics.stdev(values)
+        found |= {name: mean, f"{name}_std": deviation}
+        logging.info("%s over %d runs: %.4f +- %.4f", name, len(values), mean, deviation)
+    of_all = dataclasses.replace(
+        last, scores=found, tables={"Runs": table}, examples=[], reason=f"{len(scores)} runs done"
+    )
+    if is_complete:
+        return of_all
+    path, settings = os.path.join(config.model_dir, report.FILE_NAME), json.loads(config_lib.to_json(config))
+    return dataclasses.replace(of_all, config=settings, evaluations=[], report=path)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Compiling only
+
+
+def compile_only(config: Config, make_task: MakeTask) -> str:
+    """Compiles the training and evaluation steps of a run on random records, for --compile_only; the training
+    step is undone.
+
+    Args:
+      config: the frozen configuration. Its --model_dir is neither needed nor touched.
+      make_task: config -> Task.
+
+    Returns:
+      A page for people: seconds, memory and the plan.
+
+    Raises:
+      ConfigError: for bad input.
+    """
+    from official.planning import plan as plan_lib  # late: runs do not plan
+
+    since = time.monotonic()
+    with _compiled(config, make_task) as (loop, secs):
+        total = time.monotonic() - since
+        # The plan reads no data: the sequences of a packed row are those found here.
+        known = config_lib.replaced(loop.config, average_sequences_per_pack=loop.plan.sequences_per_row)
+        names = strategy_lib.device_names(loop.strategy)
+        peaks = {
+            name: tf.config.experimental.get_memory_info(name)["peak"]
+            for name in names
+            if name.startswith("GPU")
+        } or {"this process": environment.peak_memory_bytes()}
+        kinds = " and ".join(loop.compilations())
+        return "\n".join(
+            [
+                f"Compiled the {kinds} step in {secs:.1f} s, {total:.1f} s with data and model",
+                *(f"Memory of {name}: {peak / 1e9:.3f} GB at most" for name, peak in peaks.items()),
+                "",
+                plan_lib.describe(plan_lib.make_plan(known, make_task)),
+                "",
+                "compiled: nothing was trained or written (--compile_only)",
+            ]
+        )
+
+
+@contextlib.contextmanager
+def _compiled(config: Config, make_task: MakeTask) -> Iterator[tuple[Loop, float]]:
+    """Yields (loop of a run with its steps compiled, seconds of the compilation), in a folder that goes."""
+    with tempfile.TemporaryDirectory(prefix="compile-only-") as folder:
+        ready = make_ready(config_lib.replaced(config, model_dir=folder, wandb=False), make_task)
+        with (
+            callbacks_lib.showing(ready.config, ready.is_chief) as callbacks,
+            strategy_lib.noticing_lost_peers(ready.strategy),
+        ):
+            _log_start(ready)
+            state = pipelined.make_state(ready.config, ready.task, ready.strategy)
+            manager = CheckpointManager(folder, state.variables(), 1, read_only=True)
+            loop = Loop(ready.config, ready.task, state, ready.strategy, ready.plan, manager, callbacks)
+            loop.notify(Callback.on_built, _built(ready))
+            since = time.monotonic()
+            loop.warm_up()
+            yield loop, time.monotonic() - since

@@ -1,0 +1,193 @@
+"""Stages to devices: what is said, what is balanced, and what is refused."""
+
+import itertools
+import random
+
+import pytest
+
+from official.config.values import read_devices, read_stages, written_stages
+from official.distribution import pipeline_plan as plan_lib
+from official.distribution.pipeline_plan import Cost, allocation, balanced, make_plan
+from official.io.errors import ConfigError
+
+HEADS = {
+    "pretrain": ["pooler", "masked_lm", "next_sentence"],
+    "squad": ["span"],
+    "glue": ["pooler", "classifier"],
+}
+
+
+def stages_of(task="pretrain", layers=12, final_norm=False):
+    """Returns the names of a model's stages."""
+    return ["embeddings", *(f"layer_{number}" for number in range(layers)), *["final_norm"] * final_norm,
+            *HEADS[task]]  # fmt: skip
+
+
+@pytest.fixture
+def planned(make_config):
+    """Returns a function that makes the plan of a pipeline; the table of back ends is not asked."""
+    import dataclasses
+
+    def plan(stages=None, devices=None, schedule=None, micro_batches=20, backend="ipu", **model):
+        config = dataclasses.replace(
+            make_config(model={"num_hidden_layers": model.get("layers", 12)}),
+            distribution_strategy=backend,
+            pipeline_stages=stages,
+            device_mapping=devices,
+            pipeline_schedule=schedule,
+            num_accumulation_steps=micro_batches,
+            do_train=model.pop("trains", True),
+        )
+        return make_plan(config, stages_of(**model))
+
+    return plan
+
+
+FIVE = "emb+pos / hid*4 / hid*4 / hid*4 / mlm+nsp"
+
+
+def test_the_notation_and_the_list_say_the_same(planned):
+    lists = '[["emb"], ["hid","hid","hid","hid"], ["hid","hid","hid","hid"], ["hid","hid","hid","hid"], ' \
+        '["enc_out", "pool", "heads"]]'  # fmt: skip
+    plan = planned(FIVE)
+    assert plan == planned(lists, "[0,1,2,3,0]") == planned(lists.replace('"', "'"), "0, 1, 2, 3, 0")
+    assert plan.stages[0] == ("embeddings",) and plan.stages[1] == tuple(f"layer_{each}" for each in range(4))
+    assert plan.stages[4] == ("pooler", "masked_lm", "next_sentence")
+    assert (plan.devices, plan.schedule, plan.num_devices) == ((0, 1, 2, 3, 0), "grouped", 4)
+    assert plan.notation == "emb / hid*4 / hid*4 / hid*4 / pool+mlm+nsp" and planned(plan.notation) == plan
+    assert plan.device_of("layer_5") == 2 and plan.device_of("masked_lm") == 0
+
+
+def test_the_notation_goes_there_and_back():
+    for text in ("emb+pos / hid*4+mlm+nsp", "emb / hid / hid*2 / loc", "emb+hid*24+glu"):
+        assert written_stages(read_stages(text)) == text
+    assert read_stages(" 4 ") == 4 and read_devices("0,1") == read_devices("[0, 1]") == (0, 1)
+
+
+def test_heads_are_found_by_every_name(planned):
+    assert planned("emb / hid*12 / qa_head", task="squad", micro_batches=6) == planned(
+        "emb+pos / hid*12 / loc", task="squad", micro_batches=6
+    )
+    by_name = [
+        planned(f"emb / hid*12 / {name}", task="glue", micro_batches=6)
+        for name in ("glu", "glu_reg", "pool+glue_head")
+    ]
+    assert by_name[0] == by_name[1] == by_name[2] and by_name[0].stages[2] == ("pooler", "classifier")
+    # Their encoder ends with a pooler that a span model has not.
+    assert planned("emb / hid*12+enc_out+pool / qa_head", task="squad", micro_batches=6).stages[2] == (
+        "span",
+    )
+    split = planned("emb / hid*12+mlm / nsp", "0,0,0", micro_batches=6)  # the pooler comes before all heads
+    assert split.stages[1:] == ((*stages_of()[1:13], "pooler", "masked_lm"), ("next_sentence",))
+    assert (
+        planned("emb / hid*12 / loc", task="squad", final_norm=True, micro_batches=6).stages[1][-1]
+        == "final_norm"
+    )
+
+
+def test_devices_follow_where_none_are_said(planned):
+    five = "emb / hid*4 / hid*4 / hid*4 / loc"
+    assert planned(five, task="squad").devices == (0, 1, 2, 3, 0)  # four IPUs, and not eight
+    assert planned("emb+hid*6 / hid*6+loc", task="squad").devices == (0, 1)
+    assert planned("emb / hid*6 / hid*6 / mlm+nsp", micro_batches=8).devices == (0, 1, 2, 0)
+    assert planned(FIVE, backend="pipeline").devices == (0, 1, 2, 3, 4)
+    assert planned(FIVE, backend="pipeline").schedule == "1f1b"
+    assert [plan_lib.power_of_two(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
+
+
+REFUSED = {
+    ("emb / hid*11 / mlm+nsp",): "has 11 x hid, the model has num_hidden_layers=12. Place 12.",
+    ("emb / hid*13 / mlm+nsp",): "has 13 x hid",
+    ("emb / hid*12 / nsp",): "places no mlm",
+    ("emb / hid*12 / loc",): "the model has no loc. Its parts: emb, pool, mlm, nsp, hid.",
+    ("emb+emb / hid*12 / mlm+nsp",): "has 2 x emb. Place it once.",
+    ("emb / pos+hid*12 / mlm+nsp",): "pos is in another stage than emb",
+    ("emb / mlm+hid*12 / nsp",): "mlm is before hid. Keep the model's order.",
+    ("hid*12 / emb / mlm+nsp",): "hid is before emb",
+    ("emb / hid*12 / nsp / mlm",): "nsp is before mlm",
+    ("emb / hid*12 / enc_out / mlm+nsp",): "stage 2 computes nothing",
+    ("emb / / mlm",): "stage 1 is empty",
+    ("emb / hdi*12 / mlm",): "'hdi' is no part of a model (did you mean hid?)",
+    ("four",): "'four' is no part of a model, and no number of stages. Parts: emb",
+    ("emb / hid*0 / mlm",): "expected a name, or NAME*TIMES",
+    ('[["emb"], "hid"]',): "expected a list of lists of names",
+    ('[["emb"',): "expected a list of lists of names",
+    ("0",): "expected 1 to 9999 stages",
+    (None,): "Give --pipeline_stages=N",
+    ("15",): "the model has 14 parts: embeddings, 12 layers, heads. Give at most --pipeline_stages=14.",
+    (FIVE, "0,1,2,3"): "names 4 devices for 5 stages",
+    (FIVE, "0,1,2,4,0"): "leaves out device 3",
+    (FIVE, "0,1,x"): "expected whole numbers from 0",
+    (FIVE, "0,1,2,3,1"): "and an IPU holds a variable alone. Nearest valid: 0,1,2,3,0.",
+    (FIVE, None, "interleaved"): "Use --pipeline_schedule=grouped.",
+    (FIVE, None, None, 13): "which pipeline_schedule=grouped needs for 5 stages. Nearest valid: 10 or 20.",
+}  # fmt: skip
+
+
+def test_what_does_not_fit_is_one_clear_line(make_config, planned):
+    for arguments, message in REFUSED.items():
+        with pytest.raises(ConfigError) as error:
+            planned(*arguments)
+        assert message in str(error.value), arguments
+        assert "\n" not in str(error.value) and len(str(error.value)) < 260
+    settings = dict(distribution_strategy="pipeline", num_virtual_devices=2, pipeline_stages="2")
+    with pytest.raises(ConfigError, match="pipeline_schedule='virtual' is not one of 1f1b, gpipe, grouped"):
+        make_config(**settings, pipeline_schedule="virtual")
+
+
+def test_micro_batches_of_graphcores_schedules():
+    five, four = (0, 1, 2, 3, 0), (0, 1, 2, 3)
+    assert plan_lib.micro_batch_divisor(five, "grouped", True) == 10
+    assert plan_lib.micro_batch_divisor(five, "grouped", False) == 5
+    assert plan_lib.micro_batch_divisor(four, "interleaved", True) == 4
+    assert plan_lib.micro_batch_divisor((0, 0, 0), "grouped", False) == 1  # nothing to pipeline
+    for schedule in ("sequential", "gpipe", "1f1b"):
+        assert plan_lib.micro_batch_divisor(four, schedule, True) == 1
+    assert plan_lib.rotations(range(6)) == list(range(6))  # n for n different IPUs
+    for shift, other in itertools.combinations(plan_lib.rotations(five), 2):
+        assert all(five[(place + shift) % 5] != five[(place + other) % 5] for place in range(5))
+
+
+def sums(values, ends, devices):
+    found = dict.fromkeys(devices, 0)
+    for start, end, device in zip((0, *ends), ends, devices):
+        found[device] += sum(values[start:end])
+    return max(found.values())
+
+
+def measured(flops, sizes, ends, devices):
+    """Returns what is to be least, the first thing first."""
+    squares = sum(sum(flops[start:end]) ** 2 for start, end in zip((0, *ends), ends))
+    return sums(flops, ends, devices), squares, sums(sizes, ends, devices)
+
+
+def test_balance_is_the_best_of_all_cuts():
+    """Against every way to cut a small model: busiest device, then evenness, then fullest device."""
+    dice = random.Random(0)
+    for devices in ((0, 1), (0, 1, 2), (0, 1, 0), (0, 0, 0), (0, 1, 0, 1), (0, 1, 2, 0)):
+        for _ in range(20):
+            layers = dice.randint(3, 7)
+            names = ["embeddings", *(f"layer_{number}" for number in range(layers)), "span"]
+            costs = {name: Cost(dice.choice([0, 1, 5, 5, 7]), dice.randint(1, 9)) for name in names}
+            stages = balanced(names, costs, devices)
+            assert [name for stage in stages for name in stage] == names and all(stages)
+            ends = tuple(itertools.accumulate(map(len, stages)))
+            flops, sizes = [[costs[name][kind] for name in names] for kind in (0, 1)]
+            best = min(
+                measured(flops, sizes, (*cuts, len(names)), devices)
+                for cuts in itertools.combinations(range(1, len(names)), len(devices) - 1)
+            )
+            assert measured(flops, sizes, ends, devices) == best
+
+
+def test_equal_costs_are_shared_out_evenly():
+    names = stages_of("squad", 10)
+    stages = balanced(names, dict.fromkeys(names, Cost(1, 1)), range(4))
+    assert [len(stage) for stage in stages] == [3, 3, 3, 3]
+
+
+def test_the_allocation_is_graphcores(planned):
+    lines = allocation(planned("emb+pos+hid*3 / hid*7 / hid*7 / hid*7 / mlm+nsp", layers=24))
+    assert lines[0] == ("Embedding", 0) and lines[1] == ("Encoder 0 ", 0) and lines[4] == ("Encoder 3 ", 1)
+    assert lines[-3:] == [("Encoder 23", 3), ("Pooler", 0), ("Classifier", 0)]
+    assert len(lines) == 27

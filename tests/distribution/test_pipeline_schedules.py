@@ -1,0 +1,128 @@
+"""Orders of work: free of deadlocks, as wide as the schedule allows, with the bubbles of the papers."""
+
+import pytest
+
+from official.distribution.pipeline_plan import Work, in_flight, make_timeline, orders_of
+from tests.distribution.schedule_checks import check_orders, plan_of
+
+ALL = ("gpipe", "1f1b", "grouped", "interleaved", "sequential")
+
+
+@pytest.mark.parametrize("schedule", ALL)
+@pytest.mark.parametrize("devices", [(0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 0), (0, 0, 0), (1, 0, 1, 0)])
+def test_orders_hold_every_work_once_and_never_lock(schedule, devices):
+    for micro_batches in (1, 2, 7, 12):
+        for trains in (True, False):
+            for order in check_orders(devices, schedule, micro_batches, trains):
+                for backward in (False, True):  # a stage takes its micro batches in their order
+                    for stage in range(len(devices)):
+                        numbers = [
+                            work.micro_batch
+                            for work in order
+                            if (work.stage, work.backward) == (stage, backward)
+                        ]
+                        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+@pytest.mark.parametrize("micro_batches", [1, 4, 9])
+def test_bubbles_are_those_of_the_papers(count, micro_batches):
+    for schedule in ("gpipe", "1f1b", "grouped"):
+        timeline = make_timeline(plan_of(range(count), schedule, micro_batches))
+        assert timeline.bubble == pytest.approx((count - 1) / (micro_batches + count - 1)), schedule
+        assert timeline.length == pytest.approx(3 * (micro_batches + count - 1)), schedule
+    sequential = make_timeline(plan_of(range(count), "sequential", micro_batches))
+    assert sequential.bubble == pytest.approx(1 - 1 / count)
+
+
+def test_an_interleaved_pipeline_waits_where_passes_differ_in_length():
+    """By hand: of 22 times the first 4 have forward passes alone, all others a backward pass somewhere:
+    4 x 1 + 18 x 2 = 40, of which a device works 24."""
+    timeline = make_timeline(plan_of(range(4), "interleaved", 8))
+    assert (timeline.length, timeline.bubble) == (40, pytest.approx(1 - 24 / 40))
+    # Where both take 1, no device waits between its first and its last pass.
+    alike = make_timeline(plan_of(range(4), "interleaved", 8), lambda work: 1.0)
+    assert (alike.length, alike.bubble) == (22, pytest.approx(1 - 16 / 22))
+
+
+IN_FLIGHT = {
+    "gpipe": [8, 8, 8, 8],
+    "1f1b": [4, 3, 2, 1],
+    "interleaved": [4, 3, 2, 1],
+    "grouped": [8, 6, 4, 2],
+    "sequential": [1, 1, 1, 1],
+}
+
+
+def most_kept(plan, stage):
+    """Returns the most micro batches between the forward and the backward pass of a stage, by its order."""
+    orders = orders_of(len(plan.stages), plan.devices, plan.schedule, plan.micro_batches)
+    kept = [0]
+    for work in orders[plan.devices[stage]]:
+        if work.stage == stage:
+            kept.append(kept[-1] + (-1 if work.backward else 1))
+    return max(kept)
+
+
+@pytest.mark.parametrize("schedule", IN_FLIGHT)
+def test_stages_keep_as_many_micro_batches_as_the_schedule_says(schedule):
+    assert in_flight(plan_of(range(4), schedule, 8)) == IN_FLIGHT[schedule]
+    for devices in (range(4), (0, 1, 2, 0), (0, 0, 0, 0), (1, 0, 1, 0)):
+        for micro_batches in (1, 3, 8, 20):
+            plan = plan_of(devices, schedule, micro_batches)
+            played = [most_kept(plan, stage) for stage in range(4)]
+            assert in_flight(plan) == played, (devices, micro_batches)
+    inference = make_timeline(plan_of(range(4), schedule, 8), trains=False)
+    assert inference.length == (32 if schedule == "sequential" else 11)
+
+
+def test_one_forward_one_backward_is_the_order_of_the_paper():
+    def text(order):
+        return " ".join(f"{'FB'[work.backward]}{work.micro_batch}" for work in order)
+
+    first, second = orders_of(2, (0, 1), "1f1b", 3)
+    assert text(first) == "F0 F1 B0 F2 B1 B2" and text(second) == "F0 B0 F1 B1 F2 B2"
+    first, second = orders_of(2, (0, 1), "gpipe", 3)
+    assert text(first) == text(second) == "F0 F1 F2 B0 B1 B2"
+
+
+def test_stages_on_one_device_share_its_time():
+    timeline = make_timeline(plan_of((0, 1, 2, 3, 0), "grouped", 40))
+    steady = 40 * 2 * 3  # device 0 does two stages for each micro batch
+    assert timeline.length == pytest.approx(steady, rel=0.02) and timeline.bubble == pytest.approx(
+        0.375, abs=0.01
+    )
+    assert in_flight(plan_of((0, 1, 2, 3, 0), "grouped", 40)) == [10, 8, 6, 4, 2]
+
+
+def test_a_recomputed_backward_pass_takes_three():
+    timeline = make_timeline(plan_of((0,), "gpipe", 5), lambda work: 3.0 if work.backward else 1.0)
+    assert (timeline.length, timeline.bubble) == (20, 0)
+
+
+def test_uneven_stages_wait_for_the_busiest():
+    """Each stage takes its own time: a step of gpipe is once through all, and the slowest pass of each
+    direction for every other micro batch; of 1f1b at most that of the busiest device."""
+    secs = ((1.0, 2.0), (2.5, 4.0), (0.5, 3.0), (1.5, 6.0))
+    through = sum(map(sum, secs))
+    for micro_batches in (1, 2, 5, 8):
+        gpipe, other = (
+            make_timeline(plan_of(range(4), name, micro_batches), lambda at: secs[at.stage][at.backward])
+            for name in ("gpipe", "1f1b")
+        )
+        assert gpipe.length == pytest.approx(through + (micro_batches - 1) * (2.5 + 6.0))
+        assert micro_batches * 7.5 <= other.length <= through + (micro_batches - 1) * 7.5
+        assert other.bubble == pytest.approx(1 - micro_batches * through / (4 * other.length))
+
+
+def test_works_sort_by_name():
+    assert Work(stage=1, micro_batch=2, backward=False) == (1, 2, False)
+
+
+@pytest.mark.parametrize("count,size", [(8, 8), (33, 11), (64, 32), (37, 1)])
+def test_more_micro_batches_than_a_graph_has_pieces_for_go_in_rounds(count, size):
+    plan, whole = plan_of(range(4), "1f1b", count), plan_of(range(4), "grouped", count)
+    assert (plan.round_size, whole.round_size) == (size, count)
+    timeline = make_timeline(plan)
+    assert timeline.bubble == pytest.approx(3 / (size + 3))
+    assert timeline.length == 3 * (size + 3) * (count // size)

@@ -1,0 +1,256 @@
+"""Models as ONNX files in ONNX Runtime and OpenVINO: they compute what TensorFlow computes."""
+
+import multiprocessing
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from official.config import BertConfig, ConfigError
+from official.inference import backends, onnx_files
+from official.inference import source as source_lib
+from official.inference.rows import Rows
+from tests.conftest import TINY
+
+BACKENDS = ("onnxruntime", "openvino")
+HEADS = ("answer", "classify", "embed", "fill_mask")
+ONE = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 64, "initializer_range": 0.2}
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory):
+    return tmp_path_factory.mktemp("caches")
+
+
+@pytest.fixture(autouse=True)
+def kept(caches, monkeypatch):
+    """Exports of this module are made once."""
+    monkeypatch.setenv("BERT_CACHE_DIR", str(caches))
+
+
+def need(backend: str) -> None:
+    for name in ("onnx", "tf2onnx", backend):
+        pytest.importorskip(name, reason=f"{name} is not installed (pip install '.[{backend}]')")
+
+
+def ragged(head: str, lengths=(40, 1, 17, 16, 60, 3), seed: int = 0) -> Rows:
+    generator = np.random.default_rng(seed)
+    tokens = sum(lengths)
+    masked = np.sort(generator.choice(tokens, 9, replace=False)).astype(np.int32)
+    return Rows(
+        generator.integers(0, TINY["vocab_size"], tokens).astype(np.int32),
+        generator.integers(0, 2, tokens).astype(np.int32),
+        np.array(lengths, np.int32),
+        masked if head == "fill_mask" else None,
+    )
+
+
+def outputs(source, head: str, rows: Rows, backend: str, dtype: str = "fp32", calibration=()) -> dict:
+    threads = None if backend == "tensorflow" else 1  # that one computes in this process already
+    settings = backends.Settings(backend, dtype, threads=threads, calibration=calibration)
+    return backends.build(source, head, settings)(rows)
+
+
+def assert_equal(source, head: str, backend: str) -> None:
+    rows = ragged(head, lengths=(40, 1, 17, 16, 60, 3) * 8)
+    expected = outputs(source, head, rows, "tensorflow")
+    given = outputs(source, head, rows, backend)
+    assert given.keys() == expected.keys()
+    for name, values in expected.items():
+        assert given[name].shape == values.shape and given[name].dtype == np.float32
+        assert np.abs(values).max() > 0.1
+        np.testing.assert_allclose(given[name], values, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_is_that_of_tensorflow(head, backend):
+    need(backend)
+    assert_equal(source_lib.random_source(BertConfig(**ONE), head, 3), head, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"block_type": "groupbert"},
+        {"hidden_act": "relu"},
+        {"hidden_act": "gelu_erf", "use_qkv_bias": False, "use_attention_projection_bias": False},
+    ],
+    ids=lambda changed: "-".join(map(str, changed.values())),
+)
+def test_other_blocks_are_those_of_tensorflow(changed, backend):
+    need(backend)
+    assert_equal(
+        source_lib.random_source(BertConfig(**{**ONE, **changed}), "fill_mask"), "fill_mask", backend
+    )
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
+def test_what_runtimes_fuse_is_one_operation(activation):
+    """Of every block: two LayerNorms, one GELU, one product for query, key and value, no sizes of shapes."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    need("onnxruntime")
+    source = source_lib.random_source(BertConfig(**{**ONE, "hidden_act": activation}), "embed")
+    runtime = pytest.importorskip("onnxruntime")
+
+    def start(path: str):
+        session = runtime.InferenceSession(path)
+        return lambda feeds: session.run(None, feeds)
+
+    for contrib in (False, True):
+        path = onnx_files.file_of(source, "embed", start, contrib)
+        kinds = [node.op_type for node in onnx.load(path).graph.node]
+        assert kinds.count("LayerNormalization") == 3 and kinds.count("Gelu") == 1
+        assert kinds.count("MatMul") == (3 if contrib else 6) and kinds.count("Attention") == contrib
+        assert kinds.count("Shape") == 1 and kinds.count("Cast") <= 2  # positions; mask
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_int8_is_close_and_not_the_same(backend):
+    need(backend)
+    need("onnxruntime")
+    source, rows = source_lib.random_source(BertConfig(**ONE), "answer"), ragged("answer")
+    with pytest.raises(ConfigError, match="int8 of .* needs rows to take the ranges of activations from"):
+        outputs(source, "answer", rows, backend, "int8")
+    expected = outputs(source, "answer", rows, "tensorflow")
+    given = outputs(source, "answer", rows, backend, "int8", [ragged("answer", seed=1), rows])
+    for name, values in expected.items():
+        apart = np.abs(given[name] - values).max()
+        assert 1e-4 < apart < 0.1 * np.abs(values).max()
+
+
+def test_types_are_said():
+    with pytest.raises(ConfigError, match="dtype=bf16: onnxruntime computes in fp32, int8"):
+        backends.build(None, "answer", backends.Settings("onnxruntime", "bf16"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("package", ["tf2onnx", "its own"])
+def test_a_package_that_is_missing_is_named_in_one_line(backend, package, monkeypatch):
+    need(backend)
+    name = backend if package == "its own" else package
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "tf2onnx.convert", raising=False)
+    with pytest.raises(ConfigError) as error:
+        backends.build(None, "answer", backends.Settings(backend))
+    assert str(error.value) == (
+        f"--backend={backend} needs the package {name}: pip install '.[{backend}]' in the source folder."
+    )
+
+
+def test_other_weights_sizes_and_heads_are_other_files(monkeypatch):
+    need("onnxruntime")
+    keys = []
+    monkeypatch.setattr(onnx_files, "folder_of", lambda made_of, make: keys.append(made_of) or "folder")
+    bert = BertConfig(**ONE)
+    for source, head in (
+        (source_lib.random_source(bert, "answer"), "answer"),
+        (source_lib.random_source(bert, "answer"), "answer"),
+        (source_lib.random_source(bert, "answer", seed=1), "answer"),
+        (source_lib.random_source(bert, "answer"), "embed"),
+        (source_lib.random_source(BertConfig(**{**ONE, "hidden_act": "relu"}), "answer"), "answer"),
+    ):
+        onnx_files.file_of(source, head, lambda path: None)
+    assert keys[0] == keys[1] and all(keys[0] != key for key in keys[2:])
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The cache
+
+
+def write(folder: str, content: str = "whole") -> None:
+    with open(os.path.join(folder, "file"), "w", encoding="utf-8") as file:
+        file.write(content)
+
+
+def content_of(folder: str) -> str:
+    with open(os.path.join(folder, "file"), encoding="utf-8") as file:
+        return file.read()
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path))
+    return tmp_path / "exports"
+
+
+def test_files_are_made_once(root):
+    folder = onnx_files.folder_of({"name": "a"}, write)
+    assert os.path.dirname(folder) == str(root)
+    assert onnx_files.folder_of({"name": "a"}, lambda folder: pytest.fail("made again")) == folder
+    assert onnx_files.folder_of({"name": "b"}, write) != folder
+
+
+def test_damaged_files_are_made_anew(root):
+    folder = onnx_files.folder_of({"name": "a"}, write)
+    file, manifest = (os.path.join(folder, name) for name in ("file", "manifest.json"))
+    for path, content in ((file, "wh"), (file, "while"), (manifest, "{"), (file, None)):
+        os.remove(path)
+        if content is not None:
+            with open(path, "w", encoding="utf-8") as damaged:
+                damaged.write(content)
+        assert onnx_files.folder_of({"name": "a"}, write) == folder
+        assert content_of(folder) == "whole" and onnx_files.is_whole(folder)
+
+
+def test_what_fails_leaves_nothing(root):
+    def fail(folder: str) -> None:
+        write(folder)
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError, match="no"):
+        onnx_files.folder_of({}, fail)
+    assert [name for _, _, files in os.walk(root) for name in files] == []
+
+
+def test_the_first_of_two_at_once_counts(root):
+    def slow(folder: str) -> None:
+        faster = multiprocessing.get_context("fork").Process(target=onnx_files.folder_of, args=({}, write))
+        faster.start()
+        faster.join()
+        write(folder, "second")
+
+    assert content_of(onnx_files.folder_of({}, slow)) == "whole"
+
+
+def _make(number: int, started) -> None:
+    started.wait()
+    folder = onnx_files.folder_of({}, lambda folder: write(folder, "the same"))
+    assert content_of(folder) == "the same"
+
+
+def test_processes_at_once(root):
+    context = multiprocessing.get_context("fork")
+    started = context.Event()
+    processes = [context.Process(target=_make, args=(number, started)) for number in range(4)]
+    for process in processes:
+        process.start()
+    started.set()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    (folder,) = os.listdir(root)
+    assert sorted(os.listdir(root / folder)) == ["file", "manifest.json"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(ConfigError, match="file.* cannot be written"):
+        onnx_files.folder_of({}, write)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_values_behind_a_link_are_not_read(tmp_path, monkeypatch, backend):
+    need(backend)
+    monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
+    source = source_lib.random_source(BertConfig(**ONE), "embed")
+    outputs(source, "embed", ragged("embed"), backend)
+    (data,) = (tmp_path / "cache").rglob("model.data")
+    os.rename(data, tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="its values are in model.data, which is a link"):
+        outputs(source, "embed", ragged("embed"), backend)

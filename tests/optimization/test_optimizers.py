@@ -1,0 +1,266 @@
+"""Optimizers against NumPy, with all kernels, on one and two replicas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.io.errors import ConfigError
+from official.optimization import optimizers, plain_optimizers, schedules
+
+NAMES = (
+    "layer/kernel",
+    "layer/bias",
+    "x/LayerNorm/gamma",
+    "x/LayerNorm/beta",
+    "y/layer_norm/gamma",
+    "cls/output_weights",
+)
+DECAYED = ("layer/kernel", "cls/output_weights")
+SCALE = 64.0
+STEPS = 4
+
+
+def numpy_sgd(weights, slots, gradient, rate, step, config, decayed):
+    return weights - rate * gradient
+
+
+def numpy_momentum(weights, slots, gradient, rate, step, config, decayed):
+    slots["m"] = config.momentum * slots["m"] + gradient
+    return weights - rate * slots["m"]
+
+
+def numpy_adam(weights, slots, gradient, rate, step, config, decayed, kept=lambda m: m):
+    """Adam in Keras' form, in float64; `kept` is what is left of the first moment where it is stored."""
+    if decayed and config.optimizer_type != "adam":
+        weights = weights * (1 - rate * config.weight_decay_rate)
+    slots["m"] = kept(config.beta_1 * slots["m"] + (1 - config.beta_1) * gradient)
+    slots["v"] = config.beta_2 * slots["v"] + (1 - config.beta_2) * gradient**2
+    if config.bias_correction:
+        rate = rate * np.sqrt(1 - config.beta_2**step) / (1 - config.beta_1**step)
+    return weights - rate * slots["m"] / (np.sqrt(slots["v"]) + config.epsilon)
+
+
+def numpy_mpadamw(*arguments):
+    def kept(m):
+        return (m * SCALE).astype(np.float16).astype(np.float64) / SCALE
+
+    return numpy_adam(*arguments, kept=kept)
+
+
+def numpy_lamb(weights, slots, gradient, rate, step, config, decayed):
+    """LAMB (You et al. 2019) in float64; `decayed` is "only" for a weight that is decayed and not adapted."""
+    slots["m"] = config.beta_1 * slots["m"] + (1 - config.beta_1) * gradient
+    slots["v"] = config.beta_2 * slots["v"] + (1 - config.beta_2) * gradient**2
+    m, v = slots["m"], slots["v"]
+    if config.bias_correction:
+        m, v = m / (1 - config.beta_1**step), v / (1 - config.beta_2**step)
+    update = m / (np.sqrt(v) + config.epsilon)
+    if decayed:
+        update = update + config.weight_decay_rate * weights
+    if not decayed or decayed == "only":
+        return weights - rate * update
+    norms = np.linalg.norm(weights), np.linalg.norm(update)
+    return weights - rate * (norms[0] / norms[1] if min(norms) > 0 else 1.0) * update
+
+
+BETAS = dict(beta_1=0.8, beta_2=0.9, weight_decay_rate=0.1)
+NO_DECAY = dict(beta_1=0.8, beta_2=0.9)
+CASES = {
+    "sgd": (numpy_sgd, {}, 1e-6),
+    "momentum": (numpy_momentum, dict(momentum=0.75), 1e-6),
+    "adam": (numpy_adam, NO_DECAY, 1e-6),
+    "adam, not corrected": (numpy_adam, dict(bias_correction=False, **NO_DECAY), 1e-6),
+    "adamw": (numpy_adam, dict(warmup_steps=2, **BETAS), 1e-6),
+    "adamw, not corrected": (numpy_adam, dict(bias_correction=False, **BETAS), 1e-6),
+    "mpadamw": (numpy_mpadamw, dict(loss_scale=SCALE), 1e-5),
+    "lamb": (numpy_lamb, dict(warmup_steps=2, **BETAS), 1e-6),
+    "lamb, not corrected": (numpy_lamb, dict(bias_correction=False, **BETAS), 1e-6),
+    "lamb, gamma decays": (numpy_lamb, dict(lamb_decays_gamma=True, **BETAS), 1e-6),
+}
+
+
+def make_optimizer(config, scope: tf.distribute.Strategy, initial: dict[str, np.ndarray]) -> tuple:
+    """Returns (optimizer, variables of these names and values, function of gradients that updates them)."""
+    with scope.scope():
+        variables = [tf.Variable(value, name=name) for name, value in initial.items()]
+        optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+        optimizer.create_slots(variables)
+
+    @tf.function
+    def apply(values):
+        scope.run(lambda: optimizer.update([value * 4 for value in values], variables, tf.constant(0.25)))
+
+    return optimizer, variables, apply
+
+
+def strategy_of(replicas: int) -> tf.distribute.Strategy:
+    if replicas == 1:
+        return tf.distribute.OneDeviceStrategy("cpu:0")
+    return tf.distribute.MirroredStrategy([f"cpu:{index}" for index in range(replicas)])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("kernels", ["native", "fused", "plain"])
+@pytest.mark.parametrize("case", CASES)
+def test_optimizer_agrees_with_numpy(make_config, case, kernels, replicas):
+    update, settings, tolerance = CASES[case]
+    kind = case.partition(",")[0]
+    config = make_config(optimizer_type=kind, kernels=kernels, learning_rate=0.05, **settings)
+    schedule, scope = schedules.from_config(config), strategy_of(replicas)
+    generator = np.random.default_rng(0)
+    expected = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]
+    optimizer, variables, apply = make_optimizer(config, scope, dict(zip(NAMES, expected)))
+    slots = [{"m": np.zeros((4, 3)), "v": np.zeros((4, 3))} for _ in NAMES]
+    expected = [value.astype(np.float64) for value in expected]
+    decays = dict.fromkeys(DECAYED, True)
+    if config.lamb_decays_gamma:
+        decays |= {name: "only" for name in NAMES if "gamma" in name}
+    for step in range(STEPS):
+        gradients = [generator.normal(size=(4, 3)).astype(np.float32) for _ in NAMES]
+        apply([tf.constant(value) for value in gradients])
+        rate = float(schedule(step))
+        expected = [
+            update(w, kept, g, rate, step + 1, config, decays.get(name, False))
+            for w, kept, g, name in zip(expected, slots, gradients, NAMES)
+        ]
+    assert int(optimizer.iterations.numpy()) == STEPS
+    for variable, value, name in zip(variables, expected, NAMES):
+        for local in scope.experimental_local_results(variable):
+            np.testing.assert_allclose(local.numpy(), value, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+class _AddonsAdamW:
+    """tensorflow-addons' AdamW; the parent compares variable objects, which are never a replica's own."""
+
+    def __new__(cls, excluded, **arguments):
+        import tensorflow_addons as tfa
+
+        class ByName(tfa.optimizers.AdamW):
+            def _do_use_weight_decay(self, variable):
+                return not any(name in variable.name for name in excluded)
+
+        return ByName(exclude_from_weight_decay=excluded, **arguments)
+
+
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+def test_plain_optimizers_equal_those_of_tensorflow_addons(make_config, kind):
+    tfa = pytest.importorskip("tensorflow_addons")
+    config = make_config(optimizer_type=kind, kernels="plain", learning_rate=0.05, **BETAS)
+    schedule, excluded, generator = (
+        schedules.from_config(config),
+        list(plain_optimizers.EXCLUDED),
+        np.random.default_rng(0),
+    )
+    initial = {name: generator.normal(size=(4, 3)).astype(np.float32) for name in NAMES}
+    _, ours, apply = make_optimizer(config, strategy_of(1), initial)
+    theirs = [tf.Variable(value, name=name) for name, value in initial.items()]
+    hyper = dict(learning_rate=schedule, beta_1=0.8, beta_2=0.9, epsilon=config.epsilon)
+    if kind == "lamb":
+        other = tfa.optimizers.LAMB(
+            weight_decay=0.1,
+            exclude_from_weight_decay=excluded,
+            exclude_from_layer_adaptation=excluded,
+            **hyper,
+        )
+    else:
+        other = _AddonsAdamW(excluded, weight_decay=schedules.Scaled(schedule, 0.1), **hyper)
+    for _ in range(5):
+        gradients = [tf.constant(generator.normal(size=(4, 3)), tf.float32) for _ in NAMES]
+        apply(gradients)
+        other.apply_gradients(zip(gradients, theirs))
+    for one, two in zip(ours, theirs):
+        np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=2e-6, atol=1e-6, err_msg=two.name)
+
+
+def test_a_weight_of_zeros_and_an_update_of_zeros_are_not_scaled(make_config):
+    """LAMB's ratio is 1 where one of the norms is 0."""
+    config = make_config(kernels="plain", learning_rate=0.5, warmup_steps=0, **BETAS)
+    optimizer = optimizers.build_plain(config, lambda step: tf.constant(0.5))
+    zeros, ones = tf.Variable(tf.zeros([2, 2]), name="zeros"), tf.Variable(tf.ones([2, 2]), name="ones")
+    optimizer.create_slots([zeros, ones])
+    optimizer.update([tf.ones([2, 2]), tf.zeros([2, 2])], [zeros, ones], tf.constant(1.0))
+    np.testing.assert_allclose(zeros.numpy(), -0.5, rtol=1e-5)
+    np.testing.assert_allclose(ones.numpy(), 0.5)  # decayed only: the ratio of the norms is 10
+
+
+@pytest.mark.parametrize(
+    "kind,names",
+    [
+        ("sgd", []),
+        ("momentum", ["Momentum"]),
+        ("adam", ["adam_m", "adam_v"]),
+        ("mpadamw", ["adam_m", "adam_v"]),
+        ("lamb", ["lamb_m", "lamb_v"]),
+    ],
+)
+def test_slots_have_the_names_of_tf1(make_config, kind, names):
+    config = make_config(optimizer_type=kind)
+    variable = tf.Variable(tf.ones([2, 2]), name="bert/pooler/dense/kernel")
+    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+    optimizer.create_slots([variable])
+    found = plain_optimizers.slot_variables(optimizer, kind, [variable])
+    assert list(found) == [f"bert/pooler/dense/kernel/{name}" for name in names]
+    assert [each.dtype for each in found.values()] == [
+        tf.float16 if kind == "mpadamw" and name == "adam_m" else tf.float32 for name in names
+    ]
+
+
+@pytest.mark.parametrize("kernels", ["fused", "plain"])
+def test_a_first_moment_beyond_float16_is_cut(make_config, kernels):
+    config = make_config(optimizer_type="mpadamw", loss_scale=2.0**15, kernels=kernels)
+    variable = tf.Variable([1.0, 1.0], name="weight")
+    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+    optimizer.create_slots([variable])
+    tf.function(lambda: optimizer.update([tf.constant([100.0, -100.0])], [variable], tf.constant(1.0)))()
+    largest = float(np.finfo(np.float16).max)
+    assert optimizer.get_slot(variable, "m").numpy().tolist() == [largest, -largest]
+    assert np.isfinite(variable.numpy()).all()
+
+
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+def test_layers_that_are_alike_are_updated_by_one_function(make_config, kind):
+    config = make_config(optimizer_type=kind, kernels="fused")
+    variables = [
+        tf.Variable(tf.ones([4, 3]), name=f"bert/encoder/layer_{layer}/{name}")
+        for layer in (0, 1, 10, 11)
+        for name in ("kernel", "bias")
+    ]
+    variables.append(tf.Variable(tf.ones([5]), name="bert/pooler/dense/bias"))
+    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+    optimizer.create_slots(variables)
+    apply = tf.function(lambda: optimizer.update(variables, variables, tf.constant(1.0)))
+    calls = [
+        operation
+        for operation in apply.get_concrete_function().graph.get_operations()
+        if "PartitionedCall" in operation.type
+    ]
+    assert len(calls) == 5 and len({call.get_attr("f").name for call in calls}) == 2
+    assert all(
+        call.name.startswith(f"{type(optimizer).__name__}/") for call in calls
+    )  # which is how profiles know them
+
+
+CONTRADICTIONS = [
+    (dict(optimizer_type="adamw", momentum=0.5), "momentum=0.5 is not read by optimizer_type=adamw"),
+    (dict(optimizer_type="momentum", bias_correction=False), "bias_correction=False is not read"),
+    (dict(optimizer_type="adam", weight_decay_rate=0.1), "by lamb, adamw, mpadamw. Drop --weight_decay"),
+    (dict(optimizer_type="sgd", beta_1=0.5), "beta_1=0.5 is not read by optimizer_type=sgd"),
+    (dict(optimizer_type="momentum", momentum=1.0), r"momentum=1.0, expected a number in \[0, 1\)"),
+    (dict(lamb_variant="nvlamb", clip_norm=2.0), "and so does clip_norm=2. Drop --clip_norm"),
+    (
+        dict(lamb_variant="mpclip", clip_scope="micro_batch", loss_normalization="local"),
+        "and so does clip_scope=micro_batch",
+    ),
+    (dict(gradient_reduction="sum"), "loss_normalization=global makes a mean of them"),
+    (
+        dict(gradient_reduction="sum", loss_normalization="local", scale_loss=True),
+        "scale_loss makes a mean of them",
+    ),
+]
+
+
+def test_contradictions_are_refused(make_config):
+    for settings, message in CONTRADICTIONS:
+        with pytest.raises(ConfigError, match=message):
+            make_config(**settings)
+    assert make_config(optimizer_type="sgd", weight_decay_rate=0.0).weight_decay_rate == 0  # no contradiction

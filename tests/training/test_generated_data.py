@@ -1,0 +1,158 @@
+"""Runs on made-up data: read like files, held on the devices, or only compiled."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from official.data.pipeline import TrainingOrder
+from official.io.errors import ConfigError
+from official.tasks import TASKS
+from official.training import run as runner
+from official.training.strategy_loop import Loop
+from tests.training.test_training import make_loop, replicas
+
+SMALL = dict(model=dict(num_hidden_layers=1), num_steps_per_epoch=10)
+
+
+def run(config):
+    return runner.run(config, TASKS[config.task])
+
+
+def lines_of(config) -> list[dict]:
+    with open(os.path.join(config.model_dir, "metrics.jsonl"), encoding="utf-8") as file:
+        return list(map(json.loads, file))
+
+
+def test_generated_records_go_through_the_input_pipeline(make_config):
+    config = make_config(
+        **SMALL, generated_data=True, use_synthetic_data=False, do_eval=True, num_eval_samples=16
+    )
+    result = run(config)
+    assert (result.status, result.step, result.data["train"]["files"]) == ("finished", 10, 32)
+    train, *_, last = lines_of(config)
+    assert last["split"] == "eval" and "host_wait_share" not in train  # of Graphcore's style only
+    with open(os.path.join(config.model_dir, "config.json"), encoding="utf-8") as file:
+        saved = json.load(file)
+    assert saved["generated_data"] and saved["input_files"] is None  # what was asked for
+
+
+def test_generated_records_may_be_packed(make_config):
+    model = dict(num_hidden_layers=1)
+    settings = dict(max_sequences_per_pack=3, pack_on_the_fly=True, stop_steps=5, max_seq_length=32)
+    result = run(make_config(model, generated_data=True, use_synthetic_data=False, **settings))
+    assert result.sequences_per_row > 1
+
+
+def test_files_that_are_given_are_not_read(make_config):
+    config = make_config(**SMALL, generated_data=True, input_files="/not/there", vocab_file="/not/there")
+    assert (config.input_files, config.vocab_file) == (None, None)
+    assert len(TASKS["pretrain"](config).find_data()) == 32
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(task="glue", glue_task="stsb"), dict(task="squad", max_query_length=8, doc_stride=8)]
+)
+def test_generated_files_of_fine_tuning(make, settings):
+    config = make(**settings, generated_data=True, vocab_file=None)
+    task = TASKS[config.task](config)
+    files = task.find_data()
+    assert len(files) == 2 and task.train_samples >= 1000
+    batch = next(iter(task.train_dataset(8, 8, TrainingOrder(seed=1))))
+    tokens = batch["input_ids"].numpy()
+    assert tokens.shape == (8, 48) and tokens.max() < config.model.vocab_size
+    assert not (tokens == 1).any()  # no word is unknown
+    again = TASKS[config.task](make(**settings, generated_data=True))  # of the words of a vocabulary
+    assert again.find_data() != files
+
+
+def test_a_held_batch_needs_no_pipeline(make_config, monkeypatch):
+    config = make_config(
+        **SMALL, synthetic_input=True, use_synthetic_data=False, log_style="graphcore", learning_rate=0.05
+    )
+    assert config.use_synthetic_data
+
+    def fail(*_):
+        raise AssertionError("no dataset of training is asked for")
+
+    monkeypatch.setattr(TASKS["pretrain"], "train_dataset", fail)
+    run(config)
+    first, last = lines_of(config)
+    assert last["loss"] < first["loss"]  # the same batch again and again
+    assert first["host_wait_share"] < 0.05
+
+
+def test_a_held_batch_stays_the_same_and_is_shared_out(make_config):
+    config = make_config(**SMALL, synthetic_input=True, **replicas(2))
+    loop = make_loop(config)
+    iterator = loop._train_iterator()
+    parts = [loop.strategy.experimental_local_results(next(iterator)["input_ids"]) for _ in range(2)]
+    assert [np.array_equal(*pair) for pair in zip(*parts)] == [True, True]
+    assert parts[0][0].shape == (4, 16) and not np.array_equal(*parts[0])
+
+
+def test_the_wait_for_the_host_is_a_share(make_config, record_files):
+    config = make_config(**SMALL, input_files=record_files(), log_style="graphcore")
+    run(config)
+    assert all(0 <= line["host_wait_share"] <= 1 for line in lines_of(config))
+
+
+def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
+    lines = []
+    for style in ("plain", "graphcore"):
+        config = make_config(**SMALL, log_style=style, model_dir=str(tmp_path / style))
+        run(config)
+        lines.append([{**line, "sequences_per_sec": 0, "host_wait_share": 0} for line in lines_of(config)])
+    assert lines[0] == lines[1] and len(lines[0]) == 2
+
+
+def test_an_evaluation_alone_compiles_no_training(make_config, record_files):
+    """The batches of a training need not even fit."""
+    files = dict(input_files=record_files(), log_style="graphcore")
+    run(make_config(**SMALL, **files))
+    evaluates = dict(do_train=False, do_eval=True, num_eval_samples=16, num_accumulation_steps=7)
+    assert run(make_config(**SMALL, **files, **evaluates)).status == "finished"
+
+
+def test_a_run_that_is_over_compiles_no_training(make_config, monkeypatch):
+    config = make_config(**SMALL, device_warmup=True)
+    run(config)
+    monkeypatch.setattr(Loop, "_compile_training", None)
+    assert run(config).status == "finished"
+
+
+def test_what_is_only_compiled_leaves_nothing_behind(make_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(Loop, "run", None)
+    config = make_config(**SMALL, compile_only=True, use_synthetic_data=False, do_eval=True)
+    assert config.generated_data
+    text = runner.compile_only(config, TASKS["pretrain"])
+    assert "Compiled the training and evaluation step in " in text and "Memory of this process: " in text
+    assert "Memory of a replica" in text and "optimizer slots" in text
+    assert not os.path.exists(config.model_dir) and list(tmp_path.iterdir()) == []
+
+
+def test_only_compiling_looks_at_files_that_are_there(make_config, record_files):
+    files = record_files()
+    assert make_config(**SMALL, compile_only=True, input_files=files).input_files == files
+    elsewhere = make_config(**SMALL, compile_only=True, input_files="/not/there/*")
+    assert elsewhere.generated_data and elsewhere.input_files is None
+
+
+def test_only_compiling_does_not_need_a_folder(make):
+    config = make("glue", glue_task="rte", compile_only=True, vocab_file="/not/there", model_dir="")
+    assert "updates" in runner.compile_only(config, TASKS["glue"])
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (dict(generated_data=True, synthetic_input=True), "generated_data excludes synthetic_input"),
+        (dict(generated_data=True), "generated_data excludes use_synthetic_data"),
+        (dict(compile_only=True, do_train=False, do_eval=True), "compile_only=True needs --do_train"),
+        (dict(log_style="poplar"), "log_style='poplar' is not one of plain, graphcore"),
+    ],
+)
+def test_settings_that_exclude_each_other(make_config, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(**settings)

@@ -1,0 +1,227 @@
+"""--allreduce_dtype: sums in two bytes are those of float32 to rounding, overflows are seen, and packs are
+sent while the backward pass goes on."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official.config import ConfigError, replaced
+from official.distribution import backends
+from official.distribution import strategy as strategy_lib
+from official.optimization import replica_step
+from official.optimization.train_state import LossScale
+from tests.conftest import ROOT
+from tests.distribution.test_processes import free_ports
+from tests.training import joined_program
+from tests.training.test_training import make_loop, replicas, run_steps, train, values
+
+DTYPES = ("bfloat16", "float16")
+CLIPPED = dict(clip_scope="micro_batch", loss_normalization="local")
+EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # of rounding once
+
+
+@pytest.fixture
+def make_config(make_config):
+    return lambda model=None, **settings: make_config({"num_hidden_layers": 1, **(model or {})}, **settings)
+
+
+def sums_of(config, given: list[np.ndarray], scale: float = 1.0, divisor: float = 1.0):
+    """Returns the gradient, true and reduced, of replicas that have those ones times `divisor`."""
+    strategy = strategy_lib.make_strategy(config)
+    with strategy.scope():
+        loss_scale = LossScale(scale, dynamic=False)
+
+    @tf.function(autograph=False)
+    def add_up():
+        def own():
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            own = replica_step.Gradients([tf.gather(np.stack(given), number) * divisor], divisor)
+            narrow = replica_step.narrow(config, own, loss_scale)
+            reduced, sums = replica_step.reduce_across_replicas(config, narrow, tf.ones([2]))
+            return reduced.tensors[0] / reduced.divisor, sums
+
+        return strategy.run(own)
+
+    found, sums = add_up()
+    assert strategy.experimental_local_results(sums)[0].numpy().tolist() == [2.0, 2.0]
+    return [each.numpy() for each in strategy.experimental_local_results(found)]
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["", "packs"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_two_replicas_add_up_what_the_type_can_hold(make_config, dtype, explicit):
+    given = [joined_program.numbers(rank) for rank in range(2)]
+    config = make_config(**replicas(2), allreduce_dtype=dtype, loss_scale="8", explicit_allreduce=explicit)
+    ours, theirs = sums_of(config, given, scale=8.0)
+    narrow = tf.as_dtype(dtype)
+    expected = tf.cast(tf.add(*[tf.cast(each, narrow) for each in given]), tf.float32)
+    np.testing.assert_array_equal(ours, expected)
+    np.testing.assert_array_equal(ours, theirs)
+    assert np.abs(ours - sum(given)).max() > 0
+
+
+def test_float16_sends_the_gradient_times_the_loss_scale_and_nothing_larger(make_config):
+    """16 micro batches and replicas more would be infinite, and a loss scale less would be 0."""
+    config = make_config(**replicas(2), allreduce_dtype="float16", loss_scale="1024")
+    given = [np.full([3], value, np.float32) for value in (20.0, 40.0)]
+    for found in sums_of(config, given, scale=1024.0, divisor=1024.0 * 16):
+        np.testing.assert_array_equal(found, [60.0] * 3)
+    for found in sums_of(config, [np.full([3], 1e-8, np.float32)] * 2, scale=1024.0, divisor=1.0):
+        np.testing.assert_allclose(found, [2e-8] * 3, rtol=1e-2)
+    for found in sums_of(config, given, scale=2048.0, divisor=1.0):
+        assert np.isinf(found).all()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(allreduce_dtype="bfloat16", dtype="bf16"),
+        dict(allreduce_dtype="float16", loss_scale="dynamic", num_accumulation_steps=2, **CLIPPED),
+        pytest.param(dict(allreduce_dtype="float16", dtype="fp16"), marks=pytest.mark.slow),
+        pytest.param(
+            dict(allreduce_dtype="bfloat16", explicit_allreduce=True, allreduce_bytes_per_pack=5000),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["bf16", "clipped micro batches", "fp16", "packs"],
+)
+def test_weights_are_those_of_float32_sums_to_rounding(make_config, settings):
+    shared = {**replicas(2), **settings, "learning_rate": 1e-3}
+    ours = train(make_config(**shared), 3)
+    theirs = train(make_config(**{**shared, "allreduce_dtype": "float32"}), 3)
+    moments = [name for name in ours if name.endswith("lamb_m") and "key/bias" not in name]
+    assert moments
+    for name in moments:  # what is linear in the gradients
+        error = np.linalg.norm(ours[name] - theirs[name]) / max(np.linalg.norm(theirs[name]), 1e-30)
+        assert error < 8 * EPSILON[settings["allreduce_dtype"]], name
+    assert any(np.any(ours[name] != theirs[name]) for name in moments)
+
+
+def test_an_overflow_of_the_sum_skips_the_step(make_config):
+    """The gradients themselves are float32, in which nothing overflows."""
+    config = make_config(**replicas(2), allreduce_dtype="float16", loss_scale="dynamic")
+    loop = make_loop(config)
+    iterator = loop._train_iterator()
+    loop.state.loss_scale.scale.assign(2.0**30)
+    before = values(loop.state)
+    totals = run_steps(loop, iterator, 1)
+    after = values(loop.state)
+    assert int(totals["skipped"]) == 1 and after["loss_scale/scale"] == 2.0**29
+    for name, variable in loop.state.model_variables().items():
+        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+        assert np.isfinite(variable.numpy()).all()
+    wide = make_loop(replaced(config, allreduce_dtype="float32"))
+    wide.state.loss_scale.scale.assign(2.0**30)
+    assert int(run_steps(wide, wide._train_iterator(), 1)["skipped"]) == 0
+
+
+def ancestors(operations) -> set:
+    """Returns the operations that have to be done before some are, these among them."""
+    found, left = set(), list(operations)
+    while left:
+        operation = left.pop()
+        if operation not in found:
+            found.add(operation)
+            left += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return found
+
+
+@pytest.mark.parametrize("dtype,micro_batches", [("float32", 2), ("bfloat16", 1)])
+def test_the_packs_of_the_last_layers_do_not_wait_for_the_first_layers(make_config, dtype, micro_batches):
+    config = make_config(
+        dict(num_hidden_layers=3),
+        **replicas(2, None),
+        explicit_allreduce=True,
+        allreduce_bytes_per_pack=5000 * tf.as_dtype(dtype).size,
+        allreduce_dtype=dtype,
+        num_accumulation_steps=micro_batches,
+    )
+    loop = make_loop(config)
+    gradients = replica_step.make_replica_gradients(config, loop.task, loop.state, micro_batches)
+    step = tf.function(lambda batch: loop.strategy.run(gradients, args=(batch,)), autograph=False)
+    graph = step.get_concrete_function(next(loop._train_iterator())).graph
+    sums = [each for each in graph.get_operations() if each.type == "CollectiveReduceV2"]
+    packs = [each for each in sums if each.inputs[0].shape.num_elements() > 8]
+    before = [ancestors([pack]) for pack in packs if "replica_1" not in pack.name]
+    calls = {each for each in set.union(*before) if each.type.endswith("PartitionedCall")}
+    needed = [len(found & calls) for found in before]
+    # The first pack needs the backward pass of the heads alone; others, in their order, that of more layers.
+    assert needed == sorted(needed) and len(set(needed)) > 2, needed
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        (dict(distribution_strategy="one_device"), "mirrored .*received one_device"),
+        (dict(distribution_strategy="pipeline", pipeline_stages="a"), "received pipeline"),
+        (dict(**replicas(2), allreduce_dtype="float16"), "needs a loss scale.*--loss_scale=dynamic"),
+        (dict(distribution_strategy="tpu", allreduce_dtype="float16"), "Use --allreduce_dtype=bfloat16"),
+    ],
+)
+def test_where_it_means_nothing_it_is_refused(make_config, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(**{"allreduce_dtype": "bfloat16", **settings})
+
+
+@pytest.mark.parametrize(
+    "strategy,other", [("mirrored", "hierarchical_copy"), ("multi_worker_mirrored", "ring")]
+)
+def test_nccl_does_not_add_up_bfloat16(make_config, strategy, other):
+    hosts = dict(worker_hosts="a:1,b:1", task_index=0) if strategy == "multi_worker_mirrored" else {}
+    config = make_config(distribution_strategy=strategy, allreduce_dtype="bfloat16", **hosts)
+    with pytest.raises(ConfigError, match=f"adds up with NCCL.*--all_reduce_alg={other}"):
+        backends.check_allreduce_dtype(config, on_gpus=True)
+    backends.check_allreduce_dtype(config, on_gpus=False)
+    backends.check_allreduce_dtype(replaced(config, all_reduce_alg=other), on_gpus=True)
+
+
+def test_one_replica_is_told_that_it_changes_nothing(make_config, monkeypatch):
+    told: list = []
+    monkeypatch.setattr(strategy_lib.logging, "info", lambda text, *values: told.append(text % values))
+    strategy_lib.make_strategy(
+        make_config(distribution_strategy="mirrored", num_gpus=0, allreduce_dtype="bfloat16")
+    )
+    assert any("--allreduce_dtype=bfloat16 changes nothing: there is one replica" in line for line in told)
+
+
+def joined(records: str) -> list[dict]:
+    """Returns what each of two processes has found."""
+    hosts = ",".join(f"localhost:{port}" for port in free_ports(2))
+    command = [sys.executable, "-m", "tests.training.joined_program"]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), hosts, records],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert not any(process.returncode for process in processes), outputs
+    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+
+@pytest.mark.slow
+def test_two_processes_add_up_and_train_the_same_to_the_bit(record_files):
+    """They take the native update together, or not at all."""
+    given = [joined_program.numbers(rank) for rank in range(2)]
+    first, second = joined(record_files())
+    assert first == second
+    for name, found in first["sums"].items():
+        narrow = tf.as_dtype(name)
+        expected = tf.cast(tf.add(*[tf.cast(each, narrow) for each in given]), tf.float32)
+        np.testing.assert_array_equal(np.float32(found), expected)
+    trained = first["trained"]
+    assert len({each["digest"] for each in trained.values()}) == 3
+    for each in trained.values():
+        assert each["loss"] == pytest.approx(trained["float32"]["loss"], rel=1e-2)
+        assert each["optimizer"] == "NativeLamb"
+    assert first["without"] == "CompiledLamb"

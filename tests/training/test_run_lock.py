@@ -1,0 +1,329 @@
+"""The folder of a run as a record: what a run that has begun, or is over, takes, refuses and leaves alone."""
+
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from official import config as config_lib
+from official.config.setting import IDENTITY, LENGTH, RECIPE
+from official.data.glue import tasks as glue_tasks
+from official.io.errors import ConfigError
+from official.reporting.metrics import read_metrics
+from official.tasks import TASKS
+from official.training import run as runner
+from official.training import run_lock
+from tests.data.glue.test_glue_data import write_split
+from tests.training import test_loop
+
+COMMAND = ["train.py", "--seed=1"]
+
+
+@pytest.fixture
+def make_config(make_config):
+    return lambda model=None, **settings: make_config(
+        {"num_hidden_layers": 1, **(model or {})}, **{"num_steps_per_epoch": 5, **settings}
+    )
+
+
+def run(config, command=None):
+    return runner.run(config, TASKS[config.task], command=command or COMMAND)
+
+
+def files_of(folder) -> dict[str, bytes]:
+    """Returns what is in a folder, by name."""
+    found = pathlib.Path(folder)
+    return {str(path.relative_to(found)): path.read_bytes() for path in found.rglob("*") if path.is_file()}
+
+
+def result_of(config) -> dict:
+    return json.loads((pathlib.Path(config.model_dir) / "result.json").read_text())
+
+
+def interrupt_at(monkeypatch, step: int) -> None:
+    """Gives the next run a signal after that step, however fast the machine is: a call does one step."""
+    monkeypatch.setattr(
+        "official.training.metrics_window.StepsPerCall.steps", lambda self, left, step: min(left, 1)
+    )
+    test_loop.interrupt_at(monkeypatch, step)
+
+
+def test_every_setting_says_its_part_in_the_training():
+    """A new one of what is read or how weights are updated is refused once a run is over, unless its row says
+    otherwise."""
+    config = config_lib.build_config(
+        [("test", dict(model={"vocab_size": 50}, model_dir="x", use_synthetic_data=True))]
+    )
+    parts = {name: field.part_in_training(config) for name, field in config_lib.FIELDS.items()}
+    assert set(parts.values()) == {None, IDENTITY, RECIPE, LENGTH}
+    assert [name for name, part in parts.items() if part == LENGTH] == [
+        "num_steps_per_epoch",
+        "num_train_epochs",
+        "count_records",
+        "stop_steps",
+        "stop_threshold",
+    ]
+    assert {name for name, part in parts.items() if part == IDENTITY} == {
+        *"task init_checkpoint fit_vocabulary train_file version_2_with_negative data_dir glue_task".split(),
+        *"num_runs use_synthetic_data generated_data synthetic_input".split(),
+    }
+    for part, names in (
+        (None, "keep_checkpoints steps_per_loop num_gpus eval_batch_size distribution_strategy verbosity"),
+        (RECIPE, "learning_rate train_batch_size dtype seed optimizer_type input_files max_seq_length"),
+    ):
+        assert [name for name in names.split() if parts[name] != part] == []
+    same = config_lib.FIELDS["data_dir"].is_same
+    assert same("a", "/x/a/", "/x") and same("a, b/../c", "/x/a,/x/c", "/x") and same(None, None)
+    assert not same("a", "/x/a") and not same("a", None) and not same("gs://b/a", "/x/gs://b/a", "/x")
+
+
+def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, monkeypatch):
+    shared = dict(input_files=record_files(), init_checkpoint=None, eval_files=record_files(name="eval"))
+    shared |= dict(do_eval=True)
+    config = make_config(**shared)
+    first = run(config)
+    before = files_of(config.model_dir)
+    monkeypatch.chdir(tmp_path)
+    relative = os.path.relpath(shared["input_files"], tmp_path)
+    for same in (
+        {},
+        {"input_files": relative, "eval_files": "eval/part-*", "model_dir": "run"},
+        {"keep_checkpoints": 1, "steps_per_loop": 1, "eval_batch_size": 4, "num_accumulation_steps": 2},
+    ):
+        again = run(make_config(**{**shared, **same}), ["train.py", "--other"])
+        assert (again.status, again.exit_code, again.step) == ("finished", 0, 5)
+        assert again.eval_loss == first.eval_loss
+        assert "nothing in its folder was changed" in again.reason
+        assert files_of(config.model_dir) == before, same
+    monkeypatch.chdir(pathlib.Path(config.model_dir))  # whose parent the run was begun in, as below
+    saved = {**json.loads(before["config.json"]), "input_files": "train/part-*", "eval_files": "eval/part-*"}
+    noted = json.loads(before["result.json"])
+    noted["environment"]["working_directory"] = str(tmp_path)
+    (pathlib.Path(config.model_dir) / "config.json").write_text(json.dumps(saved))
+    (pathlib.Path(config.model_dir) / "result.json").write_text(json.dumps(noted))
+    before = files_of(config.model_dir)
+    again = run(make_config(**{**shared, "eval_files": "../eval/part-*"}))
+    assert again.step == 5 and files_of(config.model_dir) == before
+    for name, value in {
+        "learning_rate": 2e-2,
+        "train_batch_size": 16,
+        "dtype": "bf16",
+        "seed": 7,
+        "optimizer_type": "adamw",
+        "input_files": record_files(name="other"),
+        "init_checkpoint": str(tmp_path / "nowhere"),
+        "max_predictions_per_seq": 2,
+        "num_steps_per_epoch": 4,
+        "stop_steps": 3,
+        "stop_threshold": 0.0,
+        "weight_decay_rate": 0.1,
+    }.items():
+        with pytest.raises(ConfigError, match=f"^{name} .* -> .*--overwrite") as error:
+            run(make_config(**{**shared, name: value}))
+        assert len(str(error.value)) < 280 + len(str(tmp_path)) * 3, name
+        assert files_of(config.model_dir) == before, name
+    for model in ({"hidden_dropout_prob": 0.1}, {"num_hidden_layers": 2}, {"hidden_act": "relu"}):
+        with pytest.raises(ConfigError, match=f"^model.{next(iter(model))} .* does not fit the run"):
+            run(make_config(model, **shared))
+    many = dict(learning_rate=1e-3, train_batch_size=16, dtype="bf16", seed=7, beta_1=0.8, warmup_steps=2)
+    with pytest.raises(ConfigError) as error:
+        run(make_config(**shared, **many))
+    assert all(name in str(error.value) for name in many) and files_of(config.model_dir) == before
+
+
+def test_a_run_that_is_over_takes_more_steps(make_config, record_files):
+    files = record_files()
+    config = make_config(input_files=files, warmup_proportion=0.5, warmup_steps=None)
+    run(config)
+    more = make_config(input_files=files, warmup_proportion=0.5, warmup_steps=None, num_train_epochs=2)
+    assert more.warmup_steps != config.warmup_steps
+    assert run(more).step == 10 and result_of(more)["config"]["num_train_epochs"] == 2
+    for index in pathlib.Path(more.model_dir).glob("ckpt-10.*"):
+        index.unlink()
+    with pytest.raises(ConfigError, match="needs the checkpoint of step 10, which is gone"):
+        run(make_config(input_files=files, warmup_proportion=0.5, warmup_steps=None, num_train_epochs=3))
+
+
+def test_a_run_that_has_reached_its_target_takes_a_higher_one(make_config):
+    shared = dict(do_eval=True, num_eval_samples=16, num_steps_per_epoch=10, steps_between_eval=5)
+    assert run(make_config(**shared, stop_threshold=0.0)).step == 5
+    assert run(make_config(**shared, stop_threshold=1.0)).status == "aborted"
+    assert result_of(make_config())["step"] == 10
+
+
+def test_a_run_that_goes_on_is_the_same_run(make, tmp_path, monkeypatch):
+    """Its task, data and weights are refused; its recipe may change, which is said, as long as steps are left
+    to train with it."""
+    for name in ("sst2", "cola"):
+        write_split(tmp_path / "glue", glue_tasks.find_task(name), "train", rows=40)
+    shared = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"), do_eval=False, num_train_epochs=1)
+    with monkeypatch.context() as patched:
+        interrupt_at(patched, 1)
+        assert run(make("glue", **shared)).status == "interrupted"
+    before = files_of(tmp_path / "run")
+    for change in (
+        {"glue_task": "cola"},
+        {"data_dir": str(tmp_path)},
+        {"init_checkpoint": str(tmp_path)},
+        {"use_synthetic_data": True, "data_dir": None},
+        {"learning_rate": 1e-3, "stop_steps": 1},
+    ):
+        with pytest.raises(ConfigError, match=f"{next(iter(change))} .* the run in .*, not over at step 1"):
+            run(make("glue", **{**shared, **change}))
+        assert files_of(tmp_path / "run") == before, change
+    warned = []
+    monkeypatch.setattr("official.training.resume.logging.warning", lambda *text: warned.append(text))
+    assert run(make("glue", **shared, learning_rate=1e-3, keep_checkpoints=1)).status == "finished"
+    assert [text[1] for text in warned if "Changed" in text[0]] == ["learning_rate 0.005 -> 0.001"]
+
+
+def test_evaluations_and_predictions_are_added_to_the_record(squad, tmp_path):
+    run(squad(num_train_epochs=1))
+    folder = tmp_path / "run"
+    trained, names = json.loads((folder / "result.json").read_text()), ("config.json", "command.txt")
+    names += ("report.html", "metrics.jsonl")
+    before = {name: (folder / name).read_bytes() for name in names}
+    train_file = str(tmp_path / "train.json")
+    run(squad(do_train=False, predict_file=train_file), ["train.py", "--do_train=false"])
+    run(squad(do_train=False, do_eval=False, do_predict=True))
+    run(squad(num_train_epochs=1, do_predict=True, predict_file=train_file))  # nothing is left to train
+    result = json.loads((folder / "result.json").read_text())
+    evaluated, predicted, both = result.pop("evaluations")
+    assert trained.pop("evaluations") == [] and result == trained
+    assert {name: (folder / name).read_bytes() for name in names} == before
+    assert evaluated["command"] == "train.py --do_train=false" and evaluated["time"].endswith("+00:00")
+    assert evaluated["checkpoint"] == str(folder / "ckpt-8") and evaluated["step"] == 8
+    assert evaluated["settings"]["predict_file"] == train_file
+    assert evaluated["data"]["eval"]["questions"] == 64 and evaluated["eval_accuracy"] == evaluated["f1"]
+    assert 0 <= evaluated["exact_match"] <= evaluated["f1"] <= 1
+    assert predicted["predictions"] and "f1" not in predicted
+    assert both["f1"] == evaluated["f1"] and both["predictions"]
+    assert [os.path.basename(entry["report"]) for entry in (evaluated, both)] == [
+        "evaluation_1.html",
+        "evaluation_3.html",
+    ]
+    assert "Score by question word" in (folder / "evaluation_1.html").read_text()
+    assert run(squad(num_train_epochs=2)).step == 16  # its evaluations stay
+    assert len(json.loads((folder / "result.json").read_text())["evaluations"]) == 3
+
+
+def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
+    config, folder = make_config(), pathlib.Path(make_config().model_dir)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    run(make_config(overwrite=True))  # a folder without a run stays
+    assert (folder / "notes.txt").exists()
+    first = files_of(folder)
+    with run_lock.locked(str(folder)), pytest.raises(ConfigError, match="in use by another run"):
+        run(make_config(overwrite=True))
+    again = make_config(overwrite=True, learning_rate=2e-2)
+    command = ["train.py", "--overwrite"]
+    with monkeypatch.context() as patched:
+        interrupt_at(patched, 2)
+        assert run(again, command).status == "interrupted"
+    assert files_of(f"{folder}.1") == first and not (folder / "notes.txt").exists()
+    saved = json.loads((folder / "config.json").read_text())
+    assert saved["learning_rate"] == 2e-2 and not saved["overwrite"]
+    assert run(again, command).step == 5  # the same command goes on
+    assert not pathlib.Path(f"{folder}.2").exists()
+    assert run(again, command).step == 5 and pathlib.Path(f"{folder}.2").exists()
+    kept = files_of(folder)
+    for change, message in (
+        ({"init_checkpoint": str(folder / "ckpt-5")}, "init_checkpoint=.* lies in --model_dir"),
+        ({"use_synthetic_data": False, "input_files": "/nowhere/*"}, "/nowhere"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run(make_config(overwrite=True, **change))
+        assert files_of(folder) == kept and not pathlib.Path(f"{folder}.3").exists()
+    with pytest.raises(ConfigError, match="--model_dir=.*config.json cannot be"):
+        run(make_config(model_dir=str(pathlib.Path(f"{folder}.1") / "config.json")))
+    with pytest.raises(ConfigError, match="overwrite .* --do_train"):
+        make_config(overwrite=True, do_train=False, do_eval=True)
+    assert config.overwrite is False
+
+
+def test_several_seeds_are_a_record_too(make, tmp_path):
+    write_split(tmp_path / "glue", glue_tasks.find_task("sst2"), "train", rows=16)
+    write_split(tmp_path / "glue", glue_tasks.find_task("sst2"), "dev", rows=8)
+    shared = dict(glue_task="sst2", data_dir=str(tmp_path / "glue"), num_train_epochs=1)
+
+    def several(**settings):
+        return runner.run_seeds(make("glue", **shared, **settings), TASKS["glue"], command=COMMAND)
+
+    assert several(num_runs=2).reason == "2 runs done"
+    before = files_of(tmp_path / "run")
+    again = several(num_runs=2)
+    assert again.exit_code == 0 and files_of(tmp_path / "run") == before
+    for settings, name in (
+        ({"num_runs": 2, "learning_rate": 1e-3}, "learning_rate"),
+        ({"num_runs": 1}, "num_runs"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} .* does not fit the run"):
+            several(**settings)
+        assert files_of(tmp_path / "run") == before, name
+    assert several(num_runs=3).reason == "3 runs done"
+    several(num_runs=2, overwrite=True, learning_rate=1e-3)
+    assert (tmp_path / "run.1" / "run-3").exists() and not (tmp_path / "run" / "run-3").exists()
+    run(make("glue", model_dir="single", **shared))
+    with pytest.raises(ConfigError, match="num_runs 1 -> 2"):
+        several(num_runs=2, model_dir="single")
+
+
+def test_a_run_that_stops_early_has_a_curve(make_config, record_files, monkeypatch):
+    """The line of an interval that a signal has cut is there until the run goes on; then the whole one is."""
+    config = make_config(input_files=record_files(), num_steps_per_epoch=20, steps_per_loop=10)
+    monkeypatch.setattr(
+        "official.training.metrics_window.StepsPerCall.steps", lambda self, left, step: min(left, 2)
+    )
+    with monkeypatch.context() as patched:
+        interrupt_at(patched, 4)
+        assert run(config).status == "interrupted"
+    (line,) = read_metrics(config.model_dir)
+    assert (line["step"], line["samples"], line["open_interval_steps"]) == (4, 32, 4) and line["loss"] > 0
+    done = subprocess.run(
+        [sys.executable, "-m", "official.cli", "compare", config.model_dir],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "interrupted" in done.stdout, done.stderr
+    assert run(config).step == 20
+    lines = read_metrics(config.model_dir)
+    assert [line["step"] for line in lines] == [10, 20] and "open_interval_steps" not in lines[0]
+
+
+def test_a_short_run_has_ten_lines_at_least(make_config):
+    for steps, given, expected in (
+        (5, None, 1),
+        (60, None, 3),
+        (1500, None, 75),
+        (100_000, None, 200),
+        (60, 20, 20),
+        (60, 200, 200),
+    ):
+        config = make_config(num_steps_per_epoch=steps, steps_per_loop=given)
+        assert config_lib.steps_per_loop(config) == expected, (steps, given)
+        assert given or steps < 10 or steps / expected >= 10
+    for settings, expected in (
+        ({"checkpoint_every_steps": 7}, 7),
+        ({"checkpoint_every_steps": 14}, 7),
+        ({"do_eval": True, "steps_between_eval": 25}, 5),
+        ({"do_eval": True, "steps_between_eval": 23}, 8),
+    ):
+        config = make_config(num_steps_per_epoch=170, steps_per_loop=None, **settings)
+        assert config_lib.steps_per_loop(config) == expected, settings
+    for steps, given, expected in ((60, None, 201), (1500, None, 225), (10_000, None, 1000), (60, 2, 6)):
+        config = make_config(num_steps_per_epoch=steps, steps_per_loop=given)
+        assert config_lib.checkpoint_every_steps(config) == expected, (steps, given)
+    result = run(make_config(num_steps_per_epoch=12, steps_per_loop=None))
+    assert [line["step"] for line in read_metrics(make_config().model_dir)] == list(range(1, result.step + 1))
+
+
+def test_the_command_line_is_kept_as_it_was(make_config):
+    config = make_config()
+    run(config, ["train.py", "--name=a b"])
+    assert run_lock.read_record(config.model_dir).command == shlex.join(["train.py", "--name=a b"])
