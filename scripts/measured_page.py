@@ -21,11 +21,12 @@ RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "measured.md"
 MAX_COMMAND = 90
 HEAD = """# What was measured
 
-Made from the files of `results/` and their titles, `results/titles.yml`: `python scripts/measured_page.py`. Each
-file holds its whole command, commit, versions, machine, seed and all numbers. **All were measured on CPUs with
-two cores: no number here is from a GPU, a TPU or an IPU.** What they say is told in
-[performance](performance.md) and in the pages that the titles lead to. Commands are those of their commit:
-questions that were a command of the benchmarks then are programs in `benchmarks/` now.
+Made from the files of `results/` and their titles, `results/titles.yml`: `python
+scripts/measured_page.py`. Each file holds its whole command, commit, versions, machine, seed and all
+numbers. **All were measured on CPUs with two cores: no number here is from a GPU, a TPU or an IPU.**
+What they say is told in [performance](performance.md) and in the pages that the titles lead to. Commands
+are those of their commit: questions that were a command of the benchmarks then are programs in
+`benchmarks/` now.
 
 | File | What | Command | Commit | Machine |
 |---|---|---|---|---|
