@@ -225,7 +225,7 @@ def test_all_questions_with_tiny_settings(tmp_path):
 
     record, text = run("optimizer", tmp_path, of_model, "--rounds=2")
     names = {row["name"] for row in record["cases"]}
-    assert {"memory", "norm", "lamb", "adamw", "adamw, tensorflow-addons, XLA"} <= names
+    assert {"memory", "norm", "lamb", "adamw"} <= names
     assert all(len(row["secs"]) == 2 and row["name"] in text for row in record["cases"])
 
     (tmp_path / "large.json").write_text(json.dumps({**TINY, "vocab_size": 30522}))
@@ -239,7 +239,9 @@ def test_all_questions_with_tiny_settings(tmp_path):
     record, _ = run("step_profile", tmp_path, of_model, "--shapes=16x4", "--steps=2")
     assert len(record["cases"][0]["groups"]) >= 5 and min(record["cases"][0]["groups"].values()) > 0
 
-    record, text = run("memory", tmp_path, f"--model={model}", "--cases=0", "--steps=1")
+    (tmp_path / "long.json").write_text(json.dumps({**TINY, "max_position_embeddings": 128}))
+    long = f"--model={tmp_path}/long.json"
+    record, text = run("memory", tmp_path, long, "--cases=0", "--steps=1")
     assert record["results"][0]["planned_bytes"] > 0 and "planned MB" in text
 
     record, _ = run(
