@@ -192,7 +192,7 @@ def test_the_verdict_of_inference_is_on_the_fastest_of_each_side():
 
 def run(name, tmp_path, *arguments):
     """Runs a benchmark; returns (its record, what it printed)."""
-    done = programs.run(f"benchmarks/{name}.py", *arguments, f"--output={tmp_path}/{name}")
+    done = programs.run(f"benchmarks/{name}.py", f"--output={tmp_path}/{name}", *arguments)
     assert done.returncode == 0, done.stderr
     (path,) = [path for path in (tmp_path / f"{name}.json", tmp_path / name) if path.is_file()]
     if path.suffix:
