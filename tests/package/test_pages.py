@@ -171,7 +171,12 @@ def parser_flags(command) -> set[str]:
 def test_commands_in_a_sentence_are_known(page):
     for code in inline_code(page):
         first, *rest = code.split()
-        if first == "bert" and rest and rest != ["--help"] and not re.search("[A-Z]{3}", rest[0]):
+        if (
+            first == "bert"
+            and rest
+            and rest[0] not in ("--help", "--version")
+            and not re.search("[A-Z]{3}", rest[0])
+        ):
             if len(rest) == 1 and rest[0] in table.GROUPS:
                 continue
             command, rest = table.find(rest)
@@ -265,9 +270,14 @@ def test_files_that_are_named_are_there():
     assert {path for path in real if not list(ROOT.glob(path.rstrip("/")))} == set()
 
 
-def test_every_result_is_shown():
-    text = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
-    assert {path.name for path in (ROOT / "results").iterdir() if path.name not in text} == set()
+def test_the_page_of_results_is_made_from_them():
+    """Every file of results/ has a title there."""
+    assert (
+        subprocess.run(
+            [sys.executable, "scripts/measured_page.py", "--check"], cwd=ROOT, check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_every_format_is_listed():
@@ -295,7 +305,7 @@ def test_the_walls_are_those_that_are_enforced():
 
 
 def test_the_readme_is_one_page():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
 
 def test_packed_recipes_are_listed_with_their_batches():

@@ -437,5 +437,5 @@ class AsRows(AsExamples):
         are not where they belong."""
         shape = Shape(*(schema[name].length for name in ("input_ids", "masked_lm_ids", "cls_positions")))
         row = checked(self.layout.read(rows_N, shape), None, self.layout.may_skip)
-        row = {name: tf.ensure_shape(row[name], [None, schema[name].length]) for name in schema}
+        row = {name: tf.ensure_shape(row[name], [rows_N.shape[0], schema[name].length]) for name in schema}
         return in_range(row, schema)

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Page docs/measured.md, made from results/: what each file is, with its command, commit and machine.
+
+  python scripts/measured_page.py           writes the page
+  python scripts/measured_page.py --check   exit code 1 where the page is not that of the files
+
+A title is a line of results/titles.yml; all else stands in the files themselves.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+from typing import Any
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "measured.md"
+MAX_COMMAND = 90
+HEAD = """# What was measured
+
+Made from the files of `results/` and their titles, `results/titles.yml`: `python
+scripts/measured_page.py`. Each file holds its whole command, commit, versions, machine, seed and all
+numbers. **All were measured on CPUs with two cores: no number here is from a GPU, a TPU or an IPU.**
+What they say is told in [performance](performance.md) and in the pages that the titles lead to. Commands
+are those of their commit: questions that were a command of the benchmarks then are programs in
+`benchmarks/` now.
+
+| File | What | Command | Commit | Machine |
+|---|---|---|---|---|
+"""
+
+
+def first(value: Any, key: str) -> Any:
+    """Returns the first value of a key, at any depth of a JSON value; None without one."""
+    if isinstance(value, dict):
+        if key in value:
+            return value[key]
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            if (found := first(each, key)) is not None:
+                return found
+    return None
+
+
+def shortened(command: str) -> str:
+    """Returns a command without the folders of its paths, and as long as fits into a table."""
+    command = re.sub(r"(?<![\w.])/[\w./-]*/", "", " ".join(str(command).split())).replace("|", "\\|")
+    return command if len(command) <= MAX_COMMAND else command[: MAX_COMMAND - 4].rsplit(" ", 1)[0] + " ..."
+
+
+def machine(values: dict) -> str:
+    """Returns the processor, and the newest of its instructions that matter."""
+    found = first(values, "machine")
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, dict):
+        return ""
+    model = " ".join(re.sub(r"\((R|TM)\)|CPU|Processor|@.*", "", str(found.get("cpu", ""))).split())
+    return ", ".join([model, *found.get("instructions", [])[-1:]])
+
+
+def row(stem: str, title: str) -> str:
+    """Returns the line of a result's table."""
+    paths = {path.suffix[1:]: path.name for path in sorted(RESULTS.glob(f"{stem}.*"))}
+    values = json.loads((RESULTS / f"{stem}.json").read_text(encoding="utf-8")) if "json" in paths else {}
+    links = ", ".join(f"[{stem if end == 'json' else end}](../results/{name})" for end, name in paths.items())
+    command = first(values, "command")
+    cells = [
+        links,
+        title,
+        f"<code>{shortened(command)}</code>" if command else "",
+        f"`{str(first(values, 'commit') or '')[:7]}`" if first(values, "commit") else "",
+        machine(values),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def page() -> str:
+    titles = yaml.safe_load((RESULTS / "titles.yml").read_text(encoding="utf-8"))
+    stems = {path.stem for path in RESULTS.iterdir() if path.suffix in (".json", ".png", ".md")}
+    if stems != titles.keys():
+        sys.exit(f"measured_page.py: results/titles.yml and results/ differ: {sorted(stems ^ titles.keys())}")
+    return HEAD + "".join(row(stem, title) for stem, title in titles.items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    text = page()
+    if parser.parse_args().check:
+        return int(PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
