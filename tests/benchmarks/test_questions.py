@@ -192,7 +192,7 @@ def test_the_verdict_of_inference_is_on_the_fastest_of_each_side():
 
 def run(name, tmp_path, *arguments):
     """Runs a benchmark; returns (its record, what it printed)."""
-    done = programs.run(f"benchmarks/{name}.py", *arguments, f"--output={tmp_path}/{name}")
+    done = programs.run(f"benchmarks/{name}.py", f"--output={tmp_path}/{name}", *arguments)
     assert done.returncode == 0, done.stderr
     (path,) = [path for path in (tmp_path / f"{name}.json", tmp_path / name) if path.is_file()]
     if path.suffix:
@@ -225,7 +225,7 @@ def test_all_questions_with_tiny_settings(tmp_path):
 
     record, text = run("optimizer", tmp_path, of_model, "--rounds=2")
     names = {row["name"] for row in record["cases"]}
-    assert {"memory", "norm", "lamb", "adamw", "adamw, tensorflow-addons, XLA"} <= names
+    assert {"memory", "norm", "lamb", "adamw"} <= names
     assert all(len(row["secs"]) == 2 and row["name"] in text for row in record["cases"])
 
     (tmp_path / "large.json").write_text(json.dumps({**TINY, "vocab_size": 30522}))
@@ -238,9 +238,6 @@ def test_all_questions_with_tiny_settings(tmp_path):
 
     record, _ = run("step_profile", tmp_path, of_model, "--shapes=16x4", "--steps=2")
     assert len(record["cases"][0]["groups"]) >= 5 and min(record["cases"][0]["groups"].values()) > 0
-
-    record, text = run("memory", tmp_path, f"--model={model}", "--cases=0", "--steps=1")
-    assert record["results"][0]["planned_bytes"] > 0 and "planned MB" in text
 
     record, _ = run(
         "numerics",
