@@ -90,7 +90,7 @@ def test_each_label_of_several_has_a_probability_of_its_own(tmp_path, monkeypatc
     names = {"0": "insult", "1": "threat", "2": "spam"}
     path = write(tmp_path / "m", problem_type="multi_label_classification", id2label=names)
     model = inference.load(path)
-    (logits_C,) = model.outputs("classify", model._classifier.rows_of([["the dog is bad"]]))["logits"]
+    (logits_C,) = model.outputs("classify", model._method("classify").rows_of([["the dog is bad"]]))["logits"]
     expected = dict(zip(names.values(), (1 / (1 + np.exp(-logits_C.astype(np.float64)))).tolist()))
     found = model.classify("the dog is bad")
     assert found.scores == pytest.approx(expected, abs=1e-6)
@@ -155,7 +155,7 @@ def test_several_texts_have_a_list_of_labels(tmp_path):
 def test_a_regression_shows_each_of_its_outputs(tmp_path):
     names = {"0": "x", "1": "y", "2": "z"}
     model = inference.load(write(tmp_path / "m", problem_type="regression", id2label=names))
-    (logits_C,) = model.outputs("classify", model._classifier.rows_of([["the dog"]]))["logits"]
+    (logits_C,) = model.outputs("classify", model._method("classify").rows_of([["the dog"]]))["logits"]
     found = model.classify("the dog")
     assert found.label is None and found.scores == pytest.approx(
         dict(zip("xyz", logits_C.tolist())), abs=1e-6
