@@ -45,6 +45,10 @@ _REMEDIES = {
 }
 
 
+def _in_words(method: str) -> str:
+    return {"fill_mask": "fill masks"}.get(method, method)
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
     """A model that was found and not built yet.
@@ -111,8 +115,8 @@ class Source:
         what, head = HEADS[method]
         missing = next(name for name in head if name not in self.tensors)
         raise ConfigError(
-            f"{self.name} has no {what} ({missing} is missing), so it cannot {method}; it can"
-            f" {', '.join(self.abilities())}. {_REMEDIES[method]}"
+            f"{self.name} has no {what} ({missing} is missing), so it cannot {_in_words(method)}; it can"
+            f" {', '.join(map(_in_words, self.abilities()))}. {_REMEDIES[method]}"
         )
 
     def fill(self, model: tf.keras.layers.Layer) -> None:

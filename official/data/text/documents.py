@@ -137,6 +137,7 @@ def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
 
 
 _CHUNK_BYTES = 1 << 20
+_MAX_DEPTH = 100  # levels of one element
 _UNDECODABLE_BYTES = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -153,11 +154,21 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
     """
     import ijson  # late: only arrays need it
 
-    number = 0
+    number, depth, builder = 0, 0, ijson.ObjectBuilder()
+    # Not `ijson.items`, which keeps the path to each value: memory grows with the square of the nesting.
+    events = ijson.basic_parse(_Utf8(file, path, counts), buf_size=_CHUNK_BYTES, use_float=True)
     try:
-        for value in ijson.items(_Utf8(file, path, counts), "item", buf_size=_CHUNK_BYTES, use_float=True):
-            number += 1
-            yield value
+        for event, value in itertools.islice(events, 1, None):  # behind the bracket that begins the array
+            depth += event.startswith("start_") - event.startswith("end_")
+            if depth > _MAX_DEPTH:
+                raise ValueError(f"nested in more than {_MAX_DEPTH} levels")
+            if depth < 0:  # the bracket that ends it; what follows is none of ours
+                continue
+            builder.event(event, value)
+            if depth == 0:
+                number += 1
+                yield builder.value
+                builder = ijson.ObjectBuilder()
     except (ijson.JSONError, ValueError) as error:
         what = " ".join(str(error).split())[:100]
         raise ConfigError(

@@ -1,5 +1,6 @@
 """The records of a job are the same bytes on every engine, and whatever is killed while it runs."""
 
+import contextlib
 import os
 import pathlib
 import random
@@ -8,11 +9,12 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from tests.conftest import ROOT
 from tests.io.test_engines import wait_for
-from tests.io.test_ray_engine import processes_with, two_nodes
+from tests.io.test_ray_engine import two_nodes
 
 pytestmark = pytest.mark.slow  # of minutes: some tasks of the smallest size that there is
 
@@ -59,6 +61,16 @@ def _records(folder: pathlib.Path) -> dict[str, bytes]:
     """Returns the files that do not tell of time and machine."""
     kept = [*folder.glob("*.tfrecord"), folder / "manifest.json", folder / "samples.json"]
     return {path.name: path.read_bytes() for path in kept}
+
+
+def processes_with(word: str) -> list[int]:
+    """Returns the processes with a word in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if word in process.environ().values():
+                found.append(process.pid)
+    return found
 
 
 def test_two_processes_make_the_same(inputs, expected):
