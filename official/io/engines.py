@@ -109,19 +109,6 @@ def folder_for_sockets(longest: int) -> str:
     return next(usable, asked)
 
 
-def load_ahead_here(preload: str) -> None:
-    """Starts the process that the processes of all rounds are forked from, which loads a module while this
-    one goes on. It ends when this process does."""
-    _forking(preload)
-    if threading.current_thread() is not threading.main_thread():  # signals are the main one's
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
     context = _forking(tasks.preload)
     counters = context.Array("d", 2)
@@ -329,8 +316,16 @@ def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -
       ConfigError: as `check` does.
     """
     check(choice)
-    if choice.engine == "local" and has_others(choice, total_bytes):
-        load_ahead_here(preload)
+    if choice.engine != "local" or not has_others(choice, total_bytes):
+        return
+    _forking(preload)
+    if threading.current_thread() is not threading.main_thread():  # signals are the main one's
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
+    try:
+        forkserver.ensure_running()  # which ends when this process does
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

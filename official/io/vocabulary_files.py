@@ -78,12 +78,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
             else "No such file or directory"
         )
         raise ConfigError(f"--{flag}={path}: {missing}.")
-    try:
-        with files.open_binary(found) as file:
-            content = file.read()
-    except OSError as error:
-        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
     source = f"--{flag}={path}"
+    content = files.read_bytes(found, source)
     if not found.endswith(".json"):
         if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
             content = content[len(codecs.BOM_UTF8) :]

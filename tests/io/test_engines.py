@@ -79,7 +79,8 @@ def test_all_tasks_are_done_by_two_processes_and_a_killed_one_is_one_line(tmp_pa
 def test_processes_load_ahead_where_there_will_be_some(monkeypatch):
     loaded = []
     monkeypatch.setattr(engines, "cores", lambda: 4)
-    monkeypatch.setattr(engines, "load_ahead_here", loaded.append)
+    monkeypatch.setattr(engines, "_forking", loaded.append)
+    monkeypatch.setattr(engines.forkserver, "ensure_running", lambda: None)
     for given, total_bytes, is_loaded in (
         ({}, None, True),  # nobody knows yet how much there is to do
         ({}, 1000, False),
