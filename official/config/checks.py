@@ -379,16 +379,10 @@ def _check_unpad(config: Config) -> None:
             )
     backend = BACKENDS[config.distribution_strategy]
     packs = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
-    if config.enable_xla or backend.whole_step:
+    if config.enable_xla or backend.whole_step or backend.spread_replicas:
         which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
         raise ConfigError(
-            f"unpad gives each batch the size of its tokens, {which} compiles a step as a whole, for one"
-            f" size. Drop --unpad; {packs} leaves little padding there."
-        )
-    if backend.spread_replicas:
-        raise ConfigError(
-            f"unpad gives each batch the size of its tokens, the parts of"
-            f" distribution_strategy={backend.name} pass on batches of one size. Drop --unpad;"
+            f"unpad gives each batch the size of its tokens, {which} takes batches of one size. Drop --unpad;"
             f" {packs} leaves little padding there."
         )
 
