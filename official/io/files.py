@@ -741,7 +741,7 @@ def read_bytes(path: str, source: str) -> bytes:
         with open_binary(path) as file:
             return file.read()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        told = str(getattr(error, "strerror", None) or error).removesuffix(".")
+        told = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise ConfigError(f"{source}: {told}.") from None
 
 
