@@ -21,7 +21,7 @@ _FREE = frozenset(
     """model_dir input_files eval_files train_file predict_file data_dir cache_dir vocab_file init_checkpoint
     do_train do_eval do_predict num_eval_samples eval_batch_size eval_rule steps_between_eval
     steps_before_eval_start checkpoint_every_steps keep_checkpoints steps_per_loop stop_steps stop_threshold
-    use_synthetic_data generated_data compile_only device_warmup mllog_file mllog_to_stdout
+    use_synthetic_data generated_data compile_only device_warmup mllog_file
     submission_org submission_platform submission_division submission_status num_runs n_best_size
     max_answer_length max_query_length doc_stride null_score_diff_threshold bert_config_file do_lower_case
     wandb wandb_project wandb_name num_steps_per_epoch num_train_epochs warmup_proportion profile_steps

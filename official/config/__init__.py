@@ -35,48 +35,9 @@ from official.config.derived import (
     words_of_records,
 )
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
-from official.config.setting import Field, Section
 from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, with_kernels
 from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
-
-__all__ = [
-    "BertConfig",
-    "Config",
-    "ConfigError",
-    "FIELDS",
-    "Field",
-    "LOG_STYLES",
-    "REMOVED",
-    "SECTIONS",
-    "Section",
-    "UNKNOWN_WORD",
-    "bert_config_from_dict",
-    "build_config",
-    "check_settings",
-    "checked_sizes",
-    "checkpoint_every_steps",
-    "compiles_first",
-    "dynamic_loss_scale",
-    "encoder_options",
-    "follows_graphcore_log",
-    "initial_loss_scale",
-    "kernels_of",
-    "loss_scale_steps",
-    "nearest_multiples",
-    "pack_depth",
-    "read_json",
-    "replaced",
-    "schedule_steps",
-    "steps_per_loop",
-    "suggest",
-    "synthetic_sequences_per_pack",
-    "to_json",
-    "train_steps",
-    "validate",
-    "with_data",
-    "words_of_records",
-]
 
 
 def build_config(layers: list[tuple[str, dict]]) -> Config:

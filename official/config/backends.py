@@ -94,14 +94,11 @@ def _check_pipeline(config: Config) -> None:
         )
 
 
-def _check_no_gpus(config: Config) -> None:
+def _check_tpu(config: Config) -> None:
     if config.num_gpus:
         raise ConfigError(
             f"num_gpus={config.num_gpus} does not go with --distribution_strategy=tpu. Drop --num_gpus."
         )
-
-
-def _check_files_of_tpu(config: Config) -> None:
     if config.plan or config.tpu in (None, "local"):
         return
     for name in ("input_files", "eval_files"):
@@ -112,11 +109,6 @@ def _check_files_of_tpu(config: Config) -> None:
                 f"{name}={local[0][:100]} is a path of this machine, which the hosts of tpu={config.tpu} do"
                 f" not see. Copy the files to a bucket: --{name}=gs://BUCKET/PATH."
             )
-
-
-def _check_tpu(config: Config) -> None:
-    _check_no_gpus(config)
-    _check_files_of_tpu(config)
 
 
 def _check_ipu(config: Config) -> None:

@@ -74,7 +74,11 @@ def check_files(config: Config) -> None:
         raise ConfigError(
             "bert_config_file is not set. Choose a model: --bert_config_file=configs/models/bert_base.json."
         )
-    _check_made_up_data(config)
+    for name in ("synthetic_input", "use_synthetic_data"):
+        if config.generated_data and config[name]:
+            raise ConfigError(
+                f"generated_data excludes {name}: records that are read, or none. Drop one of the two flags."
+            )
     if config.generated_data:
         _check_glue_task(config)
     elif config.task == "pretrain":
@@ -119,15 +123,6 @@ def _check_fine_tuning_files(config: Config) -> None:
     _check_glue_task(config)
 
 
-def _check_made_up_data(config: Config) -> None:
-    """Refuses two kinds of made-up data at once."""
-    for name in ("synthetic_input", "use_synthetic_data"):
-        if config.generated_data and config[name]:
-            raise ConfigError(
-                f"generated_data excludes {name}: records that are read, or none. Drop one of the two flags."
-            )
-
-
 def _check_glue_task(config: Config) -> None:
     if config.task == "glue" and not config.glue_task:
         raise ConfigError(
@@ -169,7 +164,11 @@ def check_vocabulary(config: Config) -> None:
             f"do_lower_case={str(config.do_lower_case).lower()} says how text becomes the words of a"
             " vocabulary, and there is none. Give --vocab_file, or drop --do_lower_case."
         )
-    _check_unknown_word(config)
+    if config.fit_vocabulary and not config.vocab_file and config.model.vocab_size <= UNKNOWN_WORD:
+        raise ConfigError(
+            f"fit_vocabulary takes word {UNKNOWN_WORD} for [UNK], and the model's vocab_size is"
+            f" {config.model.vocab_size}. Give --vocab_file."
+        )
     if not config.vocab_file or config.plan and not os.path.exists(config.vocab_file):  # a plan needs no data
         return
     words = len(vocabulary_files.read(config.vocab_file).words)
@@ -179,15 +178,6 @@ def check_vocabulary(config: Config) -> None:
         raise ConfigError(
             f"vocab_file={config.vocab_file} has {words} words, the model's vocab_size is"
             f" {config.model.vocab_size}. Change --vocab_file or --bert_config_file."
-        )
-
-
-def _check_unknown_word(config: Config) -> None:
-    """Refuses to fit records to a model without knowing its unknown word."""
-    if config.fit_vocabulary and not config.vocab_file and config.model.vocab_size <= UNKNOWN_WORD:
-        raise ConfigError(
-            f"fit_vocabulary takes word {UNKNOWN_WORD} for [UNK], and the model's vocab_size is"
-            f" {config.model.vocab_size}. Give --vocab_file."
         )
 
 
@@ -203,7 +193,11 @@ def check_schedule(config: Config) -> None:
             f" {config.num_steps_per_epoch} x {config.num_train_epochs} = {schedule_steps(config)}. Lower"
             " --stop_steps or raise --num_steps_per_epoch."
         )
-    check_window(config)
+    if config.profile_steps and read_steps(config.profile_steps)[1] > train_steps(config):
+        raise ConfigError(
+            f"profile_steps={config.profile_steps} is beyond the last step of the run, {train_steps(config)}."
+            " Lower --profile_steps or train longer."
+        )
 
 
 def check_steps(config: Config) -> None:
@@ -222,19 +216,6 @@ def check_steps(config: Config) -> None:
         raise ConfigError(
             "eval_rule=mlperf_1.0 evaluates held-out records. Give --eval_files, e.g. one made by"
             " scripts/make_eval_set.py."
-        )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Profile
-
-
-def check_window(config: Config) -> None:
-    """Raises ConfigError where --profile_steps are none, or beyond the run, whose steps are known."""
-    if config.profile_steps and read_steps(config.profile_steps)[1] > train_steps(config):
-        raise ConfigError(
-            f"profile_steps={config.profile_steps} is beyond the last step of the run, {train_steps(config)}."
-            " Lower --profile_steps or train longer."
         )
 
 
@@ -361,7 +342,12 @@ def check_packing(config: Config) -> None:
     are to be packed and cut short, and a static mask, or no padding, where that cannot be."""
     _check_static_mask(config)
     _check_unpad(config)
-    _check_span_places(config)
+    for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
+        if config.span_places == "row" and config.do_train and config[name]:
+            raise ConfigError(
+                f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
+                f" --{name}, or give --span_places=tokens."
+            )
     if config.pack and config.length_buckets == "always":
         raise ConfigError(
             "pack fills rows of --max_seq_length tokens, length_buckets=always cuts rows to their longest"
@@ -381,16 +367,6 @@ def check_packing(config: Config) -> None:
             raise ConfigError(f"{name}={config[name]:g} needs {flag}. Give it, or drop --{name}.")
 
 
-def _check_span_places(config: Config) -> None:
-    """Refuses to train with padding that is not there, or that lies between sequences."""
-    for name in ("unpad", "pack"):
-        if config.span_places == "row" and config.do_train and config[name]:
-            raise ConfigError(
-                f"span_places=row counts the padding behind a sequence, {name} leaves none there. Drop"
-                f" --{name}, or give --span_places=tokens."
-            )
-
-
 def _check_unpad(config: Config) -> None:
     """Refuses to leave out padding where there is next to none, or where sizes cannot follow the tokens."""
     if not config.unpad:
@@ -403,16 +379,10 @@ def _check_unpad(config: Config) -> None:
             )
     backend = BACKENDS[config.distribution_strategy]
     packs = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
-    if config.enable_xla or backend.whole_step:
+    if config.enable_xla or backend.whole_step or backend.spread_replicas:
         which = "enable_xla" if config.enable_xla else f"distribution_strategy={backend.name}"
         raise ConfigError(
-            f"unpad gives each batch the size of its tokens, {which} compiles a step as a whole, for one"
-            f" size. Drop --unpad; {packs} leaves little padding there."
-        )
-    if backend.spread_replicas:
-        raise ConfigError(
-            f"unpad gives each batch the size of its tokens, the parts of"
-            f" distribution_strategy={backend.name} pass on batches of one size. Drop --unpad;"
+            f"unpad gives each batch the size of its tokens, {which} takes batches of one size. Drop --unpad;"
             f" {packs} leaves little padding there."
         )
 
@@ -526,12 +496,9 @@ def check_pipeline(config: Config) -> None:
 # Plan and metrics
 
 
-_SPEEDS = "plan_tflops plan_gbps plan_local_gbps plan_rows_per_sec".split()
-
-
 def check_plan(config: Config) -> None:
     """Refuses speeds of 0, and devices that are none."""
-    for name in _SPEEDS:
+    for name in ("plan_tflops", "plan_gbps"):
         if config[name] == 0:
             raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
     if config.plan_device is not None:

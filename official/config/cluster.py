@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json
@@ -142,10 +142,20 @@ def read_tf_config(environment: Mapping[str, str]) -> Cluster | None:
       ConfigError: where it is not of the right form.
     """
     text = environment.get(TF_CONFIG_SOURCE)
-    values = _parsed(text) if text else None
-    if not values or values.keys().isdisjoint(("cluster", "task")):
+    if not text:
         return None
-    kind, index, lists = _task(values)
+    try:
+        values = parse_json(text, TF_CONFIG_SOURCE)
+        if values.keys().isdisjoint(("cluster", "task")):
+            return None
+        jobs, task = values["cluster"], values["task"]
+        kind, index = task["type"], int(task["index"])
+        lists = {job: list(jobs.get(job, ())) for job in _TF_CONFIG_JOBS}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            'TF_CONFIG is not of the form {"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type":'
+            ' "worker", "index": 0}}. Correct it, or use --worker_hosts and --task_index.'
+        ) from None
     if kind not in _TF_CONFIG_JOBS:
         raise ConfigError(
             f"TF_CONFIG: this process is of type {str(kind)[:40]!r}, a run has only chief and worker. Start"
@@ -163,32 +173,6 @@ def read_tf_config(environment: Mapping[str, str]) -> Cluster | None:
         )
     hosts = checked_hosts(lists["chief"] + lists["worker"], TF_CONFIG_SOURCE)
     return Cluster(hosts, index + (len(lists["chief"]) if kind == "worker" else 0), TF_CONFIG_SOURCE)
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        values = parse_json(text, TF_CONFIG_SOURCE)
-    except ValueError:
-        raise _wrong_form() from None
-    if not isinstance(values, dict):
-        raise _wrong_form()
-    return values
-
-
-def _task(values: dict[str, Any]) -> tuple[Any, int, dict[str, list]]:
-    """Returns the job of this process, its number in it, and the addresses of each job."""
-    try:
-        jobs, task = values["cluster"], values["task"]
-        return task["type"], int(task["index"]), {job: list(jobs.get(job, ())) for job in _TF_CONFIG_JOBS}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise _wrong_form() from None
-
-
-def _wrong_form() -> ConfigError:
-    return ConfigError(
-        'TF_CONFIG is not of the form {"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type":'
-        ' "worker", "index": 0}}. Correct it, or use --worker_hosts and --task_index.'
-    )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -210,15 +194,22 @@ def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> 
     rank, count = rank_and_count(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if not needs_addresses:
         return Cluster(("",) * count, rank, SLURM_SOURCE)
-    _check_distribution(environment.get("SLURM_DISTRIBUTION", ""))
+    distribution = environment.get("SLURM_DISTRIBUTION", "")
+    if re.split("[:=,]", distribution)[0] in ("plane", "arbitrary"):
+        raise ConfigError(
+            f"SLURM_DISTRIBUTION={distribution[:30]} does not say on which host a task is. Start it with srun"
+            " --distribution=block or cyclic, or give --coordinator_address."
+        )
     hosts, tasks = host_names(environment.get(_HOSTS, "")), tasks_per_host(environment.get(_TASKS, ""))
     if len(hosts) != len(tasks) or sum(tasks) != count:
         raise ConfigError(
             f"Slurm contradicts itself: {count} tasks (SLURM_STEP_NUM_TASKS), {sum(tasks)} on {len(tasks)}"
             f" hosts ({_TASKS}), {len(hosts)} hosts ({_HOSTS}). Give --worker_hosts and --task_index."
         )
-    is_cyclic = environment.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
-    places = _in_turns(tasks) if is_cyclic else _one_by_one(tasks)
+    turns = [(turn, host) for host, count in enumerate(tasks) for turn in range(count)]
+    if distribution.startswith("cyclic"):  # hosts get one after the other in turn
+        turns.sort()
+    places = [host for _, host in turns]
     if environment.get("SLURM_NODEID") and places[rank] != number(environment, "SLURM_NODEID"):
         raise ConfigError(
             f"Task {rank} of the Slurm step is on host {environment['SLURM_NODEID'][:9]}, expected"
@@ -227,16 +218,6 @@ def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> 
     job = ".".join(environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
     port = port_of_job(environment, f"slurm {job}")
     return Cluster(addresses((hosts[place] for place in places), port, _HOSTS), rank, SLURM_SOURCE)
-
-
-def _check_distribution(distribution: str) -> None:
-    """Raises ConfigError, in every task, where the hosts of the tasks do not follow from the lists."""
-    name = distribution.partition(":")[0].partition("=")[0].partition(",")[0]
-    if name in ("plane", "arbitrary"):
-        raise ConfigError(
-            f"SLURM_DISTRIBUTION={distribution[:30]} does not say on which host a task is. Start it with srun"
-            " --distribution=block or cyclic, or give --coordinator_address."
-        )
 
 
 def host_names(text: str) -> list[str]:
@@ -280,16 +261,6 @@ def tasks_per_host(text: str) -> list[int]:
             raise ConfigError(f"{_TASKS}={text[:100]!r} is not a list such as 2(x3),1.")
         found += [int(match[1])] * int(match[2] or 1)
     return found
-
-
-def _one_by_one(tasks: list[int]) -> list[int]:
-    """Returns the host of every task where a host is filled before the next one."""
-    return [host for host, count in enumerate(tasks) for _ in range(count)]
-
-
-def _in_turns(tasks: list[int]) -> list[int]:
-    """Returns the host of every task where hosts get one after the other in turn."""
-    return [host for turn in range(max(tasks)) for host, count in enumerate(tasks) if turn < count]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -401,21 +372,12 @@ def read_kubernetes(environment: Mapping[str, str], needs_addresses: bool = True
 _WITH_ADDRESSES = (WORKER_FLAGS_SOURCE, TF_CONFIG_SOURCE)  # of people's choice
 
 
-class Asked(Protocol):
-    """The settings that name processes, see `official.config.settings.devices`."""
-
-    @property
-    def worker_hosts(self) -> str | None: ...
-
-    @property
-    def task_index(self) -> int | None: ...
-
-    @property
-    def coordinator_address(self) -> str | None: ...
-
-
-def read_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> Cluster:
+def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Cluster:
     """Returns the processes of a run, as the flags, TF_CONFIG, Kubernetes, Slurm or MPI name them.
+
+    Args:
+      asked: the configuration, or another object with worker_hosts, task_index and coordinator_address.
+      environment: of this process.
 
     Raises:
       ConfigError: where nobody names them, they are not in the right form, or two contradict each other.
@@ -435,7 +397,7 @@ def read_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> C
     return cluster
 
 
-def find_cluster(asked: Asked, environment: Mapping[str, str] = os.environ) -> Cluster | None:
+def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """Returns the processes of a run, perhaps without addresses; None where nobody names any. Raises
     ConfigError as `read_cluster` does."""
     needs_addresses = asked.coordinator_address is None
@@ -491,6 +453,3 @@ def _with_coordinator(cluster: Cluster, address: str | None) -> Cluster:
             f" is at {cluster.hosts[0]}. Drop --coordinator_address."
         )
     return cluster
-
-
-__all__ = ["Cluster", "find_cluster", "read_cluster"]

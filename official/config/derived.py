@@ -90,14 +90,14 @@ def with_eval_rule(config: Config) -> Config:
     if config.eval_rule is None:
         return config
     values = _RULES[config.eval_rule](_sequences_per_step(config))
-    values["steps_per_loop"] = _steps_per_loop(config.steps_per_loop, values["steps_between_eval"])
+    # A loop of all steps between two evaluations would answer no signal for as long.
+    every, loop = values["steps_between_eval"], config.steps_per_loop
+    if not loop or every % loop:
+        loop = max(steps for steps in range(1, MAX_STEPS_PER_LOOP + 1) if every % steps == 0)
+    values["steps_per_loop"] = loop
     wrong = [name for name, value in values.items() if config[name] not in (value, FIELDS[name].default)]
     if wrong:
-        loops = (
-            f" (steps_per_loop may be any divisor of {values['steps_between_eval']})"
-            if "steps_per_loop" in wrong
-            else ""
-        )
+        loops = f" (steps_per_loop may be any divisor of {every})" if "steps_per_loop" in wrong else ""
         raise ConfigError(
             f"eval_rule={config.eval_rule} with {_sequences_per_step(config)} sequences a step means"
             f" {', '.join(f'{name}={_text(values[name])}' for name in wrong)}; received"
@@ -117,17 +117,6 @@ def _sequences_per_step(config: Config) -> int:
             " Give --average_sequences_per_pack, such as 2 for Wikipedia in rows of 512 tokens."
         )
     return round(config.train_batch_size * (average or 1.0))
-
-
-def _steps_per_loop(given: int | None, every: int) -> int:
-    """Returns the steps of a loop that fit between two evaluations: the given ones, or the most that are no
-    more than 200.
-
-    A loop of all steps between two evaluations would answer no signal for as long, hours on a small machine.
-    """
-    if given and every % given == 0:
-        return given
-    return max(steps for steps in range(1, MAX_STEPS_PER_LOOP + 1) if every % steps == 0)
 
 
 def _text(value) -> str:

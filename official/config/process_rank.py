@@ -37,8 +37,8 @@ def chosen_by_place(
     settings = _merged(layers)
     if settings.get("distribution_strategy") is not None or settings.get("do_train") is False:
         return []
-    cluster = _find(settings, environment)
-    if cluster is None or len(cluster.hosts) == 1:
+    cluster = _of_several(settings, environment)
+    if cluster is None:
         return []
     return [(cluster.source, {"distribution_strategy": _TOGETHER})]
 
@@ -64,8 +64,8 @@ def with_folder_of_rank(
         return [], []
     if BACKENDS[strategy].several_processes or BACKENDS[strategy].program:
         return [], []
-    cluster = _find(settings, environment)
-    if cluster is None or len(cluster.hosts) == 1:
+    cluster = _of_several(settings, environment)
+    if cluster is None:
         return [], []
     own: str = f"{folder.rstrip('/')}_rank_{cluster.rank}"
     layer = {"model_dir": own}
@@ -86,10 +86,10 @@ def keeps_to_itself(layers: list[tuple[str, dict]], environment: Mapping[str, st
     if strategy not in BACKENDS or BACKENDS[strategy].several_processes or BACKENDS[strategy].program:
         return []
     try:
-        cluster = _find(dict.fromkeys(_NAMING), environment)
+        cluster = _of_several({}, environment)
     except ConfigError:  # of what has no part in this run
         return []
-    if settings.get("do_train") is False or cluster is None or len(cluster.hosts) == 1:
+    if settings.get("do_train") is False or cluster is None:
         return []
     return [
         f"This process is rank {cluster.rank} of {len(cluster.hosts)} ({cluster.source}), but"
@@ -101,6 +101,8 @@ def _merged(layers: list[tuple[str, dict]]) -> dict[str, Any]:
     return {name: value for _, layer in layers for name, value in layer.items()}
 
 
-def _find(settings: dict[str, Any], environment: Mapping[str, str]) -> Cluster | None:
+def _of_several(settings: dict[str, Any], environment: Mapping[str, str]) -> Cluster | None:
+    """Returns the processes that this one is one of; None where it is alone."""
     asked = {name: FIELDS[name].checked(settings.get(name), "settings") for name in _NAMING}
-    return find_cluster(SimpleNamespace(**asked), environment)
+    cluster = find_cluster(SimpleNamespace(**asked), environment)
+    return cluster if cluster and len(cluster.hosts) > 1 else None

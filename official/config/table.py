@@ -30,6 +30,12 @@ FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 REMOVED: dict[str, tuple[Any, str]] = {
     "machine_file": (None, "bert plan --measure runs three steps"),
     "plan_all_reduce": (None, "--plan_hosts is of a ring"),
+    "plan_local_gbps": (None, "--plan_gbps is of all links"),
+    "plan_latency_usecs": (None, "--plan_hosts counts 10 microseconds a message between hosts"),
+    "plan_overlap": (None, "--plan_hosts counts the all-reduce after the backward pass"),
+    "plan_update_secs": (None, "--measure has the whole step in it"),
+    "plan_rows_per_sec": (None, "python benchmarks/data.py measures what the input of a host makes"),
+    "mllog_to_stdout": (False, "tail -f mllog.txt shows the log"),
     "fused_ops": (True, "--kernels=auto, plain, fused or native"),
     "block_kernels": ("auto", "--kernels=auto, plain, fused or native"),
     "update_kernel": ("auto", "--kernels=auto, plain, fused or native"),

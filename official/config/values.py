@@ -194,9 +194,14 @@ def read_stages(text: str) -> int | list[list[str]]:
       ConfigError: for another text, and for a name that they do not have.
     """
     if re.fullmatch(r"\s*\d+\s*", text):
-        return _count(text)
+        if len(text.strip()) > 4 or not int(text):
+            raise ConfigError(f"pipeline_stages={text.strip()[:40]}, expected 1 to 9999 stages.")
+        return int(text)
     if text.lstrip().startswith("["):
-        stages = _json_stages(text)
+        expected = f"a list of lists of names, or {_EXAMPLE}"
+        stages = _json_list(text, "pipeline_stages", expected)
+        if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in stages):
+            raise ConfigError(f"pipeline_stages={text[:100]}, expected {expected}.")
     else:
         stages = [_names(stage) for stage in text.split("/")]
     for number, stage in enumerate(stages):
@@ -209,19 +214,6 @@ def read_stages(text: str) -> int | list[list[str]]:
                     f"pipeline_stages: {name[:40]!r} is no part of a model{suggest(name, NAMES)}"
                     f"{', and no number of stages' if len(stages) == 1 else ''}. Parts: {allowed}."
                 )
-    return stages
-
-
-def _count(text: str) -> int:
-    if len(text.strip()) > 4 or not int(text):
-        raise ConfigError(f"pipeline_stages={text.strip()[:40]}, expected 1 to 9999 stages.")
-    return int(text)
-
-
-def _json_stages(text: str) -> list[list[str]]:
-    stages = _json_list(text, "pipeline_stages", f"a list of lists of names, or {_EXAMPLE}")
-    if not all(isinstance(stage, list) and all(isinstance(name, str) for name in stage) for stage in stages):
-        raise ConfigError(f"pipeline_stages={text[:100]}, expected a list of lists of names, or {_EXAMPLE}.")
     return stages
 
 

@@ -20,7 +20,6 @@ _ONLY = {
     "deterministic": (False, "Add --stochastic_rounding=false in its place."),
     "device_warmup": (False, "The first call of the IPUs compiles: use --compile_only before. Drop it."),
     "mllog_file": (None, "metrics.jsonl has the same numbers. Drop --mllog_file."),
-    "mllog_to_stdout": (False, "metrics.jsonl has the same numbers. Drop --mllog_to_stdout."),
 }
 
 

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 
 _sink: Callable[[float, int], None] | None = None  # of this process: where `report` goes
-_finisher: ThreadPoolExecutor | None = None  # where this process runs all tasks of a round
-_finishing: Future[None] | None = None  # what it does, or has done last
 
 
 def report(num_bytes: float, items: int) -> None:
@@ -49,32 +47,6 @@ def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
         yield
     finally:
         _sink = before
-
-
-def finish(function: Callable[..., None], *arguments) -> None:
-    """Called by a task last of all: runs a function that mostly waits for the disk. Where this process runs
-    all tasks of a round itself, it goes on with the next one meanwhile, and the round ends after it. Raises
-    what the one before it raised; this one runs all the same."""
-    global _finishing
-    if _finisher is None:
-        function(*arguments)
-        return
-    before, _finishing = _finishing, _finisher.submit(function, *arguments)
-    if before is not None:
-        before.result()
-
-
-@contextlib.contextmanager
-def finishing_behind() -> Iterator[None]:
-    """Lets the next task of this process begin in its block while `finish` is at work for the one before."""
-    global _finisher, _finishing
-    with ThreadPoolExecutor(1, "finish") as _finisher:
-        try:
-            yield
-            if _finishing is not None:
-                _finishing.result()
-        finally:
-            _finisher = _finishing = None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -107,19 +79,6 @@ def folder_for_sockets(longest: int) -> str:
         return asked
     usable = (each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.access(each, os.W_OK | os.X_OK))
     return next(usable, asked)
-
-
-def load_ahead_here(preload: str) -> None:
-    """Starts the process that the processes of all rounds are forked from, which loads a module while this
-    one goes on. It ends when this process does."""
-    _forking(preload)
-    if threading.current_thread() is not threading.main_thread():  # signals are the main one's
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
@@ -283,7 +242,7 @@ class Local:
             if number > 1:
                 _run_in_processes(tasks, number, bar)
             else:
-                with reporting_to(bar.add), finishing_behind():
+                with reporting_to(bar.add):
                     for function, *arguments in tasks.tasks:
                         function(*arguments)
             found.bytes, found.items = bar.n, bar.items
@@ -329,8 +288,16 @@ def load_ahead(choice: Choice, preload: str, total_bytes: float | None = None) -
       ConfigError: as `check` does.
     """
     check(choice)
-    if choice.engine == "local" and has_others(choice, total_bytes):
-        load_ahead_here(preload)
+    if choice.engine != "local" or not has_others(choice, total_bytes):
+        return
+    _forking(preload)
+    if threading.current_thread() is not threading.main_thread():  # signals are the main one's
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: Ctrl-C is told by this process alone
+    try:
+        forkserver.ensure_running()  # which ends when this process does
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -735,14 +735,22 @@ def open_binary(path: str) -> BinaryIO:
     return store_of(path).open(path)
 
 
+def read_bytes(path: str, source: str) -> bytes:
+    """Returns the content of a file. Raises ConfigError, which `source` begins, where it cannot be read."""
+    try:
+        with open_binary(path) as file:
+            return file.read()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        told = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise ConfigError(f"{source}: {told}.") from None
+
+
 def read_text(path: str, source: str) -> str:
     """Returns the text of a file, with line feeds between lines, and without the byte order mark that may
     begin it. Raises ConfigError, which `source` begins, for a file that cannot be read or is no UTF-8."""
+    content = read_bytes(path, source)
     try:
-        with open_binary(path) as file:
-            return file.read().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except OSError as error:
-        raise ConfigError(f"{source}: {error.strerror or error}.") from None
+        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
 

@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from official.io.errors import ConfigError
-from official.io.files import open_binary
+from official.io.files import read_bytes
 
 # -----------------------------------------------------------------------------------------------------------
 # JSON
@@ -45,12 +45,12 @@ def read_json(path: str, flag: str = "", kind: Kind = dict, once: bool = False, 
       ConfigError: where the file cannot be read, is no JSON in UTF-8, or of another type.
     """
     source = f"--{flag}={path}" if flag else path
-    return parse_json(_read(path, source), source, kind, once, any_number)
+    return parse_json(read_bytes(path, source), source, kind, once, any_number)
 
 
 def read_json_digest(path: str, source: str, kind: Kind = dict) -> tuple[Any, str]:
     """As `read_json`, and the sha256 of the file's bytes. `source` begins the messages."""
-    content = _read(path, source)
+    content = read_bytes(path, source)
     return parse_json(content, source, kind), hashlib.sha256(content).hexdigest()
 
 
@@ -60,14 +60,6 @@ def read_json_or_empty(path: str) -> dict:
         return read_json(path)
     except ConfigError:
         return {}
-
-
-def _read(path: str, source: str) -> bytes:
-    try:
-        with open_binary(path) as file:
-            return file.read()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise ConfigError(f"{source}: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def parse_json(
@@ -209,38 +201,24 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
     """
     import yaml  # late: few commands read it
 
+    class Loader(yaml.SafeLoader):
+        """A reader that takes no key twice, of which YAML's own would take the last one."""
+
+        def construct_mapping(self, node, deep=False):
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            keys = [str(key.value) for key, _ in pairs]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise ConfigError(f"{source}: the key {key!r} is there twice.")
+            return super().construct_mapping(node, deep)
+
     source = f"--{flag}={path}"
     try:
-        with open_binary(path) as file:
-            content = file.read()
-        repeated = _repeated_key(yaml.compose(content, yaml.SafeLoader))
-        values = yaml.safe_load(content)
-    except OSError as error:
-        raise ConfigError(f"{source}: {error.strerror or error}.") from None
+        values = yaml.load(read_bytes(path, source), Loader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())[:120]}.") from None
     if values is None:
         raise ConfigError(f"{source} is empty, expected names with keys.")
     if not isinstance(values, dict):
         raise ConfigError(f"{source} holds {kind_of(values)}, expected names with keys.")
-    if repeated:
-        raise ConfigError(f"{source}: the key {repeated!r} is there twice.")
     return values
-
-
-def _repeated_key(root: Any) -> str | None:
-    """Returns a key that one of the objects under a node of YAML has twice; a reader would take the last one
-    and say nothing."""
-    nodes, seen = [root], set()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen or not isinstance(getattr(node, "value", None), list):
-            continue
-        seen.add(id(node))
-        pairs = [pair for pair in node.value if isinstance(pair, tuple)]
-        keys = [str(key.value) for key, _ in pairs]
-        for key in keys:
-            if keys.count(key) > 1:
-                return key
-        nodes += [value for _, value in pairs] or node.value
-    return None

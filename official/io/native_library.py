@@ -116,7 +116,7 @@ def _digest(recipe: Recipe, compiler: str) -> str:
     found = hashlib.sha256()
     flags = [flag for flags in recipe.sources.values() for flag in flags]
     made_with = [recipe.made_for, compiler, _run([compiler, "--version"], timeout_secs=60)]
-    cpu = _cpu_info("/proc/cpuinfo")
+    cpu = _cpu_info()
     runs_on = [platform.machine(), platform.processor(), *(cpu.get(key, "") for key in _OF_CPU)]
     for text in (*flags, *recipe.link_flags, *made_with, *runs_on, *platform.libc_ver()):
         found.update(text.encode() + b"\0")
@@ -126,10 +126,10 @@ def _digest(recipe: Recipe, compiler: str) -> str:
     return found.hexdigest()[:16]
 
 
-def _cpu_info(path: str) -> dict[str, str]:
+def _cpu_info() -> dict[str, str]:
     """Returns the kernel's description of the first CPU: name, instructions, ..; {} where there is none."""
     lines: dict[str, str] = {}
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             key, _, value = line.partition(":")
             lines.setdefault(key.strip(), value.strip())
@@ -232,14 +232,10 @@ def saturates_int8(cpu: Processor) -> bool:
     return "avx2" in cpu.instructions and not _ADD_IN_32_BITS.intersection(cpu.instructions)
 
 
-def processor(cpu_info: str = "/proc/cpuinfo") -> Processor:
-    """Returns the processor of this machine.
-
-    Args:
-      cpu_info: the file in which the kernel describes it. Where there is none, its name is what Python knows
-        and its instructions are unknown.
-    """
-    lines = _cpu_info(cpu_info)
+def processor() -> Processor:
+    """Returns the processor of this machine. Where the kernel does not describe it, its name is what Python
+    knows and its instructions are unknown."""
+    lines = _cpu_info()
     name = lines.get("model name") or platform.processor() or platform.machine()
     flags = (lines.get("flags") or lines.get("Features", "")).split()
     found = tuple(each for each in INSTRUCTIONS if each in flags)

@@ -11,7 +11,6 @@ import codecs
 import dataclasses
 import functools
 import json
-import operator
 import os
 import re
 from collections import Counter
@@ -28,7 +27,7 @@ VOCABULARY = "vocab.txt"
 # Of the words with letters, how many have capitals in a cased vocabulary: 20 % and more in Google's, none in
 # its uncased ones.
 _CASED_SHARE = 0.02
-_SPECIAL = re.compile(r"\n\[.+\](?=\n)")  # of words in lines
+_SPECIAL = re.compile(r"\[.+\]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +77,8 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
             else "No such file or directory"
         )
         raise ConfigError(f"--{flag}={path}: {missing}.")
-    try:
-        with files.open_binary(found) as file:
-            content = file.read()
-    except OSError as error:
-        raise ConfigError(f"--{flag}={path}: {error.strerror or error}.") from None
     source = f"--{flag}={path}"
+    content = files.read_bytes(found, source)
     if not found.endswith(".json"):
         if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
             content = content[len(codecs.BOM_UTF8) :]
@@ -181,8 +176,6 @@ def resolve_lower_case(
         beside = model_folder.tokenizer_settings(checkpoint).do_lower_case
         told = beside if told is None else told
     lower_case = told is not False
-    if lower_case and not _have_capitals(file.words):  # nearly always, and known at once
-        return True
     capitals, words = count_capitals(file.words)
     if lower_case and _is_cased(capitals, words):
         by = (
@@ -214,21 +207,8 @@ def _warn_of_uncased(path: str, flag: str) -> None:
 def count_capitals(words: Iterable[str]) -> tuple[int, int]:
     """Returns the number of words with capitals, and of those with letters that could be; special tokens,
     [LIKE THIS], count for none."""
-    text = _without_special(words)
-    lower = text.lower().split("\n")
-    with_letters = list(map(operator.ne, lower, text.upper().split("\n")))
-    with_capitals = map(operator.ne, text.split("\n"), lower)
-    return sum(map(operator.and_, with_capitals, with_letters)), sum(with_letters)
-
-
-def _have_capitals(words: Iterable[str]) -> bool:
-    text = _without_special(words)
-    return text != text.lower()
-
-
-def _without_special(words: Iterable[str]) -> str:
-    """Returns the words in lines, without special tokens."""
-    return _SPECIAL.sub("\n", "\n".join(["", *words, ""]))
+    with_letters = [word for word in words if word.lower() != word.upper() and not _SPECIAL.fullmatch(word)]
+    return sum(word != word.lower() for word in with_letters), len(with_letters)
 
 
 def is_cased(words: Iterable[str]) -> bool:
@@ -266,18 +246,15 @@ def tokenizer_config(do_lower_case: bool, max_length: int) -> str:
     )
 
 
-def companions(
-    path: str, do_lower_case: bool | None, max_length: int, flag: str = "vocab_file"
-) -> dict[str, bytes]:
+def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[str, bytes]:
     """Returns {name of file: content} of what is kept with weights: the vocabulary at `path`, and whether
     text is lower-cased.
 
     Args:
       do_lower_case: None: as the vocabulary's files say, else as its words look.
       max_length: positions of the model; where the vocabulary's files name a shorter length, that is kept.
-      flag: name of the flag that gave the path, for messages.
     """
-    file = read(path, flag)
+    file = read(path)
     told = file.do_lower_case if do_lower_case is None else do_lower_case
     lower_case = not is_cased(file.words) if told is None else told
     length = min(file.max_length or max_length, max_length)

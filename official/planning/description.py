@@ -220,12 +220,8 @@ def _assumed(scaling: dict) -> str:
     parts = [
         "the step as measured" if scaling["source"] == "measure" else "the step by --plan_tflops",
         f"{scaling['gbps']:g} GB/s a host",
-        f"{scaling['local_gbps']:g} GB/s inside one",
         f"{scaling['latency_usecs']:g} us a message",
-        f"overlap {scaling['overlap']:.0%}",
     ]
-    if scaling["rows_per_sec"]:
-        parts.append(f"{scaling['rows_per_sec']:g} rows/s a host read")
     return ", ".join(parts)
 
 
@@ -235,10 +231,8 @@ def _hosts(row: dict) -> str:
 
 def _step(step: dict) -> str:
     """Returns a step: its time, what of it is all-reduce, sequences a second, efficiency."""
-    waited = step["all_reduce_secs"] - step["hidden_secs"]
-    waits = f"all-reduce {waited:.3g} s" if step["all_reduce_secs"] else "no all-reduce"
-    if step["input_secs"] >= step["step_secs"]:
-        waits += ", waits for its input"
+    waited = step["all_reduce_secs"]
+    waits = f"all-reduce {waited:.3g} s" if waited else "no all-reduce"
     rate = step["sequences_per_sec"]
     speed = f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
     return f"{step['step_secs']:.4g} s, {waits}, {speed} sequences/s, {step['efficiency']:.1%}"

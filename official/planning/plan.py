@@ -30,7 +30,7 @@ from official.optimization import schedules
 from official.planning import graph_cost
 from official.planning.description import describe
 from official.planning.pipeline import describe_pipeline
-from official.planning.scaling import gbps_of, scaling_of
+from official.planning.scaling import scaling_of
 
 MakeTask = Callable[[Config], graph_cost.PlannedTask]
 Measure = Callable[[Config, MakeTask], list[float]]
@@ -124,7 +124,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
         **_records(config, batches, is_known),
     }
     plan["files"] = planned_files(config, layout)
-    tflops, gbps = config.plan_tflops, gbps_of(config, plan)
+    tflops, gbps = config.plan_tflops, config.plan_gbps
     plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
     plan["measured"] = measured_times(plan, secs) if secs else None
     plan["scaling"] = scaling_of(config, plan)
@@ -249,8 +249,7 @@ def _sent_bytes(config: Config, cost: graph_cost.Cost) -> int:
 def _copies_state(config: Config) -> bool:
     """Tells whether a checkpoint is written from a copy: beside the training, or of another device's
     memory."""
-    setting = config_lib.FIELDS["async_checkpoints"]
-    is_beside = config.async_checkpoints and config.distribution_strategy in setting.backends
+    is_beside = config.async_checkpoints and not BACKENDS[config.distribution_strategy].program
     return config.do_train and (is_beside or graph_cost.device_of(config) != "CPU")
 
 

@@ -9,7 +9,7 @@ from official.config import Config, ConfigError, values
 from official.config.backends import BACKENDS
 from official.distribution import backends
 
-_LATENCY_USECS = 10.0  # of a message between hosts, where it is not said
+_LATENCY_USECS = 10.0  # of a message between hosts: an assumption
 _LOCAL_LATENCY = 0.1  # of that, inside a host
 
 
@@ -17,9 +17,8 @@ class Network(NamedTuple):
     """The links of replicas: bytes per second each way, and the seconds of a message between hosts."""
 
     replicas_per_host: int
-    host_bytes_per_sec: float
-    local_bytes_per_sec: float
-    latency_secs: float
+    bytes_per_sec: float
+    latency_secs: float = _LATENCY_USECS / 1e6
 
 
 class Work(NamedTuple):
@@ -28,8 +27,6 @@ class Work(NamedTuple):
     Attributes:
       row_secs: forward and backward pass of a row.
       fill: micro batches that a pipeline could work on while it fills and empties; 0 without one.
-      update_secs: the optimizer, and whatever a step costs beside its micro batches.
-      backward_share: of a micro batch's time, the backward pass.
       gradient_bytes: that a replica adds to the all-reduce.
       packs: all-reduces that the gradients go in.
       small_sums: all-reduces of a few numbers that a step waits for.
@@ -37,8 +34,6 @@ class Work(NamedTuple):
 
     row_secs: float
     fill: float
-    update_secs: float
-    backward_share: float
     gradient_bytes: float
     packs: int = 1
     small_sums: int = 0
@@ -55,56 +50,29 @@ def ring_secs(network: Network, hosts: int, num_bytes: float) -> float:
     """Returns the seconds of an all-reduce: one ring through all replicas, which crosses each host's link
     once.
 
-    In each of its 2 (n - 1) rounds every replica sends a part of n; a round is as slow as its slowest link.
+    In each of its 2 (n - 1) rounds every replica sends a part of n.
     Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
     """
     replicas = hosts * network.replicas_per_host
-    rate, latency = network.host_bytes_per_sec, network.latency_secs
-    if hosts == 1:
-        rate, latency = network.local_bytes_per_sec, latency * _LOCAL_LATENCY
-    elif network.replicas_per_host > 1:
-        rate = min(rate, network.local_bytes_per_sec)
-    return 2 * (replicas - 1) * (num_bytes / replicas / rate + latency)
+    latency = network.latency_secs * (_LOCAL_LATENCY if hosts == 1 else 1.0)
+    return 2 * (replicas - 1) * (num_bytes / replicas / network.bytes_per_sec + latency)
 
 
-def step_time(
-    work: Work,
-    network: Network,
-    hosts: int,
-    batch: Batch,
-    overlap: float = 0.0,
-    rows_per_sec: float | None = None,
-) -> dict[str, float]:
-    """Returns {part: seconds} of a step: `step_secs` in all, `hidden_secs` of the all-reduce behind the last
-    backward pass, and `input_secs` beside it.
+def step_time(work: Work, network: Network, hosts: int, batch: Batch) -> dict[str, float]:
+    """Returns {part: seconds} of a step, `step_secs` in all.
 
-    Micro batches follow each other. The gradients are summed once a step, after the last of them, but for
-    what hides behind its backward pass. Reading goes on meanwhile: a step takes as long as it, if that is
-    more.
+    Micro batches follow each other. The gradients are summed once a step, after the last of them.
 
     Args:
       work: of a replica.
       network: the links of the replicas.
       hosts: how many.
       batch: of a replica.
-      overlap: share of the last backward pass behind which the all-reduce can hide, 0 to 1.
-      rows_per_sec: that a host reads; None: as many as are wanted.
     """
-    micro_secs = batch.rows * work.row_secs
-    compute = (batch.accumulation + work.fill) * micro_secs
+    compute = (batch.accumulation + work.fill) * batch.rows * work.row_secs
     gradients = work.packs * ring_secs(network, hosts, work.gradient_bytes / work.packs)
-    hidden = min(gradients, overlap * work.backward_share * micro_secs)
     waited = gradients + work.small_sums * ring_secs(network, hosts, 0.0)
-    read = network.replicas_per_host * batch.accumulation * batch.rows
-    reading = read / rows_per_sec if rows_per_sec else 0.0
-    return {
-        "step_secs": max(compute + work.update_secs + waited - hidden, reading),
-        "compute_secs": compute,
-        "update_secs": work.update_secs,
-        "all_reduce_secs": waited,
-        "hidden_secs": hidden,
-        "input_secs": reading,
-    }
+    return {"step_secs": compute + waited, "compute_secs": compute, "all_reduce_secs": waited}
 
 
 def divided(rows: int, replicas: int, most_rows: int) -> Batch | None:
@@ -146,20 +114,14 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
     if config.plan_hosts is None:
         return None
     assert config.plan_gbps is not None
-    latency_usecs = _LATENCY_USECS if config.plan_latency_usecs is None else config.plan_latency_usecs
-    network = Network(
-        plan["num_replicas"] // _hosts_of(config, plan),
-        config.plan_gbps * 1e9,
-        (config.plan_local_gbps or config.plan_gbps) * 1e9,
-        latency_usecs / 1e6,
-    )
-    work, overlap = work_of(config, plan, network), config.plan_overlap or 0.0
+    network = Network(plan["num_replicas"] // _hosts_of(config, plan), config.plan_gbps * 1e9)
+    work = work_of(config, plan, network)
     rows, micro_batch_size = plan["global_batch_size"], plan["micro_batch_size"]
 
     def step(hosts: int, batch: Batch | None) -> dict | None:
         if batch is None:
             return None
-        secs = step_time(work, network, hosts, batch, overlap, config.plan_rows_per_sec)
+        secs = step_time(work, network, hosts, batch)
         global_batch_size = hosts * network.replicas_per_host * batch.accumulation * batch.rows
         rate = global_batch_size * plan["sequences_per_row"] / secs["step_secs"]
         return {
@@ -190,20 +152,10 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
         "replicas_per_host": network.replicas_per_host,
         "gradient_bytes": work.gradient_bytes,
         "gbps": config.plan_gbps,
-        "local_gbps": network.local_bytes_per_sec / 1e9,
-        "latency_usecs": latency_usecs,
-        "overlap": overlap,
-        "rows_per_sec": config.plan_rows_per_sec,
+        "latency_usecs": _LATENCY_USECS,
         "sharing": sorted({*lower, *(most // hosts for hosts in lower)}),
         "hosts": found[1:],
     }
-
-
-def gbps_of(config: Config, plan: dict) -> float | None:
-    """Returns the GB/s at which the replicas of a plan send: those inside a host where it is one, and they
-    are told."""
-    is_one = config.plan_local_gbps is not None and _hosts_of(config, plan) == 1
-    return config.plan_local_gbps if is_one else config.plan_gbps
 
 
 def _hosts_of(config: Config, plan: dict) -> int:
@@ -236,8 +188,6 @@ def work_of(config: Config, plan: dict, network: Network) -> Work:
     work = Work(
         row_secs=0.0,
         fill=fill,
-        update_secs=config.plan_update_secs or 0.0,
-        backward_share=3 / 4 if config.recompute == "block" else 2 / 3,
         gradient_bytes=gradient_bytes,
         packs=math.ceil(gradient_bytes / pack_bytes) if pack_bytes else 1,
         # The weights of the losses, the metrics, and the sequences of packed rows.
@@ -246,13 +196,13 @@ def work_of(config: Config, plan: dict, network: Network) -> Work:
     if not plan["measured"]:
         row_secs = plan["expected"]["matmul_secs"] * imbalance / plan["replica_batch_size"]
         return work._replace(row_secs=row_secs)
-    # The step that was measured has the bubble, the all-reduce inside its host and the update in it.
+    # The step that was measured has the bubble and the all-reduce inside its host in it.
     step_secs = plan["measured"]["step_secs"]
     rest = step_time(work, network, 1, Batch(accumulation, plan["micro_batch_size"]))["step_secs"]
     if rest >= step_secs:
         raise ConfigError(
-            f"the measured step took {step_secs:.3g} s, its all-reduce and --plan_update_secs alone would"
-            f" take {rest:.3g} s. Raise --plan_local_gbps, or lower --plan_update_secs."
+            f"the measured step took {step_secs:.3g} s, its all-reduce alone would take {rest:.3g} s. Raise"
+            " --plan_gbps."
         )
     rows = (accumulation + fill) * plan["micro_batch_size"]
     return work._replace(row_secs=(step_secs - rest) / rows)

@@ -5,9 +5,7 @@ import logging
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
-from typing import TextIO
 
 import tensorflow as tf
 from absl import logging as absl_logging
@@ -206,8 +204,7 @@ def _packed_rows(config: Config, sequences_per_step: int) -> list[tuple[str, obj
 
 
 class MLPerfLog(Callback):
-    """Writes the log of one process, through mlperf-logging, to a file and, where that is asked for, to
-    stdout.
+    """Writes the log of one process, through mlperf-logging, to a file.
 
     Nothing is touched before there is something new to write: a finished run that is started again keeps its
     log.
@@ -219,7 +216,6 @@ class MLPerfLog(Callback):
         taken back.
       goes_on: whether the file may be of an earlier process of this run; False where the run has just begun.
       evaluated: whether the evaluation at exactly that point is known and is not made again.
-      to_stdout: writes every line to stdout, too.
     """
 
     def __init__(
@@ -229,7 +225,6 @@ class MLPerfLog(Callback):
         samples: int,
         goes_on: bool,
         evaluated: bool,
-        to_stdout: bool = False,
     ):
         with _one_line_errors(path):
             lines = read_lines(path)
@@ -242,7 +237,6 @@ class MLPerfLog(Callback):
         self._end = end_after(self._kept, lines)
         self._block = open_block(events)
         self._file: LineFile | None = None
-        self._echo: TextIO | None = sys.stdout if to_stdout else None
         self._logger = _make_logger(self._write)
 
     @property
@@ -312,7 +306,6 @@ class MLPerfLog(Callback):
         if self._end:  # nothing was done since: the end is that of the earlier process
             event = parse(self._end) or {}
             if event["metadata"].get("status") == status:
-                self._print([*self._kept, self._end])
                 return
             time_ms = event["time_ms"]  # only the target has changed
         self._close_block(end.samples, end.step)
@@ -336,7 +329,6 @@ class MLPerfLog(Callback):
         file = self._file or self._open()
         with _one_line_errors(self._path):
             file.write(line)
-        self._print([line])
 
     def _open(self) -> LineFile:
         self._end = None
@@ -349,20 +341,7 @@ class MLPerfLog(Callback):
             absl_logging.warning(
                 "%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples
             )
-        self._print(self._kept)  # so that the output of every process is a whole log, too
         return file
-
-    def _print(self, lines: list[bytes]) -> None:
-        if not self._echo:
-            return
-        try:
-            self._echo.write(b"".join(lines).decode(errors="replace"))
-            self._echo.flush()
-        except (OSError, ValueError) as error:  # whoever read it has gone away; the run has not
-            self._echo = None
-            absl_logging.warning(
-                "stdout is closed (%s): the MLPerf log goes on in %s only.", error, self._path
-            )
 
 
 def _point(samples: int, step: int) -> dict:

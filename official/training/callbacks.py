@@ -106,5 +106,4 @@ def _mlperf_log(
         state.samples_done,
         goes_on=state.samples_done > 0 and previous is not None,
         evaluated=previous is not None and state.step in previous.evaluations(state.step),
-        to_stdout=config.mllog_to_stdout,
     )

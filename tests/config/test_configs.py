@@ -285,8 +285,8 @@ def test_configuration_is_locked():
         (["--flagfile=missing.flags"], "--flagfile=missing.flags: No such file or directory."),
         (["configs/quickstart.flags"], "(did you mean --flagfile=configs/quickstart.flags?)"),
         (
-            ["--task=glue", "--mllog_to_stdout", "--plan", "--glue_task=rte"],
-            "mllog_to_stdout=True needs --task=pretrain",
+            ["--task=glue", "--static_mask", "--plan", "--glue_task=rte"],
+            "static_mask=True needs --task=pretrain",
         ),
     ],
 )

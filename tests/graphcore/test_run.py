@@ -243,7 +243,6 @@ def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_pat
         (dict(dtype="bf16"), "Use --dtype=fp16 or fp32"),
         (dict(dtype="fp16"), "whose steps skip no update"),
         (dict(num_gpus=1), "Drop --num_gpus"),
-        (dict(mllog_to_stdout=True), "mllog_to_stdout=true does not go with"),
         (dict(clip_scope="micro_batch", loss_normalization="local"), "Use --clip_scope=global or none"),
         (dict(ipu_replicas=3), "Nearest valid: 2 or 4"),
         (dict(replicated_tensor_sharding=True), "ipu_replicas=1"),

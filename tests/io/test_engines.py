@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -79,7 +78,8 @@ def test_all_tasks_are_done_by_two_processes_and_a_killed_one_is_one_line(tmp_pa
 def test_processes_load_ahead_where_there_will_be_some(monkeypatch):
     loaded = []
     monkeypatch.setattr(engines, "cores", lambda: 4)
-    monkeypatch.setattr(engines, "load_ahead_here", loaded.append)
+    monkeypatch.setattr(engines, "_forking", loaded.append)
+    monkeypatch.setattr(engines.forkserver, "ensure_running", lambda: None)
     for given, total_bytes, is_loaded in (
         ({}, None, True),  # nobody knows yet how much there is to do
         ({}, 1000, False),
@@ -92,35 +92,3 @@ def test_processes_load_ahead_where_there_will_be_some(monkeypatch):
         engines.load_ahead(argparse.Namespace(**choice), "a.module", total_bytes)
         assert loaded == ["a.module"] * is_loaded, (given, total_bytes)
         loaded.clear()
-
-
-# ------------------------------------------------------------------------------------------------------------
-# What a task leaves to be done while the next one is at work
-
-
-def test_the_next_task_begins_meanwhile_and_the_order_is_kept():
-    log, second_has_begun = [], threading.Event()
-
-    def end_late():
-        assert second_has_begun.wait(10)
-        log.append("first")
-
-    def begin_next():
-        second_has_begun.set()
-        engines.finish(log.append, "second")
-
-    run(1, [(engines.finish, end_late), (begin_next,)])
-    assert log == ["first", "second"]
-    engines.finish(log.append, "at once")  # without a round
-    assert log[2:] == ["at once"]
-
-
-def test_an_error_behind_a_task_stops_the_round_and_what_was_begun_is_finished():
-    def fail():
-        raise OSError(28, "No space left on device")
-
-    for others in (0, 1, 3):
-        log: list[int] = []
-        with pytest.raises(OSError, match="No space left"):
-            run(1, [(engines.finish, fail), *((engines.finish, log.append, each) for each in range(others))])
-        assert log == list(range(min(others, 1)))

@@ -425,6 +425,13 @@ def test_what_cannot_be_planned(make_config):
             make_config(**settings)
 
 
+def test_a_checkpoint_that_is_written_beside_the_training_is_a_copy(make_config):
+    for beside in (True, False):
+        plan = plan_of(make_config(plan=True, num_gpus=0, num_steps_per_epoch=20, async_checkpoints=beside))
+        assert (plan["checkpoint_copy_bytes"] > 0) == beside
+        assert ("from a copy in the host's memory" in plan_lib.describe(plan)) == beside
+
+
 def test_a_plan_file_that_cannot_be_written(make_config):
     config = make_config(plan=True, plan_file="/dev/null/plan.json")
     with pytest.raises(ConfigError, match="--plan_file=/dev/null/plan.json: Not a directory"):

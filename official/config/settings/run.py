@@ -124,7 +124,6 @@ class MLPerf:
     mllog_file: str | None = setting(
         None, "Where the MLPerf log is written. Unset: mllog.txt in --model_dir.", tasks=PRETRAIN
     )
-    mllog_to_stdout: bool = setting(False, "Write the MLPerf log's lines to stdout, too.", tasks=PRETRAIN)
     submission_org: str = setting("unspecified", "MLPerf log: organisation.")
     submission_platform: str | None = setting(
         None, "MLPerf log: platform. Unset: kind and number of the devices, e.g. gpu-8."
@@ -188,40 +187,6 @@ class Plan:
         "1..4096 is 1, 2, 4 and so on; also 1,3,6. Needs --plan_gbps, and the time of a step: --measure or "
         "--plan_tflops.",
         needs="plan",
-    )
-    plan_local_gbps: float | None = setting(
-        None,
-        "With --plan_hosts: GB/s of a replica's link to the others of its host. Unset: as --plan_gbps.",
-        minimum=0,
-        needs="plan_hosts",
-    )
-    plan_latency_usecs: float | None = setting(
-        None,
-        "With --plan_hosts: microseconds of a message between hosts; inside a host a tenth. Unset: 10, which "
-        "is an assumption.",
-        minimum=0,
-        needs="plan_hosts",
-    )
-    plan_overlap: float | None = setting(
-        None,
-        "With --plan_hosts: share of the last micro batch's backward pass behind which the all-reduce hides. "
-        "Unset: 0, it begins when that has ended.",
-        minimum=0,
-        maximum=1,
-        needs="plan_hosts",
-    )
-    plan_update_secs: float | None = setting(
-        None,
-        "With --plan_hosts: seconds that a step costs beside its micro batches and the all-reduce, such as "
-        "the optimizer. Unset: 0.",
-        minimum=0,
-        needs="plan_hosts",
-    )
-    plan_rows_per_sec: float | None = setting(
-        None,
-        "With --plan_hosts: rows that the input of a host makes a second. Unset: as many as are wanted.",
-        minimum=0,
-        needs="plan_hosts",
     )
     plan_device: str | None = setting(
         None,

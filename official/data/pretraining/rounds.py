@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -493,14 +492,8 @@ def write_shard(job: Job, grouping: Grouping, plan: Layout, number: int, share: 
     if done and jobs.are_there(job.output_dir, {plan.file(number): done["bytes"]}):
         engines.report(share, done["instances"])
         return
-    with contextlib.ExitStack() as stack:
-        temporary = stack.enter_context(writing.replacing(path, sync_folder=False))
+    with writing.replacing(path, sync_folder=False) as temporary:
         counts = _write_shard_records(temporary, job, grouping, plan, number, share, sha256)
-        engines.finish(_publish, stack.pop_all(), path, counted, counts)
-
-
-def _publish(unpublished: contextlib.ExitStack, path: str, counted: str, counts: dict) -> None:
-    unpublished.close()
     jobs.write_done(counted, {**counts, "bytes": files.version(path)[0]})
 
 
