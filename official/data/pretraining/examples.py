@@ -556,7 +556,5 @@ def length_counts(documents: TokenizedDocuments) -> dict[str, int]:
 def listed_lengths(totals: Mapping[str, int]) -> dict[str, int]:
     """Returns {power of two: documents with fewer tokens, and not fewer than half of it}, ascending, for a
     manifest; `totals` holds the sums of all tasks' counts."""
-    limits = sorted(
-        int(name.removeprefix(_LENGTH_COUNT)) for name in totals if name.startswith(_LENGTH_COUNT)
-    )
+    limits = sorted(int(name[len(_LENGTH_COUNT) :]) for name in totals if name.startswith(_LENGTH_COUNT))
     return {str(limit): totals[f"{_LENGTH_COUNT}{limit}"] for limit in limits}
