@@ -117,22 +117,17 @@ def answer_each(
     for number, line in lines(prompt):
         error = None
         try:
-            printed = answer(_decoded(line)) if line else unusable(line, None)
-        except ConfigError as found:
+            printed = answer(line.decode()) if line else unusable(line, None)
+        except (ConfigError, UnicodeDecodeError) as found:
             error, code = found, 2
+            if isinstance(error, UnicodeDecodeError):
+                error = ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).")
             printed = unusable(line, error)
         if error:
             report_error(command_line.program(), f"line {number}: {error}")
         if printed is not None:
             print(printed, flush=True)
     return code
-
-
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).") from None
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -96,7 +96,11 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     source = foreign.find(values.config) if values.config else None
     settings, family = _read_source(source, _changes(fields)) if source else ({}, None)
     if fields and (family or not source):
-        _refuse_fields(fields, source)
+        name, text = next(iter(fields.items()))
+        why = f"{source.path} is another program's" if source else "there is no --config"
+        raise ConfigError(
+            f"--{_FIELD}{name}={text} sets a field of a configuration of ours, and {why}. Give --{name}."
+        )
     layers = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
     given, told = layers.layers, layers.told
     if environment is not None:
@@ -159,8 +163,11 @@ def _changes(fields: Mapping[str, str]) -> dict[str, Any]:
     ConfigError."""
     found: dict[str, Any] = {}
     for name, text in fields.items():
-        if name.startswith(_SIZE):
-            found[name] = _size(text)
+        if name.startswith(_SIZE):  # as JSON would have it: a number where it is one
+            found[name] = text
+            for kind in (float, int):
+                with contextlib.suppress(ValueError):
+                    found[name] = kind(text)
             continue
         if name not in config_lib.FIELDS:
             meant = config_lib.suggest(name, config_lib.FIELDS).replace("mean ", f"mean --{_FIELD}")
@@ -172,22 +179,6 @@ def _changes(fields: Mapping[str, str]) -> dict[str, Any]:
             raise ConfigError(_in_plain_words(error).replace("--", f"--{_FIELD}", 1)) from None
         found |= _given(values)
     return found
-
-
-def _size(text: str) -> Any:
-    """Returns a size of the model as JSON would have it: a number where it is one."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def _refuse_fields(fields: Mapping[str, str], source: foreign.Source | None) -> None:
-    name, text = next(iter(fields.items()))
-    why = f"{source.path} is another program's" if source else "there is no --config"
-    raise ConfigError(
-        f"--{_FIELD}{name}={text} sets a field of a configuration of ours, and {why}. Give --{name}."
-    )
 
 
 _EXPECTED = {bool: "true or false", int: "an integer", float: "a number"}

@@ -219,18 +219,17 @@ def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[s
     """Returns the flags that are also options of theirs, and that the devices of this run do not support."""
     default = config_lib.FIELDS["distribution_strategy"].default
     backend = given.get("distribution_strategy", default)
-    others = {name: value for name, value in given.items() if not _knows(backend, name)}
+    others = {
+        name: value
+        for name, value in given.items()
+        if name in config_lib.FIELDS and backend not in (config_lib.FIELDS[name].backends or (backend,))
+    }
     if not others:
         return {}
     from official.graphcore.configurations import table_for
 
     table = table_for(family.name if family else None)
     return {name: value for name, value in others.items() if name in table}
-
-
-def _knows(backend: str, name: str) -> bool:
-    known = config_lib.FIELDS[name].backends if name in config_lib.FIELDS else ()
-    return not known or backend in known
 
 
 def _half(base: Mapping[str, Any]) -> str:

@@ -91,8 +91,8 @@ def make_parser() -> command_line.Parser:
 
 def parse_flags(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Returns the flags of the launcher, and the words after `--`: the command. Raises ConfigError."""
-    end = words.index("--") if "--" in words else len(words)
-    flags, command = make_parser().parse(words[:end]), tuple(words[end + 1 :])
+    own, after = command_line.before_dashes(words)
+    flags, command = make_parser().parse(own), tuple(after[1:])
     for name, (smallest, largest) in _RANGES.items():
         value = getattr(flags, name)
         if value is not None and not smallest <= value <= largest:
@@ -144,11 +144,10 @@ def main() -> int:
     started = job_of(flags, command)
     if flags.topology:
         print(poprun.draw(topology_of(flags, command)), flush=True)
-    return job.run(started, _say) if command else 0
-
-
-def _say(text: str) -> None:
-    print(f"{command_line.program()}: {text}", file=sys.stderr, flush=True)
+    if not command:
+        return 0
+    name = command_line.program()
+    return job.run(started, lambda text: print(f"{name}: {text}", file=sys.stderr, flush=True))
 
 
 # -----------------------------------------------------------------------------------------------------------

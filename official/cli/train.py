@@ -89,11 +89,17 @@ def _run(arguments: list[str]) -> int:
         from official.tasks import TASKS
 
         make_task = TASKS[config.task]
-        todo = importlib.import_module(_module_of(config))
+        todo = importlib.import_module(  # the other one is not loaded
+            "official.planning.plan" if config.plan else "official.training.run"
+        )
     configure_logging(config.verbosity)
     _say_config(arguments, config)
-    if config.plan or config.compile_only:
-        print(_planned(config, todo, make_task) if config.plan else _compiled(config, todo, make_task))
+    if config.plan:
+        print(_planned(config, todo, make_task))
+        return 0
+    if config.compile_only:
+        with signals.raising():
+            print(todo.compile_only(config, make_task))
         return 0
     command = command_line.words(arguments)
     with signals.raising():  # while starting and reporting; between the two, the run saves first
@@ -103,13 +109,6 @@ def _run(arguments: list[str]) -> int:
     if result.status != "interrupted":  # one that came when all was done, and no step heard of it
         signals.check()
     return result.exit_code
-
-
-def _module_of(config: Config) -> str:
-    """Returns the name of the module for the job asked for; the others are not loaded."""
-    if config.plan:
-        return "official.planning.plan"
-    return "official.training.run"
 
 
 def _planned(config: Config, plan: Any, make_task: Callable) -> str:
@@ -122,13 +121,11 @@ def _planned(config: Config, plan: Any, make_task: Callable) -> str:
     if config.measure:
         measure = importlib.import_module("official.training.step_benchmark").measure_steps
     text = plan.run(config, make_task, plan_pictures.write_picture, measure)
-    _write_config(config)
+    if config.plan_config_file:  # the configuration that is planned, without the settings of the plan
+        own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
+        with naming_output(config.plan_config_file, "plan_config_file"):
+            replace_file(config.plan_config_file, config_lib.to_json(own))
     return text
-
-
-def _compiled(config: Config, todo: Any, make_task: Callable) -> str:
-    with signals.raising():
-        return todo.compile_only(config, make_task)
 
 
 def _check_export(config: Config) -> None:
@@ -163,15 +160,6 @@ def _export(result: TrainResult, config: Config) -> None:
     written = export.export(source.find(config.model_dir, flag="model_dir"), config.export_dir)
     logging.info(describe_export(written, "fp32"))
     note_export(config.model_dir, written.folder)
-
-
-def _write_config(config: Config) -> None:
-    """Writes the configuration that is planned, without the settings of the plan, to --plan_config_file where
-    that is set."""
-    if config.plan_config_file:
-        own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
-        with naming_output(config.plan_config_file, "plan_config_file"):
-            replace_file(config.plan_config_file, config_lib.to_json(own))
 
 
 def _say_config(arguments: list[str], config: Config) -> None:

@@ -175,17 +175,17 @@ def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # Processes that mpirun started, and their cores
 
-# (rank, processes, rank on this machine, processes on this machine), as mpirun's kinds name them.
-_MPI_VARIABLES = (
-    (
-        "OMPI_COMM_WORLD_RANK",
+# Variable of the rank -> those of processes, of the rank on this machine and of processes on this machine, as
+# mpirun's kinds name them.
+_MPI_VARIABLES = {
+    "OMPI_COMM_WORLD_RANK": (
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
-)
+    "PMI_RANK": ("PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "PMIX_RANK": ("PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
+}
 
 
 class Rank(NamedTuple):
@@ -199,17 +199,20 @@ class Rank(NamedTuple):
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
     ConfigError for variables that are not numbers."""
-    for rank, size, local_rank, local_size in _MPI_VARIABLES:
-        if rank not in environment:
-            continue
-        local = (local_rank if local_rank in environment else rank, local_size)
-        names = (rank, local[0], local_size if local_size in environment else size)
-        try:
-            return Rank(*(int(environment.get(name, "1")) for name in names))
-        except ValueError:
-            shown = ", ".join(f"{name}={environment.get(name)}" for name in names)
-            raise ConfigError(f"{shown[:150]}: expected the numbers that mpirun sets.") from None
-    return None
+    rank = next((name for name in _MPI_VARIABLES if name in environment), None)
+    if rank is None:
+        return None
+    size, local_rank, local_size = _MPI_VARIABLES[rank]
+    names = (
+        rank,
+        local_rank if local_rank in environment else rank,
+        local_size if local_size in environment else size,
+    )
+    try:
+        return Rank(*(int(environment.get(name, "1")) for name in names))
+    except ValueError:
+        shown = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        raise ConfigError(f"{shown[:150]}: expected the numbers that mpirun sets.") from None
 
 
 def own_cores(cores: Sequence[int], rank: Rank | None, of_machine: int) -> list[int]:
@@ -296,18 +299,18 @@ class Windows(NamedTuple):
 
     def batches(self, order: np.ndarray, size: int) -> list[Batch]:
         """Returns batches of `size` windows without padding, in an order; the last may have fewer."""
-        return [self._batch(order[first : first + size]) for first in range(0, len(order), size)]
-
-    def _batch(self, numbers: np.ndarray) -> Batch:
         import numpy as np
 
         from official.cli.benchmark.answering import Batch
 
-        ids_NL, lengths_N, firsts_N = (values[numbers] for values in self)
-        column_L = np.arange(ids_NL.shape[1])
-        is_token_NL = column_L < lengths_N[:, None]
-        segments_NL = (column_L >= firsts_N[:, None]).astype(np.int32)
-        return Batch(ids_NL[is_token_NL], segments_NL[is_token_NL], lengths_N)
+        batches = []
+        column_L = np.arange(self.ids_NL.shape[1])
+        for first in range(0, len(order), size):
+            ids_NL, lengths_N, firsts_N = (values[order[first : first + size]] for values in self)
+            is_token_NL = column_L < lengths_N[:, None]
+            segments_NL = (column_L >= firsts_N[:, None]).astype(np.int32)
+            batches.append(Batch(ids_NL[is_token_NL], segments_NL[is_token_NL], lengths_N))
+        return batches
 
     def some(self, count: int | None, seed: int) -> Windows:
         """Returns `count` windows drawn at random, in their order; all of them for None."""
@@ -518,11 +521,7 @@ def measure(
 ) -> dict[str, Any]:
     """Returns {cases, products_gflops, rounds, instances, ...}. Raises ConfigError."""
     bench = Bench(flags, found, systems, folder)
-    rows: list[dict] = []
-    products: dict[str, float | None] = {}
-    for dtype in flags.dtypes:
-        of_dtype, products[dtype] = measure_dtype(bench, dtype)
-        rows += of_dtype
+    measured = {dtype: measure_dtype(bench, dtype) for dtype in flags.dtypes}
     return {
         "rounds": flags.rounds,
         "instances": flags.instances,
@@ -530,9 +529,9 @@ def measure(
         "cores": flags.cores,
         "data": "generated" if flags.generated_data else os.path.basename(flags.predict_file),
         "seed": SEED,
-        "products_gflops": products,
+        "products_gflops": {dtype: peak for dtype, (_, peak) in measured.items()},
         "versions": bench.versions,
-        "cases": rows,
+        "cases": [row for rows, _ in measured.values() for row in rows],
     }
 
 

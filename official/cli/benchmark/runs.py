@@ -430,12 +430,12 @@ def _said(words: tuple[str, ...]) -> tuple[dict[str, Any], int]:
             given[name.removeprefix("--").replace("-", "_")] = value if equals else following
     said: dict[str, Any] = {}
     for key, names in _FLAGS.items():
-        value = next((given[name] for name in names if name in given), None)
+        text = next((given[name] for name in names if name in given), None)
         is_number = key in ("max_seq_length", "batch")
-        if value is None or "," in value or is_number and not value.isdigit():
+        if text is None or "," in text or is_number and not text.isdigit():
             said[key] = None
         else:
-            said[key] = int(value) if is_number else value
+            said[key] = int(text) if is_number else text
     return said, 0
 
 
