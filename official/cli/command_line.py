@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from official.io import engines, files, quiet, signals
@@ -201,6 +201,14 @@ def words(arguments: list[str]) -> list[str]:
     command, then the arguments."""
     is_bert = sys.argv[0].startswith("bert ")
     return [*(sys.argv[0].split() if is_bert else sys.argv[:1]), *arguments]
+
+
+def given_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields (name, value) of --name=value and --name value among the words of a command."""
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-"):
+            yield name.replace("-", "_"), value if equals else following
 
 
 def as_typed() -> str:

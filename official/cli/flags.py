@@ -1,6 +1,7 @@
 """The command line: flags to configuration. Nothing below this module reads a flag."""
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,28 +25,20 @@ _DEFINE: dict[type, Any] = {
 }
 
 
-class _Optional:
-    """Of a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
+@functools.cache
+def _optional(parser: type[flags.ArgumentParser]) -> flags.ArgumentParser:
+    """Returns a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
 
-    def parse(self, argument: Any) -> Any:
-        return None if argument == "" else super().parse(argument)  # type: ignore[misc]
+    class Optional(parser):  # type: ignore[misc, valid-type]
+        def parse(self, argument: Any) -> Any:
+            return None if argument == "" else super().parse(argument)
 
-
-class _OptionalInteger(_Optional, flags.IntegerParser):
-    pass
-
-
-class _OptionalFloat(_Optional, flags.FloatParser):
-    pass
-
-
-class _OptionalBoolean(_Optional, flags.BooleanParser):
-    pass
+    return Optional()
 
 
 # Flags whose values other parsers take as words of their own: `--flag True`, `--flag FILE FILE`.
 _TRUTHS = {name for name, field in config_lib.FIELDS.items() if field.type is bool}
-_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: _OptionalInteger, float: _OptionalFloat}
+_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: flags.IntegerParser, float: flags.FloatParser}
 
 
 class HelpRequested(Exception):
@@ -202,10 +195,10 @@ def _define() -> flags.FlagValues:
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
         if field.default is None and field.type in _OPTIONAL:
-            flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
+            flags.DEFINE(_optional(_OPTIONAL[field.type]), field.name, None, field.help, flag_values=values)
         elif field.default is None and field.type is bool:
             flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
-            flag.parser = _OptionalBoolean()
+            flag.parser = _optional(flags.BooleanParser)
             flags.DEFINE_flag(flag, flag_values=values)
         else:
             _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)

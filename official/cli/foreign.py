@@ -184,8 +184,17 @@ def layers_of(
     above = {name: value for name, value in given.items() if name not in below_options}
     above = _by_task(above, base | theirs.settings)
     _check_agreement(asked, family, theirs.settings, above)
-    if family and _asks_only_to_answer(family, base | theirs.settings | above, theirs.settings, above):
-        theirs.settings["do_train"] = False
+    all_of_them = base | theirs.settings | above
+    asks_to_answer = all_of_them["do_predict"] or all_of_them["do_eval"]
+    trains = "do_train" in above or theirs.settings.get("do_train")
+    if (
+        family
+        and family.name == "tf1"
+        and all_of_them["task"] != "pretrain"
+        and asks_to_answer
+        and not trains
+    ):
+        theirs.settings["do_train"] = False  # fine-tuning there does only what is asked for
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
     return Layers(layers, _told(source, family, theirs, above))
 
@@ -293,21 +302,6 @@ def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     return {target if name == into[0] else name: value for name, value in given.items()}
 
 
-def _asks_only_to_answer(family: Family, settings: Mapping[str, Any], said: dict, given: dict) -> bool:
-    """Tells whether a fine-tuning command of their TensorFlow 1 programs asks for evaluation or predictions
-    but no training; these programs do only what is asked for.
-
-    Args:
-      family: family of the file.
-      settings: settings of file, options and flags.
-      said: settings of file and options.
-      given: the flags.
-    """
-    asked = settings["do_predict"] or settings["do_eval"]
-    trains = "do_train" in given or said.get("do_train")
-    return family.name == "tf1" and settings["task"] != "pretrain" and asked and not trains
-
-
 def check_variables(layers: list[tuple[str, dict[str, Any]]]) -> None:
     """Raises ConfigError where a path to be read contains an unset environment variable."""
     values = {name: value for _, layer in layers for name, value in layer.items()}
@@ -348,9 +342,13 @@ def _told(
     if added and family:
         lines.append(f"  and, which no key says: {added}")
     lines += [f"  {note}" for note in theirs.notes]
-    for why, keys in _by_reason(theirs).items():
-        lines.append(f"  {why}: {', '.join(keys)}")
-    return lines
+    reasons: dict[str, list[str]] = {}  # of the keys without a setting here; those only for IPUs last
+    for line in theirs.lines:
+        if not line.fields and line.key not in theirs.ipu_only:
+            reasons.setdefault(f"not needed: {line.note}", []).append(line.key)
+    if theirs.ipu_only:
+        reasons["only on an IPU"] = theirs.ipu_only
+    return lines + [f"  {why}: {', '.join(keys)}" for why, keys in reasons.items()]
 
 
 def _shown(line: configurations.Line, settings: Mapping[str, Any], over: set[str]) -> str:
@@ -361,15 +359,6 @@ def _shown(line: configurations.Line, settings: Mapping[str, Any], over: set[str
         return f"{' or '.join(line.fields)}, not used in this run"
     is_over = not line.key.startswith("--") and len(line.fields) == 1 and line.fields[0] in over
     return ", ".join(fields) + (" by the command line" if is_over else "")
-
-
-def _by_reason(theirs: configurations.Translation) -> dict[str, list[str]]:
-    """Returns {reason: keys} of the keys without a setting here; those only for IPUs last."""
-    reasons: dict[str, list[str]] = {}
-    for line in theirs.lines:
-        if not line.fields and line.key not in theirs.ipu_only:
-            reasons.setdefault(f"not needed: {line.note}", []).append(line.key)
-    return reasons | ({"only on an IPU": theirs.ipu_only} if theirs.ipu_only else {})
 
 
 def _short(value: Any) -> str:

@@ -271,11 +271,9 @@ def _configuration(words: list[str]) -> Config:
 def _family(words: list[str]) -> str:
     """Returns the name of the family of Graphcore's programs whose configuration a command names; "tf2" for
     ours."""
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name == "config":
-            source = foreign.find(value if equals else following)
-            if not source.path.endswith((".flags", ".py")):
-                family = foreign.read_theirs(source)[1]
-                return family.name if family else "tf2"
+    for name, value in command_line.given_values(words):
+        source = foreign.find(value) if name == "config" else None
+        if source and not source.path.endswith((".flags", ".py")):
+            family = foreign.read_theirs(source)[1]
+            return family.name if family else "tf2"
     return "tf2"

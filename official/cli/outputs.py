@@ -50,7 +50,7 @@ def check_results(flags: argparse.Namespace) -> None:
 
 
 def with_machine(record: dict) -> dict:
-    """Returns what was measured, with the command and the machine."""
+    """Returns a record of measurements, with the command and the machine."""
     from official.reporting import environment
 
     return {"command": command_line.as_typed(), **record, "environment": environment.environment()}

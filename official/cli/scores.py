@@ -24,9 +24,6 @@ _TITLES = {
 # bert evaluate squad-v1
 
 
-_VERSION = "1.1"
-
-
 def squad_v1_parser() -> command_line.Parser:
     parser = command_line.Parser(run_squad_v1.__doc__)
     parser.add_argument("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
@@ -42,8 +39,8 @@ def run_squad_v1() -> None:
     flags = squad_v1_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
-    if gold.version != _VERSION:
-        print(f"Evaluation expects v-{_VERSION}, but got dataset with v-{gold.version}", file=sys.stderr)
+    if gold.version != "1.1":
+        print(f"Evaluation expects v-1.1, but got dataset with v-{gold.version}", file=sys.stderr)
     result = evaluation.evaluate_v1(gold.answers, predictions)
     for identity in evaluation.missing_predictions(gold.answers, predictions):
         print(f"Unanswered question {identity} will receive score 0.", file=sys.stderr)
@@ -99,11 +96,9 @@ def run_squad_v2() -> None:
     flags = squad_v2_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
-    na_probs = (
-        squad_files.read_by_question(flags.na_prob_file, (int, float), "numbers")
-        if flags.na_prob_file
-        else None
-    )
+    na_probs = None
+    if flags.na_prob_file:
+        na_probs = squad_files.read_by_question(flags.na_prob_file, (int, float), "numbers")
     result = evaluation.evaluate_v2(gold.answers, predictions, na_probs, flags.na_prob_thresh)
     for identity in evaluation.missing_predictions(gold.answers, predictions):
         print(f"Missing prediction for {identity}", file=sys.stderr)

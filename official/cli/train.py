@@ -166,10 +166,9 @@ def _say_config(arguments: list[str], config: Config) -> None:
     """Says which configuration is underneath the flags, in Graphcore's words, where these are asked for."""
     if not follows_graphcore_log(config) or config.verbosity < 0 or not _is_first(config):
         return
-    for argument, following in zip(arguments, [*arguments[1:], ""]):
-        name, equals, value = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and name in ("config", "flagfile"):
-            print(f"Using config: {value if equals else following}", file=sys.stderr, flush=True)
+    for name, value in command_line.given_values(arguments):
+        if name in ("config", "flagfile"):
+            print(f"Using config: {value}", file=sys.stderr, flush=True)
 
 
 def _tell(result: TrainResult, config: Config, command: list[str]) -> None:

@@ -20,16 +20,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from official.cli import command_line, configs, outputs
+from official.cli.benchmark import latency
+from official.cli.benchmark.answering import Batch, write_batches
+from official.cli.benchmark.latency import Block
 from official.cli.benchmark.programs import Program
 from official.config import BertConfig, bert_config_from_dict, read_json
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from official.cli.benchmark.answering import Batch
-    from official.cli.benchmark.latency import Block
     from official.inference.source import Source
 
 BACKENDS = ("tensorflow", "onnxruntime", "openvino")
@@ -299,10 +300,6 @@ class Windows(NamedTuple):
 
     def batches(self, order: np.ndarray, size: int) -> list[Batch]:
         """Returns batches of `size` windows without padding, in an order; the last may have fewer."""
-        import numpy as np
-
-        from official.cli.benchmark.answering import Batch
-
         batches = []
         column_L = np.arange(self.ids_NL.shape[1])
         for first in range(0, len(order), size):
@@ -314,8 +311,6 @@ class Windows(NamedTuple):
 
     def some(self, count: int | None, seed: int) -> Windows:
         """Returns `count` windows drawn at random, in their order; all of them for None."""
-        import numpy as np
-
         if count is None or count >= len(self.lengths_N):
             return self
         drawn = np.sort(np.random.default_rng(seed).permutation(len(self.lengths_N))[:count])
@@ -324,8 +319,6 @@ class Windows(NamedTuple):
 
 def generated_windows(words: int, length: int, count: int, seed: int) -> Windows:
     """Returns windows of random words, all `length` tokens long, the second half in the second segment."""
-    import numpy as np
-
     ids_NL = np.random.default_rng(seed).integers(0, words, (count, length), dtype=np.int32)
     lengths_N = np.full(count, length, np.int32)
     return Windows(ids_NL, lengths_N, lengths_N // 2)
@@ -333,8 +326,6 @@ def generated_windows(words: int, length: int, count: int, seed: int) -> Windows
 
 def real_windows(path: str, found: Source, length: int) -> Windows:
     """Returns the windows of a SQuAD file, cut as `ask` cuts them. Raises ConfigError."""
-    import numpy as np
-
     from official.data.squad import features, squad_files
 
     with_negative = found.setting("version_2_with_negative", False)
@@ -375,16 +366,12 @@ class Instances:
 
     def run(self, question: dict) -> Block:
         """Asks all at the same time, and returns their timed calls."""
-        from official.cli.benchmark import latency
-
         for program in self._programs:
             program.ask(question)
         return latency.block_of([program.answer() for program in self._programs])
 
     def logits(self, batches: str, width: int | None, folder: str) -> np.ndarray:
         """Returns the first one's logits [2, T] of all batches in a file. Also compiles for their shapes."""
-        import numpy as np
-
         path = os.path.join(folder, "logits.npy")
         self._programs[0].ask({"batches": batches, "calls": 0, "callers": 1, "width": width, "save": path})
         self._programs[0].answer()
@@ -444,8 +431,6 @@ class Turn(NamedTuple):
 def compare(logits: np.ndarray, reference: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
     """Returns {largest_difference, same_answers} of logits [2, T] beside the reference's: the largest
     absolute difference, and the share of sequences whose likeliest first and last tokens are the same."""
-    import numpy as np
-
     bounds = np.cumsum(lengths)[:-1]
     found, wanted = (
         [tuple(part.argmax(axis=1)) for part in np.split(values, bounds, axis=1)]
@@ -481,16 +466,12 @@ class Bench:
 
     def write(self, name: str, batches: list[Batch]) -> str:
         """Writes batches into a file and returns its path."""
-        from official.cli.benchmark.answering import write_batches
-
         path = os.path.join(self.folder, f"{name}.npz")
         write_batches(path, batches)
         return path
 
     def calibration(self, length: int) -> str:
         """Writes the batches from which int8 takes its ranges; returns their file."""
-        import numpy as np
-
         count, size = _CALIBRATION
         windows = self.windows(length).some(count * size, SEED + 1)
         return self.write(f"calibration_{length}", windows.batches(np.arange(len(windows.lengths_N)), size))
@@ -537,8 +518,6 @@ def measure(
 
 def measure_dtype(bench: Bench, dtype: str) -> tuple[list[dict], float | None]:
     """Returns (result rows of a type, GFLOP/s of its bare products, None where these are not measured)."""
-    import numpy as np
-
     flags = bench.flags
     wanted = [system for system in bench.systems if dtype in system.dtypes]
     for system in bench.systems:
@@ -576,8 +555,6 @@ def measure_case(
 ) -> list[dict]:
     """Returns a result row for each system and way of padding; adds the seconds of bare products to
     `seconds`."""
-    from official.cli.benchmark import latency
-
     flags = bench.flags
     turns = turns_of(bench, running, case, windows)
     shape = f"{case['dtype']}, {case['max_seq_length']} tokens x {case['batch']}"
@@ -626,8 +603,6 @@ def turns_of(
 ) -> dict[str, Turn]:
     """Returns {label: turn} of a case: with --whole_set one for each usual way to pad and to order. Raises
     ConfigError where there are too few windows for a batch."""
-    import numpy as np
-
     size, length, whole = case["batch"], case["max_seq_length"], bench.flags.whole_set
     count = len(windows.lengths_N)
     if whole:

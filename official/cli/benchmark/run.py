@@ -287,20 +287,13 @@ def prepare(flags: argparse.Namespace) -> runs.Session:
         check_output_file(os.path.join(log_dir, name), "log_dir", flags.overwrite)
     for ending in (".json", ".md", ".png") if flags.output else ():
         check_output_file(flags.output + ending, "output", flags.overwrite)
-    return runs.Session(
-        log_dir=log_dir,
-        level=flags.logging,
-        timeout=flags.timeout,
-        trace_secs=flags.progress_trace_period,
-        keeps_metrics=not flags.compile_only,
-        functions=functions,
-    )
+    return runs.Session(flags, log_dir, functions)
 
 
-def run_all(flags: argparse.Namespace, found: list[runs.Variant], session: runs.Session) -> list[Result]:
+def run_all(found: list[runs.Variant], session: runs.Session) -> list[Result]:
     """Runs the variants one after the other, and writes all results but the chart after each. A signal ends
     the one that runs; what was measured before is kept."""
-    results: list[Result] = []
+    flags, results = session.flags, []
     variants = {variant.name: variant for variant in found}
     for variant in found:
         try:
@@ -324,21 +317,20 @@ def run_all(flags: argparse.Namespace, found: list[runs.Variant], session: runs.
     return results
 
 
-def finish(
-    flags: argparse.Namespace, variants: Variants, session: runs.Session, results: list[Result]
-) -> None:
+def finish(variants: Variants, session: runs.Session, results: list[Result]) -> None:
     """Draws the chart, writes --output, and shows the table and the summary."""
     from official.reporting.comparison import format_table
 
     table, drawn = to_columns(results, variants), draw(results, variants)
     if drawn:
         outputs.write_file(os.path.join(session.log_dir, _PICTURE), drawn)
-    if flags.output:
+    output = session.flags.output
+    if output:
         rows = [portable(each, variants[each["variant_name"]].benchmark.folder) for each in results]
-        outputs.write_json(flags.output + ".json", outputs.with_machine({"results": rows}))
-        outputs.write_file(flags.output + ".md", to_markdown(table))
+        outputs.write_json(output + ".json", outputs.with_machine({"results": rows}))
+        outputs.write_file(output + ".md", to_markdown(table))
         if drawn:
-            outputs.write_file(flags.output + ".png", drawn)
+            outputs.write_file(output + ".png", drawn)
     session.tell(f"\n{format_table(table)}\n")
     session.tell(summary(results), "CRITICAL")
     session.tell(f"Results: {session.log_dir}")
@@ -360,6 +352,6 @@ def main() -> int:
         done = subprocess.run([sys.executable, "-m", "pip", "install", "-r", path], check=False)
         if done.returncode:
             raise ConfigError(f"requirements_file {path}: pip ended with exit code {done.returncode}.")
-    results = run_all(flags, variants, session)
-    finish(flags, {variant.name: variant for variant in variants}, session, results)
+    results = run_all(variants, session)
+    finish({variant.name: variant for variant in variants}, session, results)
     return int(count_failed(results) > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -20,7 +21,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official.cli import flags, outputs
+from official.cli import command_line, flags, outputs
 from official.cli.benchmark import spec
 from official.cli.benchmark.spec import Benchmark, Derived, Metric
 from official.io.errors import ConfigError
@@ -423,11 +424,7 @@ def _said(words: tuple[str, ...]) -> tuple[dict[str, Any], int]:
             values = (config.dtype, config.max_seq_length, config.train_batch_size, "tensorflow")
             is_packed = config.pack_on_the_fly or config.pack
             return dict(zip(_FLAGS, values)), 0 if is_packed else config.train_batch_size
-    given = {}
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.partition("=")
-        if word.startswith("--"):
-            given[name.removeprefix("--").replace("-", "_")] = value if equals else following
+    given = dict(command_line.given_values(words))
     said: dict[str, Any] = {}
     for key, names in _FLAGS.items():
         text = next((given[name] for name in names if name in given), None)
@@ -452,27 +449,21 @@ _SDK_VERSION = re.compile(r"\d+\.\d+\.\d+\+\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """Settings shared by all runs of one command.
+    """Flags, folder and functions of one command.
 
     Attributes:
+      flags: of the command line.
       log_dir: folder of all files.
-      level: lowest level of the messages shown, one of `LEVELS`.
-      timeout: time limit of a run in seconds, or None.
-      trace_secs: seconds between two updates of the time shown for a run.
-      keeps_metrics: whether metrics are extracted from the output.
       functions: {metric: function} from the user's own files.
     """
 
+    flags: argparse.Namespace
     log_dir: str
-    level: str
-    timeout: float | None
-    trace_secs: float
-    keeps_metrics: bool
     functions: dict[str, Function]
 
     def tell(self, text: str, level: str = "INFO") -> None:
         """Prints a text, and appends it to console.log, where its level is shown."""
-        if LEVELS.index(level) >= LEVELS.index(self.level):
+        if LEVELS.index(level) >= LEVELS.index(self.flags.logging):
             print(text, flush=True)
             with open(os.path.join(self.log_dir, "console.log"), "a", encoding="utf-8") as file:
                 file.write(text + "\n")
@@ -487,11 +478,13 @@ def run_variant(variant: Variant, session: Session) -> dict[str, Any]:
     where = variant.benchmark.folder
     session.tell(f"Running {variant.name}")
     session.tell(f"   {variant.command}\n   in {where}, env {variant.added_env}", "DEBUG")
-    limits = [each for each in (session.timeout, variant.benchmark.timeout) if each is not None]
+    limits = [each for each in (session.flags.timeout, variant.benchmark.timeout) if each is not None]
     limit = min(limits, default=None)
     started, beginning = datetime.datetime.now(), time.monotonic()
     try:
-        code, timed_out = run_process(variant.words, where, variant.env, logs, limit, _clock(session))
+        code, timed_out = run_process(
+            variant.words, where, variant.env, logs, limit, _clock(session.flags.progress_trace_period)
+        )
     finally:
         with open(os.path.join(session.log_dir, "output.log"), "ab") as whole:
             for path in filter(os.path.exists, logs):
@@ -543,7 +536,7 @@ def _measured(
     counts; a function of the user's that fails has no value."""
     found: Results = {}
     problems: list[str] = []
-    if session.keeps_metrics:
+    if not session.flags.compile_only:
         found, problems = extract(variant.benchmark.metrics, stdout, stderr, code, variant.processes)
         found, more = derive(variant.benchmark.derived, found, variant.values, code)
         problems += more
@@ -562,13 +555,13 @@ def _text(path: str) -> str:
         return file.read()
 
 
-def _clock(session: Session) -> Callable[[float], None]:
+def _clock(period: float) -> Callable[[float], None]:
     """Returns (seconds) -> None, a function that shows the elapsed time of a run on a terminal."""
     shown = 0.0
 
     def show(secs: float) -> None:
         nonlocal shown
-        if sys.stderr.isatty() and secs - shown >= session.trace_secs:
+        if sys.stderr.isatty() and secs - shown >= period:
             shown = secs
             sys.stderr.write(f"\r   {datetime.timedelta(seconds=int(secs))}\r")
             sys.stderr.flush()
