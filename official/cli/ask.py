@@ -27,7 +27,13 @@ MAX_LINE = 2**24
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, shared by all such commands, that name the model to load."""
+    """Adds the flags that name the model to load, and say how it computes."""
+    add_checkpoint_flags(parser)
+    add_inference_flags(parser)
+
+
+def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --checkpoint, --vocab_file and --do_lower_case."""
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -37,7 +43,6 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run."
     )
     command_line.add_lower_case_flag(parser)
-    add_inference_flags(parser)
 
 
 def add_inference_flags(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from official.checkpoint import registry
-from official.cli import command_line, outputs
+from official.cli import ask, command_line, outputs
 from official.config.model import LARGEST
 from official.io.errors import ConfigError, report_error
 from official.io.writing import check_output_file
@@ -222,14 +222,8 @@ def run_inspect() -> None:
 def export_parser() -> command_line.Parser:
     parser = command_line.Parser(run_export.__doc__)
     add = parser.add_argument
-    add(
-        "--checkpoint",
-        required=True,
-        help="A run's folder (--model_dir), or a checkpoint of any known format.",
-    )
+    ask.add_checkpoint_flags(parser)
     add("--export_dir", required=True, help="Folder to write, which must not be there.")
-    add("--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run.")
-    command_line.add_lower_case_flag(parser)
     command_line.add_length_flag(parser)
     add("--format", default="saved_model", help="saved_model or onnx.")
     add("--dtype", default="fp32", help="Type of the weights: fp32, bf16 (not for onnx) or int8.")

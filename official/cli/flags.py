@@ -94,8 +94,7 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
         raise ConfigError(
             f"--{_FIELD}{name}={text} sets a field of a configuration of ours, and {why}. Give --{name}."
         )
-    layers = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
-    given, told = layers.layers, layers.told
+    given, told = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
     if environment is not None:
         own_folder, told_of_folder = process_rank.with_folder_of_rank(given, environment)
         told = [*told, *process_rank.keeps_to_itself(given, environment), *told_of_folder]
@@ -263,7 +262,7 @@ def read_config(name: str) -> dict:
     """Returns the settings of a JSON file such as a run's config.json, or of configs/NAME.flags."""
     source = foreign.find(name)
     values, family = _read_source(source)
-    return foreign.layers_of(source, values, family, [], {}).layers[0][1] if family else values
+    return foreign.layers_of(source, values, family, [], {})[0][0][1] if family else values
 
 
 def _read_source(

@@ -120,17 +120,7 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     return entries, family_of(entries)
 
 
-@dataclasses.dataclass(frozen=True)
-class Layers:
-    """Layers of settings of a command line, the lowest precedence first.
-
-    Attributes:
-      layers: (source, {setting: value}) of each layer.
-      told: lines for people, about the translated keys.
-    """
-
-    layers: list[tuple[str, dict[str, Any]]]
-    told: list[str]
+Layers = list[tuple[str, dict[str, Any]]]  # (source, {setting: value}), the lowest precedence first
 
 
 def layers_of(
@@ -140,8 +130,9 @@ def layers_of(
     options: Options,
     given: dict,
     typed: Collection[str] = (),
-) -> Layers:
-    """Returns the layers of settings of a configuration, options of theirs and flags of ours.
+) -> tuple[Layers, list[str]]:
+    """Returns (layers of settings of a configuration, options of theirs and flags of ours; lines for people
+    about the translated keys).
 
     Args:
       source: file of --config; None without one.
@@ -166,7 +157,7 @@ def layers_of(
     given = {name: value for name, value in given.items() if name not in elsewhere}
     if not family and not options and not elsewhere:
         above = _by_task(given, base)
-        return Layers([*ours, ("command line", above)], [source.told] if source and source.told else [])
+        return [*ours, ("command line", above)], [source.told] if source and source.told else []
     from official.graphcore import configurations
 
     theirs = configurations.translate(values if family else {}, family, title, asked, base)
@@ -196,7 +187,7 @@ def layers_of(
     ):
         theirs.settings["do_train"] = False  # fine-tuning there does only what is asked for
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
-    return Layers(layers, _told(source, family, theirs, above))
+    return layers, _told(source, family, theirs, above)
 
 
 def _check_agreement(
@@ -302,7 +293,7 @@ def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     return {target if name == into[0] else name: value for name, value in given.items()}
 
 
-def check_variables(layers: list[tuple[str, dict[str, Any]]]) -> None:
+def check_variables(layers: Layers) -> None:
     """Raises ConfigError where a path to be read contains an unset environment variable."""
     values = {name: value for _, layer in layers for name, value in layer.items()}
     if any(values.get(name) for name in _WITHOUT_DATA):

@@ -341,11 +341,12 @@ def real_windows(path: str, found: Source, length: int) -> Windows:
 # Instances of a system, and their turns
 
 
-class Instances:
+class Instances(contextlib.ExitStack):
     """The processes of a system, which answer at once. A context manager."""
 
     def __init__(self, system: System, specification: dict, cores: list[list[int]], folder: str):
         """Starts one for each list of cores, in FOLDER/SYSTEM/instance_N, and waits until all are ready."""
+        super().__init__()
         self.system = system
         with contextlib.ExitStack() as starting:
             self._programs = []
@@ -360,7 +361,7 @@ class Instances:
                 self._programs.append(starting.enter_context(program))
                 program.ask(asked)
             ready = [program.answer() for program in self._programs]
-            self._stack = starting.pop_all()
+            self.enter_context(starting.pop_all())
         self.start_secs: float = max(one["start_secs"] for one in ready)
         self.versions: dict = ready[0]["versions"]
 
@@ -376,12 +377,6 @@ class Instances:
         self._programs[0].ask({"batches": batches, "calls": 0, "callers": 1, "width": width, "save": path})
         self._programs[0].answer()
         return np.load(path)
-
-    def __enter__(self) -> Instances:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
 
 def _environment() -> dict[str, str]:
