@@ -167,8 +167,7 @@ def run_ask() -> int:
     answered.
     """
     flags = ask_parser().parse()
-    if flags.answers < 1:
-        raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
+    command_line.check_counts(flags, "answers")
     context = read_context(flags.context)
     model = load(flags)
     model.prepare("answer")

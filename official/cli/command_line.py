@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from official.io import engines, files, quiet, signals
@@ -171,6 +171,16 @@ def truth(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ConfigError where a flag that is set is outside of {name: (smallest, largest)}; the largest may
+    be math.inf."""
+    for name, (smallest, largest) in ranges.items():
+        value = getattr(flags, name)
+        if value is not None and not smallest <= value <= largest:
+            allowed = f"{smallest:g} or more" if largest == math.inf else f"{smallest:g} to {largest:,}"
+            raise ConfigError(f"--{name}={value} is out of range. Allowed: {allowed}.")
 
 
 def check_counts(flags: argparse.Namespace, *names: str) -> None:

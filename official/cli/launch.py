@@ -93,10 +93,7 @@ def parse_flags(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Returns the flags of the launcher, and the words after `--`: the command. Raises ConfigError."""
     own, after = command_line.before_dashes(words)
     flags, command = make_parser().parse(own), tuple(after[1:])
-    for name, (smallest, largest) in _RANGES.items():
-        value = getattr(flags, name)
-        if value is not None and not smallest <= value <= largest:
-            raise ConfigError(f"--{name}={value:,} is out of range. Allowed: {smallest} to {largest:,}.")
+    command_line.check_ranges(flags, _RANGES)
     if not command and not flags.topology:
         raise ConfigError("a command is missing, expected: launch [flags] -- COMMAND. See --help.")
     return flags, command

@@ -201,8 +201,7 @@ def run_inspect() -> None:
     Exit code 2, with file and number, at the first record that departs from the schema.
     """
     flags = inspect_parser().parse()
-    if flags.examples < 0:
-        raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
+    command_line.check_ranges(flags, {"examples": (0, math.inf)})
     if flags.picture:
         outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
     for name in ("report", "report_page"):
@@ -439,8 +438,7 @@ def run_eval_set() -> None:
         --num_samples=10000
     """
     flags = eval_set_parser().parse()
-    if flags.num_samples < 1:
-        raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
+    command_line.check_ranges(flags, {"num_samples": (1, math.inf)})
     check_output_file(flags.output_file, "output_file", flags.overwrite)
     from official.data.records import (
         files as record_files,  # after the flags are checked: it loads TensorFlow

@@ -108,10 +108,7 @@ def _read(flags: argparse.Namespace, given: set[str], command: list[str]) -> man
             raise ConfigError(
                 f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}. Drop it."
             )
-    for name, (least, most) in _RANGES.items():
-        value = getattr(flags, name)
-        if value is not None and not least <= value <= most:
-            raise ConfigError(f"--{name}={value}, expected {least} to {most}.")
+    command_line.check_ranges(flags, _RANGES)
     told: dict[str, Any] = {name: getattr(flags, name) for name in (*_EVERY, *kind.takes, *kind.defaults)}
     left = {name: default for name, default in kind.defaults.items() if told[name] is None}
     volumes = []

@@ -44,8 +44,7 @@ def run_compare() -> None:
       bert compare runs/seed_* --mlperf --ruleset=1.0.0
     """
     flags = compare_parser().parse()
-    if flags.target is not None and not 0 <= flags.target <= 1:
-        raise ConfigError(f"--target={flags.target} is out of range. Allowed: 0 to 1.")
+    command_line.check_ranges(flags, {"target": (0, 1)})
     if flags.output:
         outputs.check_picture_file(flags.output, "output", flags.overwrite)
     if flags.json:

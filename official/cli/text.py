@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import shutil
 import sys
@@ -390,9 +391,7 @@ def run_vocab() -> None:
     from official.data.word_pieces import vocabulary_building
 
     flags = vocab_parser().parse()
-    for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
-        if getattr(flags, name) < minimum:
-            raise ConfigError(f"--{name}={getattr(flags, name)} is out of range. Allowed: {minimum} or more.")
+    command_line.check_ranges(flags, {"vocab_size": (10, math.inf), "max_sentences": (1, math.inf)})
     for path in vocab_files(flags):
         check_output_file(path, "output_file", flags.overwrite)
     counts = ReadCounts()
