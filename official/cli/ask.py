@@ -27,7 +27,13 @@ MAX_LINE = 2**24
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, shared by all such commands, that name the model to load."""
+    """Adds the flags that name the model to load, and say how it computes."""
+    add_checkpoint_flags(parser)
+    add_inference_flags(parser)
+
+
+def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --checkpoint, --vocab_file and --do_lower_case."""
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -37,7 +43,6 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run."
     )
     command_line.add_lower_case_flag(parser)
-    add_inference_flags(parser)
 
 
 def add_inference_flags(parser: argparse.ArgumentParser) -> None:
@@ -117,22 +122,17 @@ def answer_each(
     for number, line in lines(prompt):
         error = None
         try:
-            printed = answer(_decoded(line)) if line else unusable(line, None)
-        except ConfigError as found:
+            printed = answer(line.decode()) if line else unusable(line, None)
+        except (ConfigError, UnicodeDecodeError) as found:
             error, code = found, 2
+            if isinstance(error, UnicodeDecodeError):
+                error = ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).")
             printed = unusable(line, error)
         if error:
             report_error(command_line.program(), f"line {number}: {error}")
         if printed is not None:
             print(printed, flush=True)
     return code
-
-
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8 text ({error.reason} at byte {error.start}).") from None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -167,8 +167,7 @@ def run_ask() -> int:
     answered.
     """
     flags = ask_parser().parse()
-    if flags.answers < 1:
-        raise ConfigError(f"--answers={flags.answers} is out of range. Allowed: 1 or more.")
+    command_line.check_counts(flags, "answers")
     context = read_context(flags.context)
     model = load(flags)
     model.prepare("answer")

@@ -9,8 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from official.checkpoint import registry
-from official.checkpoint.formats import Options
-from official.cli import command_line, outputs
+from official.cli import ask, command_line, outputs
 from official.config.model import LARGEST
 from official.io.errors import ConfigError, report_error
 from official.io.writing import check_output_file
@@ -50,26 +49,18 @@ def convert_parser() -> command_line.Parser:
     verify = "Build the model from both checkpoints and compare its outputs, of all heads, on a random batch."
     parser.add_bool("verify", False, verify)
     parser.add_bool("overwrite", False, "Replace an older result.")
-    _add_options_of_formats(parser)
-    return parser
-
-
-def _add_options_of_formats(parser: command_line.Parser) -> None:
-    """Adds the flags that formats bring with them."""
     for option, having in registry.options_of_formats().items():
         text = f"{', '.join(one.name for one in having)}: {option.help}"
         if option.most is None:
             parser.add_bool(option.name, None, text)
         else:
-            parser.add_argument(f"--{option.name}", type=int, help=text)
+            add(f"--{option.name}", type=int, help=text)
+    return parser
 
 
 def convert_flags() -> argparse.Namespace:
-    return check_conversion(convert_parser().parse())
-
-
-def check_conversion(flags: argparse.Namespace) -> argparse.Namespace:
     """Returns the flags with the action's own name. Raises ConfigError for what the conversion cannot do."""
+    flags = convert_parser().parse()
     flags.action, _, _ = registry.get_action(flags.action)
     limits = {name: LARGEST[name] for name in ("vocab_size", "num_attention_heads")}
     limits |= {option.name: option.most for option in registry.options_of_formats() if option.most}
@@ -78,13 +69,6 @@ def check_conversion(flags: argparse.Namespace) -> argparse.Namespace:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number from 1 to {most:,}.")
     registry.check_concerned(flags.action, vars(flags))
     return flags
-
-
-def options_of(flags: argparse.Namespace) -> Options:
-    """Returns the options of the conversion: what was given, over the defaults of the action."""
-    _, source, target = registry.get_action(flags.action)
-    names = (*_EVERYWHERE, *(option.name for option in registry.options_of_formats()))
-    return registry.make_options(source, target, {name: getattr(flags, name) for name in names})
 
 
 def run_convert() -> int:
@@ -121,7 +105,11 @@ def run_convert() -> int:
     if not report["published"]:
         return _not_written(f"{verification.describe(report['verification'])}.", flags)
     print(convert.describe(report))
-    print_published_line(flags.action, report)
+    # What the published tool prints and scripts may look for.
+    if flags.action == "graphcore2google":
+        print(f"Saved to :{report['target']['path']}")
+    else:
+        print(f"Number of parameters saved: {report['target']['parameters']}")
     if flags.verify:
         print(verification.describe(report["verification"]))
     return 0
@@ -133,13 +121,16 @@ def _convert(flags: argparse.Namespace) -> dict:
     from official.inference import verification
 
     _, source, target = registry.get_action(flags.action)
-    options = options_of(flags)
+    names = (*_EVERYWHERE, *(option.name for option in registry.options_of_formats()))
+    options = registry.make_options(source, target, {name: getattr(flags, name) for name in names})
     checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
+    verify = None
     if flags.verify:
         verification.check(checkpoint, options)
-    verify = verification.verify if flags.verify else None
-    bar = Bar(flags.action)
-    return convert.convert(checkpoint, target.name, flags.output_dir, options, flags.overwrite, bar, verify)
+        verify = verification.verify
+    return convert.convert(
+        checkpoint, target.name, flags.output_dir, options, flags.overwrite, Bar(flags.action), verify
+    )
 
 
 def _not_written(message: str, flags: argparse.Namespace) -> int:
@@ -165,14 +156,6 @@ class Bar:
             self._bar.close()
 
 
-def print_published_line(action: str, report: dict) -> None:
-    """Prints what the published tool prints and scripts may look for."""
-    if action == "graphcore2google":
-        print(f"Saved to :{report['target']['path']}")
-    else:
-        print(f"Number of parameters saved: {report['target']['parameters']}")
-
-
 # -----------------------------------------------------------------------------------------------------------
 # bert inspect
 
@@ -192,17 +175,12 @@ def inspect_checkpoint(path: str, digest: bool) -> dict:
     checkpoint."""
     from official.checkpoint import DamagedError
 
-    checkpoint = registry.open_checkpoint(path, "PATH")
+    checkpoint, rows = registry.open_checkpoint(path, "PATH"), []
     try:
-        rows = [
-            {
-                "name": name,
-                "shape": list(tensor.shape),
-                "dtype": tensor.dtype.name,
-                **({"sha256": sha256(tensor)} if digest else {}),
-            }
-            for name, tensor in sorted(checkpoint.tensors.items())
-        ]
+        for name, tensor in sorted(checkpoint.tensors.items()):
+            rows.append({"name": name, "shape": list(tensor.shape), "dtype": tensor.dtype.name})
+            if digest:  # of the values, little-endian in C order
+                rows[-1]["sha256"] = hashlib.sha256(tensor.read().tobytes()).hexdigest()
     except DamagedError as error:
         raise ConfigError(f"{path}: unreadable checkpoint ({error}).") from None
     return {
@@ -213,28 +191,6 @@ def inspect_checkpoint(path: str, digest: bool) -> dict:
     }
 
 
-def sha256(tensor) -> str:
-    """Returns the digest of a tensor's values, little-endian in C order."""
-    return hashlib.sha256(tensor.read().tobytes()).hexdigest()
-
-
-def describe_checkpoint(found: dict) -> str:
-    width = max((len(row["name"]) for row in found["table"]), default=0)
-    shapes = max((len(str(row["shape"])) for row in found["table"]), default=0)
-    lines = [
-        (
-            f"{row['name']:<{width}}  {str(row['shape']):<{shapes}}  {row['dtype']:<8}"
-            f" {row.get('sha256', '')}"
-        ).rstrip()
-        for row in found["table"]
-    ]
-    total = (
-        f"{found['format']}: {found['tensors']} tensors, {found['parameters']:,} numbers,"
-        f" {found['bytes'] / 1e6:,.1f} MB, {found['path']}"
-    )
-    return "\n".join([*lines, total])
-
-
 def run_inspect() -> None:
     """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
 
@@ -242,31 +198,35 @@ def run_inspect() -> None:
     """
     flags = inspect_parser().parse()
     found = inspect_checkpoint(flags.path, flags.digest)
-    print(json.dumps(found, indent=1) if flags.json else describe_checkpoint(found))
+    if flags.json:
+        print(json.dumps(found, indent=1))
+        return
+    names, shapes = (
+        max((len(str(row[key])) for row in found["table"]), default=0) for key in ("name", "shape")
+    )
+    for row in found["table"]:
+        line = (
+            f"{row['name']:<{names}}  {row['shape']!s:<{shapes}}  {row['dtype']:<8} {row.get('sha256', '')}"
+        )
+        print(line.rstrip())
+    print(
+        f"{found['format']}: {found['tensors']} tensors, {found['parameters']:,} numbers,"
+        f" {found['bytes'] / 1e6:,.1f} MB, {found['path']}"
+    )
 
 
 # -----------------------------------------------------------------------------------------------------------
 # bert export
 
 
-_MEGABYTE = 1e6
-
-
 def export_parser() -> command_line.Parser:
     parser = command_line.Parser(run_export.__doc__)
     add = parser.add_argument
-    add(
-        "--checkpoint",
-        required=True,
-        help="A run's folder (--model_dir), or a checkpoint of any known format.",
-    )
+    ask.add_checkpoint_flags(parser)
     add("--export_dir", required=True, help="Folder to write, which must not be there.")
-    add("--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run.")
-    command_line.add_lower_case_flag(parser)
     command_line.add_length_flag(parser)
     add("--format", default="saved_model", help="saved_model or onnx.")
-    dtype = "Type of the weights: fp32, bf16 (not for onnx) or int8."
-    add("--dtype", default="fp32", help=dtype)
+    add("--dtype", default="fp32", help="Type of the weights: fp32, bf16 (not for onnx) or int8.")
     add(
         "--calibration_file",
         help="For onnx: what the ranges of int8's activations are taken from, see bert ask. Unset: the"
@@ -302,5 +262,5 @@ def describe_export(written: export.Written, dtype: str) -> str:
     """Returns a line about the exported model, from an `export.Written`."""
     return (
         f"Exported to {written.folder}: {', '.join(written.signatures)}; {dtype},"
-        f" {written.bytes / _MEGABYTE:.1f} MB; outputs at most {written.difference:.1g} from the model's."
+        f" {written.bytes / 1e6:.1f} MB; outputs at most {written.difference:.1g} from the model's."
     )

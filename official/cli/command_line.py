@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from official.io import engines, files, quiet, signals
@@ -63,7 +63,10 @@ class Parser(argparse.ArgumentParser):
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
         spellings = self._others | spellings
-        arguments = self._joined([_respelled(text, spellings) for text in words])
+        arguments = [_respelled(text, spellings) for text in words]
+        actions = {name.removeprefix("--"): each for name, each in self._option_string_actions.items()}
+        truths = [name for name, each in actions.items() if _is_on_or_off(each) or each.type is truth]
+        arguments = joined(arguments, truths, self.lists & set(actions))
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.
@@ -77,20 +80,9 @@ class Parser(argparse.ArgumentParser):
             setattr(flags, name, _with_homes(value))
         return flags
 
-    def options(self) -> dict[str, tuple[str, ...]]:
-        """Returns {flag: its values where they are a few known ones}, for completion."""
-        return {
-            name: tuple(map(str, action.choices or ()))
-            for name, action in self._option_string_actions.items()
-            if name.startswith("--")
-        }
-
-    def _joined(self, arguments: list[str]) -> list[str]:
-        """Returns the arguments with values that are separate words joined to their flags, see
-        `aliases.joined`."""
-        flags = {name.removeprefix("--"): action for name, action in self._option_string_actions.items()}
-        truths = [name for name, action in flags.items() if _is_on_or_off(action) or action.type is truth]
-        return joined(arguments, truths, self.lists & set(flags))
+    def options(self) -> list[str]:
+        """Returns the names of the flags."""
+        return [name for name in self._option_string_actions if name.startswith("--")]
 
     def _plain(self, text: str) -> str:
         """Returns --name for --name=true of an on/off flag, and --no-name for --name=false, or "" without
@@ -181,6 +173,16 @@ def truth(text: str) -> bool:
     return text.lower() == "true"
 
 
+def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ConfigError where a flag that is set is outside of {name: (smallest, largest)}; the largest may
+    be math.inf."""
+    for name, (smallest, largest) in ranges.items():
+        value = getattr(flags, name)
+        if value is not None and not smallest <= value <= largest:
+            allowed = f"{smallest:g} or more" if largest == math.inf else f"{smallest:g} to {largest:,}"
+            raise ConfigError(f"--{name}={value} is out of range. Allowed: {allowed}.")
+
+
 def check_counts(flags: argparse.Namespace, *names: str) -> None:
     """Raises ConfigError where one of the flags is below 1."""
     for name in names:
@@ -209,6 +211,14 @@ def words(arguments: list[str]) -> list[str]:
     command, then the arguments."""
     is_bert = sys.argv[0].startswith("bert ")
     return [*(sys.argv[0].split() if is_bert else sys.argv[:1]), *arguments]
+
+
+def given_values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields (name, value) of --name=value and --name value among the words of a command."""
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("-"):
+            yield name.replace("-", "_"), value if equals else following
 
 
 def as_typed() -> str:
@@ -283,22 +293,24 @@ NAMES: dict[str, str] = {
     "wandb_project_name": "wandb_project",
 }
 LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags with commas between values
-_WORDS_OF_TRUTH = ("true", "false")
 Options = list[tuple[str, str | list[str] | None]]
 
 
 def normalized(arguments: list[str]) -> list[str]:
     """Returns arguments in our spelling: --wandb-name=x is --wandb_name=x. What follows -- stays as it is."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [*map(_normalized, arguments[:end]), *arguments[end:]]
+    ours, rest = before_dashes(arguments)
+    for place, argument in enumerate(ours):
+        if argument.startswith("--"):
+            name, equals, value = argument[2:].partition("=")
+            name = name.replace("-", "_")
+            ours[place] = f"--{NAMES.get(name, name)}{equals}{value}"
+    return ours + rest
 
 
-def _normalized(argument: str) -> str:
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument[2:].partition("=")
-    name = name.replace("-", "_")
-    return f"--{NAMES.get(name, name)}{equals}{value}"
+def before_dashes(words: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the words before the first --, and those from it on."""
+    end = words.index("--") if "--" in words else len(words)
+    return words[:end], words[end:]
 
 
 def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]) -> list[str]:
@@ -314,23 +326,22 @@ def joined(arguments: list[str], truths: Collection[str], lists: Collection[str]
     What follows -- stays as it is.
     """
     result: list[str] = []
-    position, end = 0, arguments.index("--") if "--" in arguments else len(arguments)
-    while position < end:
-        name, equals, _ = arguments[position].removeprefix("--").partition("=")
-        words = [] if equals or not _is_flag(arguments[position]) else _values(arguments, position + 1)
-        position += 1
-        if name in truths and words and words[0].lower() in _WORDS_OF_TRUTH:
+    left, rest = before_dashes(arguments)
+    while left:
+        argument = left.pop(0)
+        name, equals, _ = argument.removeprefix("--").partition("=")
+        words = [] if equals or not argument.startswith("--") else _values(left)
+        if name in truths and words and words[0].lower() in ("true", "false"):
             result.append(f"--{name}={words[0].lower()}")
-            position += 1
+            used = 1
         elif name in lists and words:
             result.append(f"--{name}={','.join(words)}")
-            position += len(words)
-        else:
-            result.append(arguments[position - 1])
-            if words and name not in truths:  # of a flag with one value: not a flag, whatever it looks like
-                result.append(words[0])
-                position += 1
-    return result + arguments[end:]
+            used = len(words)
+        else:  # the word after a flag with one value is no flag, whatever it looks like
+            used = int(bool(words) and name not in truths)
+            result += [argument, *words[:used]]
+        del left[:used]
+    return result + rest
 
 
 def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Options]:
@@ -346,36 +357,24 @@ def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Opt
     """
     left: list[str] = []
     found: Options = []
-    position = 0
-    while position < len(arguments):
-        argument = arguments[position]
-        position += 1
-        if argument == "--":
-            return left + arguments[position - 1 :], found
+    words, rest = before_dashes(arguments)
+    while words:
+        argument = words.pop(0)
         name, equals, value = argument.removeprefix("--").partition("=")
-        if not _is_flag(argument) or name not in theirs:
+        if not argument.startswith("--") or name not in theirs:
             left.append(argument)
         elif equals:
             found.append((name, value))
         else:
-            words = _values(arguments, position)
-            position += len(words)
-            found.append((name, words if len(words) > 1 else words[0] if words else None))
-    return left, found
+            values = _values(words)
+            del words[: len(values)]
+            found.append((name, values if len(values) > 1 else values[0] if values else None))
+    return left + rest, found
 
 
-def _is_flag(argument: str) -> bool:
-    return argument.startswith("--") and argument != "--"
-
-
-def _values(arguments: list[str], position: int) -> list[str]:
-    """Returns the words from a position to the next flag."""
-    words = []
-    for word in arguments[position:]:
-        if word.startswith("--") or word == "-h":
-            break
-        words.append(word)
-    return words
+def _values(words: list[str]) -> list[str]:
+    """Returns the words before the next flag."""
+    return list(itertools.takewhile(lambda word: not word.startswith("--") and word != "-h", words))
 
 
 # -----------------------------------------------------------------------------------------------------------

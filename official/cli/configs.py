@@ -125,8 +125,12 @@ def read_python(path: str, argument: str | None, changes: Mapping[str, Any]) -> 
     """
     import ml_collections
 
-    source = _content(path)
     shown = f"--config={path}"
+    try:
+        with files.open_binary(path) as file:
+            source = file.read()
+    except OSError as error:
+        raise ConfigError(f"{shown}: {error.strerror or error}.") from None
     module = types.ModuleType(_MODULE)
     module.__file__ = path
     before = sys.modules.get(_MODULE)
@@ -154,14 +158,6 @@ def read_python(path: str, argument: str | None, changes: Mapping[str, Any]) -> 
         del sys.modules[_MODULE]
         if before is not None:
             sys.modules[_MODULE] = before
-
-
-def _content(path: str) -> bytes:
-    try:
-        with files.open_binary(path) as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"--config={path}: {error.strerror or error}.") from None
 
 
 def _change(config: Any, name: str, value: Any, shown: str) -> None:

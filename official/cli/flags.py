@@ -1,6 +1,7 @@
 """The command line: flags to configuration. Nothing below this module reads a flag."""
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,28 +25,20 @@ _DEFINE: dict[type, Any] = {
 }
 
 
-class _Optional:
-    """Of a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
+@functools.cache
+def _optional(parser: type[flags.ArgumentParser]) -> flags.ArgumentParser:
+    """Returns a parser for a setting that may be unset: an empty value unsets what a flagfile has set."""
 
-    def parse(self, argument: Any) -> Any:
-        return None if argument == "" else super().parse(argument)  # type: ignore[misc]
+    class Optional(parser):  # type: ignore[misc, valid-type]
+        def parse(self, argument: Any) -> Any:
+            return None if argument == "" else super().parse(argument)
 
-
-class _OptionalInteger(_Optional, flags.IntegerParser):
-    pass
-
-
-class _OptionalFloat(_Optional, flags.FloatParser):
-    pass
-
-
-class _OptionalBoolean(_Optional, flags.BooleanParser):
-    pass
+    return Optional()
 
 
 # Flags whose values other parsers take as words of their own: `--flag True`, `--flag FILE FILE`.
 _TRUTHS = {name for name, field in config_lib.FIELDS.items() if field.type is bool}
-_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: _OptionalInteger, float: _OptionalFloat}
+_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: flags.IntegerParser, float: flags.FloatParser}
 
 
 class HelpRequested(Exception):
@@ -96,9 +89,12 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     source = foreign.find(values.config) if values.config else None
     settings, family = _read_source(source, _changes(fields)) if source else ({}, None)
     if fields and (family or not source):
-        _refuse_fields(fields, source)
-    layers = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
-    given, told = layers.layers, layers.told
+        name, text = next(iter(fields.items()))
+        why = f"{source.path} is another program's" if source else "there is no --config"
+        raise ConfigError(
+            f"--{_FIELD}{name}={text} sets a field of a configuration of ours, and {why}. Give --{name}."
+        )
+    given, told = foreign.layers_of(source, settings, family, options, _given(values), _typed(argv))
     if environment is not None:
         own_folder, told_of_folder = process_rank.with_folder_of_rank(given, environment)
         told = [*told, *process_rank.keeps_to_itself(given, environment), *told_of_folder]
@@ -159,8 +155,11 @@ def _changes(fields: Mapping[str, str]) -> dict[str, Any]:
     ConfigError."""
     found: dict[str, Any] = {}
     for name, text in fields.items():
-        if name.startswith(_SIZE):
-            found[name] = _size(text)
+        if name.startswith(_SIZE):  # as JSON would have it: a number where it is one
+            found[name] = text
+            for kind in (float, int):
+                with contextlib.suppress(ValueError):
+                    found[name] = kind(text)
             continue
         if name not in config_lib.FIELDS:
             meant = config_lib.suggest(name, config_lib.FIELDS).replace("mean ", f"mean --{_FIELD}")
@@ -172,22 +171,6 @@ def _changes(fields: Mapping[str, str]) -> dict[str, Any]:
             raise ConfigError(_in_plain_words(error).replace("--", f"--{_FIELD}", 1)) from None
         found |= _given(values)
     return found
-
-
-def _size(text: str) -> Any:
-    """Returns a size of the model as JSON would have it: a number where it is one."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def _refuse_fields(fields: Mapping[str, str], source: foreign.Source | None) -> None:
-    name, text = next(iter(fields.items()))
-    why = f"{source.path} is another program's" if source else "there is no --config"
-    raise ConfigError(
-        f"--{_FIELD}{name}={text} sets a field of a configuration of ours, and {why}. Give --{name}."
-    )
 
 
 _EXPECTED = {bool: "true or false", int: "an integer", float: "a number"}
@@ -211,10 +194,10 @@ def _define() -> flags.FlagValues:
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
         if field.default is None and field.type in _OPTIONAL:
-            flags.DEFINE(_OPTIONAL[field.type](), field.name, None, field.help, flag_values=values)
+            flags.DEFINE(_optional(_OPTIONAL[field.type]), field.name, None, field.help, flag_values=values)
         elif field.default is None and field.type is bool:
             flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
-            flag.parser = _OptionalBoolean()
+            flag.parser = _optional(flags.BooleanParser)
             flags.DEFINE_flag(flag, flag_values=values)
         else:
             _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
@@ -279,7 +262,7 @@ def read_config(name: str) -> dict:
     """Returns the settings of a JSON file such as a run's config.json, or of configs/NAME.flags."""
     source = foreign.find(name)
     values, family = _read_source(source)
-    return foreign.layers_of(source, values, family, [], {}).layers[0][1] if family else values
+    return foreign.layers_of(source, values, family, [], {})[0][0][1] if family else values
 
 
 def _read_source(

@@ -120,17 +120,7 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     return entries, family_of(entries)
 
 
-@dataclasses.dataclass(frozen=True)
-class Layers:
-    """Layers of settings of a command line, the lowest precedence first.
-
-    Attributes:
-      layers: (source, {setting: value}) of each layer.
-      told: lines for people, about the translated keys.
-    """
-
-    layers: list[tuple[str, dict[str, Any]]]
-    told: list[str]
+Layers = list[tuple[str, dict[str, Any]]]  # (source, {setting: value}), the lowest precedence first
 
 
 def layers_of(
@@ -140,8 +130,9 @@ def layers_of(
     options: Options,
     given: dict,
     typed: Collection[str] = (),
-) -> Layers:
-    """Returns the layers of settings of a configuration, options of theirs and flags of ours.
+) -> tuple[Layers, list[str]]:
+    """Returns (layers of settings of a configuration, options of theirs and flags of ours; lines for people
+    about the translated keys).
 
     Args:
       source: file of --config; None without one.
@@ -166,7 +157,7 @@ def layers_of(
     given = {name: value for name, value in given.items() if name not in elsewhere}
     if not family and not options and not elsewhere:
         above = _by_task(given, base)
-        return Layers([*ours, ("command line", above)], [source.told] if source and source.told else [])
+        return [*ours, ("command line", above)], [source.told] if source and source.told else []
     from official.graphcore import configurations
 
     theirs = configurations.translate(values if family else {}, family, title, asked, base)
@@ -184,10 +175,19 @@ def layers_of(
     above = {name: value for name, value in given.items() if name not in below_options}
     above = _by_task(above, base | theirs.settings)
     _check_agreement(asked, family, theirs.settings, above)
-    if family and _asks_only_to_answer(family, base | theirs.settings | above, theirs.settings, above):
-        theirs.settings["do_train"] = False
+    all_of_them = base | theirs.settings | above
+    asks_to_answer = all_of_them["do_predict"] or all_of_them["do_eval"]
+    trains = "do_train" in above or theirs.settings.get("do_train")
+    if (
+        family
+        and family.name == "tf1"
+        and all_of_them["task"] != "pretrain"
+        and asks_to_answer
+        and not trains
+    ):
+        theirs.settings["do_train"] = False  # fine-tuning there does only what is asked for
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
-    return Layers(layers, _told(source, family, theirs, above))
+    return layers, _told(source, family, theirs, above)
 
 
 def _check_agreement(
@@ -219,18 +219,17 @@ def _of_other_devices(given: Mapping[str, Any], family: Family | None) -> dict[s
     """Returns the flags that are also options of theirs, and that the devices of this run do not support."""
     default = config_lib.FIELDS["distribution_strategy"].default
     backend = given.get("distribution_strategy", default)
-    others = {name: value for name, value in given.items() if not _knows(backend, name)}
+    others = {
+        name: value
+        for name, value in given.items()
+        if name in config_lib.FIELDS and backend not in (config_lib.FIELDS[name].backends or (backend,))
+    }
     if not others:
         return {}
     from official.graphcore.configurations import table_for
 
     table = table_for(family.name if family else None)
     return {name: value for name, value in others.items() if name in table}
-
-
-def _knows(backend: str, name: str) -> bool:
-    known = config_lib.FIELDS[name].backends if name in config_lib.FIELDS else ()
-    return not known or backend in known
 
 
 def _half(base: Mapping[str, Any]) -> str:
@@ -294,22 +293,7 @@ def _by_task(given: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     return {target if name == into[0] else name: value for name, value in given.items()}
 
 
-def _asks_only_to_answer(family: Family, settings: Mapping[str, Any], said: dict, given: dict) -> bool:
-    """Tells whether a fine-tuning command of their TensorFlow 1 programs asks for evaluation or predictions
-    but no training; these programs do only what is asked for.
-
-    Args:
-      family: family of the file.
-      settings: settings of file, options and flags.
-      said: settings of file and options.
-      given: the flags.
-    """
-    asked = settings["do_predict"] or settings["do_eval"]
-    trains = "do_train" in given or said.get("do_train")
-    return family.name == "tf1" and settings["task"] != "pretrain" and asked and not trains
-
-
-def check_variables(layers: list[tuple[str, dict[str, Any]]]) -> None:
+def check_variables(layers: Layers) -> None:
     """Raises ConfigError where a path to be read contains an unset environment variable."""
     values = {name: value for _, layer in layers for name, value in layer.items()}
     if any(values.get(name) for name in _WITHOUT_DATA):
@@ -349,9 +333,13 @@ def _told(
     if added and family:
         lines.append(f"  and, which no key says: {added}")
     lines += [f"  {note}" for note in theirs.notes]
-    for why, keys in _by_reason(theirs).items():
-        lines.append(f"  {why}: {', '.join(keys)}")
-    return lines
+    reasons: dict[str, list[str]] = {}  # of the keys without a setting here; those only for IPUs last
+    for line in theirs.lines:
+        if not line.fields and line.key not in theirs.ipu_only:
+            reasons.setdefault(f"not needed: {line.note}", []).append(line.key)
+    if theirs.ipu_only:
+        reasons["only on an IPU"] = theirs.ipu_only
+    return lines + [f"  {why}: {', '.join(keys)}" for why, keys in reasons.items()]
 
 
 def _shown(line: configurations.Line, settings: Mapping[str, Any], over: set[str]) -> str:
@@ -362,15 +350,6 @@ def _shown(line: configurations.Line, settings: Mapping[str, Any], over: set[str
         return f"{' or '.join(line.fields)}, not used in this run"
     is_over = not line.key.startswith("--") and len(line.fields) == 1 and line.fields[0] in over
     return ", ".join(fields) + (" by the command line" if is_over else "")
-
-
-def _by_reason(theirs: configurations.Translation) -> dict[str, list[str]]:
-    """Returns {reason: keys} of the keys without a setting here; those only for IPUs last."""
-    reasons: dict[str, list[str]] = {}
-    for line in theirs.lines:
-        if not line.fields and line.key not in theirs.ipu_only:
-            reasons.setdefault(f"not needed: {line.note}", []).append(line.key)
-    return reasons | ({"only on an IPU": theirs.ipu_only} if theirs.ipu_only else {})
 
 
 def _short(value: Any) -> str:

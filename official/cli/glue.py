@@ -123,7 +123,19 @@ def download(base_url: str, source: Source, path: str) -> None:
             f"{url} cannot be reached: {getattr(error, 'reason', None) or error}. Check the network and run"
             " this again; it goes on where it stopped."
         ) from None
-    _check(url, source, part)
+    size = os.path.getsize(part)
+    if size < source.size:
+        raise ConfigError(
+            f"{url}: the transfer ended after {size:,} of {source.size:,} bytes. Run this again; it goes on"
+            " where it stopped."
+        )
+    received = sha256_of(part)
+    if received != source.sha256:
+        os.remove(part)
+        raise ConfigError(
+            f"{url} is not the published file: {size:,} bytes with sha256 {received}, expected"
+            f" {source.size:,} with {source.sha256}."
+        )
     publish(part, path)
 
 
@@ -152,22 +164,6 @@ def _transfer(url: str, source: Source, part: str) -> None:
                 bar.update(len(chunk))
 
 
-def _check(url: str, source: Source, part: str) -> None:
-    size = os.path.getsize(part)
-    if size < source.size:
-        raise ConfigError(
-            f"{url}: the transfer ended after {size:,} of {source.size:,} bytes. Run this again; it goes on"
-            " where it stopped."
-        )
-    received = sha256_of(part)
-    if received != source.sha256:
-        os.remove(part)
-        raise ConfigError(
-            f"{url} is not the published file: {size:,} bytes with sha256 {received}, expected"
-            f" {source.size:,} with {source.sha256}."
-        )
-
-
 def sha256_of(path: str) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -181,14 +177,12 @@ def fetch_archive(base_url: str, data_dir: str, folder: str) -> None:
     archive_path = os.path.join(data_dir, os.path.basename(ARCHIVES[folder].path))
     download(base_url, ARCHIVES[folder], archive_path)
     with zipfile.ZipFile(archive_path) as archive:
-        for name in filter(lambda name: not os.path.exists(os.path.join(data_dir, name)), files_of(folder)):
-            _extract(archive, name, os.path.join(data_dir, name))
+        for name in files_of(folder):
+            path = os.path.join(data_dir, name)
+            if not os.path.exists(path):
+                with replacing(path) as part, archive.open(name) as source, open(part, "wb") as target:
+                    shutil.copyfileobj(source, target, _CHUNK_BYTES)
     os.remove(archive_path)
-
-
-def _extract(archive: zipfile.ZipFile, name: str, path: str) -> None:
-    with replacing(path) as temporary, archive.open(name) as source, open(temporary, "wb") as target:
-        shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
 
 def fetch_mrpc(base_url: str, data_dir: str) -> None:
@@ -221,19 +215,16 @@ def format_mrpc(train: str, test: str, dev_ids: str) -> dict[str, str]:
     dev = {tuple(ids) for ids in _rows(dev_ids)}
     is_dev = [tuple(row[1:3]) in dev for row in rows]
     numbered = [[str(index), *row[1:]] for index, row in enumerate(_rows(test)[1:])]
-    return {
-        "train.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if not held_out)]),
-        "dev.tsv": _join([header, *(row for row, held_out in zip(rows, is_dev) if held_out)]),
-        "test.tsv": _join([["index", *header[1:]], *numbered]),
+    tables = {
+        "train.tsv": [header, *(row for row, held_out in zip(rows, is_dev) if not held_out)],
+        "dev.tsv": [header, *(row for row, held_out in zip(rows, is_dev) if held_out)],
+        "test.tsv": [["index", *header[1:]], *numbered],
     }
+    return {name: "".join("\t".join(row) + "\n" for row in table) for name, table in tables.items()}
 
 
 def _rows(text: str) -> list[list[str]]:
     return [line.removesuffix("\r").split("\t") for line in text.rstrip("\r\n").split("\n")]
-
-
-def _join(rows: list[list[str]]) -> str:
-    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def fetch(base_url: str, data_dir: str, folder: str) -> str:

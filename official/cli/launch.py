@@ -91,12 +91,9 @@ def make_parser() -> command_line.Parser:
 
 def parse_flags(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Returns the flags of the launcher, and the words after `--`: the command. Raises ConfigError."""
-    end = words.index("--") if "--" in words else len(words)
-    flags, command = make_parser().parse(words[:end]), tuple(words[end + 1 :])
-    for name, (smallest, largest) in _RANGES.items():
-        value = getattr(flags, name)
-        if value is not None and not smallest <= value <= largest:
-            raise ConfigError(f"--{name}={value:,} is out of range. Allowed: {smallest} to {largest:,}.")
+    own, after = command_line.before_dashes(words)
+    flags, command = make_parser().parse(own), tuple(after[1:])
+    command_line.check_ranges(flags, _RANGES)
     if not command and not flags.topology:
         raise ConfigError("a command is missing, expected: launch [flags] -- COMMAND. See --help.")
     return flags, command
@@ -144,11 +141,10 @@ def main() -> int:
     started = job_of(flags, command)
     if flags.topology:
         print(poprun.draw(topology_of(flags, command)), flush=True)
-    return job.run(started, _say) if command else 0
-
-
-def _say(text: str) -> None:
-    print(f"{command_line.program()}: {text}", file=sys.stderr, flush=True)
+    if not command:
+        return 0
+    name = command_line.program()
+    return job.run(started, lambda text: print(f"{name}: {text}", file=sys.stderr, flush=True))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -272,11 +268,9 @@ def _configuration(words: list[str]) -> Config:
 def _family(words: list[str]) -> str:
     """Returns the name of the family of Graphcore's programs whose configuration a command names; "tf2" for
     ours."""
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name == "config":
-            source = foreign.find(value if equals else following)
-            if not source.path.endswith((".flags", ".py")):
-                family = foreign.read_theirs(source)[1]
-                return family.name if family else "tf2"
+    for name, value in command_line.given_values(words):
+        source = foreign.find(value) if name == "config" else None
+        if source and not source.path.endswith((".flags", ".py")):
+            family = foreign.read_theirs(source)[1]
+            return family.name if family else "tf2"
     return "tf2"

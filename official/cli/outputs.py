@@ -49,17 +49,19 @@ def check_results(flags: argparse.Namespace) -> None:
         check_output_file(flags.output + ending, "output", flags.overwrite)
 
 
+def with_machine(record: dict) -> dict:
+    """Returns a record of measurements, with the command and the machine."""
+    from official.reporting import environment
+
+    return {"command": command_line.as_typed(), **record, "environment": environment.environment()}
+
+
 def write_results(output: str | None, record: dict, draw: Callable[[], bytes]) -> None:
     """Writes what was measured, with the command and the machine, and the picture that `draw` makes (PNG);
     without `output` nothing."""
     if output is None:
         return
-    from official.reporting import environment
-
-    write_json(
-        output + ".json",
-        {"command": command_line.as_typed(), **record, "environment": environment.environment()},
-    )
+    write_json(output + ".json", with_machine(record))
     write_file(output + ".png", draw())
     print(f"{output}.json and {output}.png")
 

@@ -53,9 +53,6 @@ def _points(scaling: dict, key: str) -> tuple[tuple[int, float], ...]:
 # Schedules of pipelines
 
 
-_MOST_SHOWN = 16  # micro batches: more could not be told apart
-
-
 def write_schedule(path: str, plan: dict) -> None:
     """Draws the schedule of a plan.
 
@@ -65,7 +62,7 @@ def write_schedule(path: str, plan: dict) -> None:
     """
     pipeline = plan["pipeline"]
     stages = tuple(map(tuple, pipeline["stages"]))
-    shown = _shown(len(stages), pipeline["micro_batches"])
+    shown = min(pipeline["micro_batches"], max(2 * len(stages), 8))  # more could not be told apart
     known = PipelinePlan(stages, tuple(pipeline["devices"]), pipeline["schedule"], shown)
     flops, trains = pipeline["stage_flops"], plan["train_steps"] != 0
     unit = sum(map(sum, flops)) / (3 * len(flops))  # the forward pass of a stage, were all alike
@@ -89,10 +86,6 @@ def write_all(path: str) -> None:
         for name in names
     ]
     outputs.write_file(path, plots.render(plot_schedules(panels, until=41), outputs.picture_format(path)))
-
-
-def _shown(num_stages: int, micro_batches: int) -> int:
-    return min(micro_batches, max(2 * num_stages, _MOST_SHOWN // 2))
 
 
 def schedule_of(

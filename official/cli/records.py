@@ -138,48 +138,32 @@ def inspect_parser() -> command_line.Parser:
 
 
 def describe_records(summary, shares: dict, vocabulary) -> str:
-    masks = (
-        "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}"
-        if vocabulary
-        else "kept {kept:.2%} (the rest needs --vocab_file)"
-    )
-    return "\n".join(
-        [
-            (
-                f"{counted(summary.files, 'file')}, {counted(summary.records, 'example')},"
-                f" {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, {summary.max_seq_length} tokens,"
-                f" {summary.max_predictions_per_seq} predictions at most"
-            ),
-            "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding".format(
-                **shares
-            ),
-            f"predicted   {summary.predictions / summary.records:.2f} an example, "
-            + ("{predictions_of_tokens:.2%} of the tokens: " + masks).format(**shares),
-            *_describe_packing(summary),
-            "random next {random_next:.2%}".format(**shares),
-            "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with"
-            " other masks)".format(**shares)
-            + _reliability(summary.repeats()),
-        ]
-    )
-
-
-def _reliability(repeats: dict) -> str:
-    """Returns how far off the shares of repetitions may be, where they are not exact."""
-    if repeats["exact"]:
-        return ""
-    return f": estimates, to within {max(repeats['standard_errors'].values()):.3%} two times in three"
-
-
-def _describe_packing(summary) -> list[str]:
-    """Returns a line about packed rows, for records that are some."""
-    if summary.record_format != "packed":
-        return []
-    used = summary.tokens / (summary.rows * summary.max_seq_length)
-    return [
-        f"packed      {summary.rows:,} rows of {summary.records / summary.rows:.3f} examples, {used:.2%} of"
-        " their places used"
+    predicted = "kept {kept:.2%} (the rest needs --vocab_file)"
+    if vocabulary:
+        predicted = "[MASK] {masked:.2%}, kept {kept:.2%}, random {replaced:.2%}"
+    lines = [
+        f"{counted(summary.files, 'file')}, {counted(summary.records, 'example')},"
+        f" {summary.bytes / 1e6:,.1f} MB, {summary.record_format}, {summary.max_seq_length} tokens,"
+        f" {summary.max_predictions_per_seq} predictions at most",
+        "lengths     median {median_length:,.0f}, {full_length:.1%} full, {padding:.1%} padding",
+        f"predicted   {summary.predictions / summary.records:.2f} an example,"
+        " {predictions_of_tokens:.2%} of the tokens: " + predicted,
     ]
+    if summary.record_format == "packed":
+        used = summary.tokens / (summary.rows * summary.max_seq_length)
+        lines.append(
+            f"packed      {summary.rows:,} rows of {summary.records / summary.rows:.3f} examples, {used:.2%}"
+            " of their places used"
+        )
+    repeats = summary.repeats()
+    repeated = (
+        "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with other"
+        " masks)"
+    )
+    if not repeats["exact"]:
+        error = max(repeats["standard_errors"].values())
+        repeated += f": estimates, to within {error:.3%} two times in three"
+    return "\n".join([*lines, "random next {random_next:.2%}", repeated]).format(**shares)
 
 
 def draw_lengths(lengths: dict, path: str, longest: int) -> None:
@@ -209,14 +193,6 @@ def draw_lengths(lengths: dict, path: str, longest: int) -> None:
         outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
 
 
-def report_of_records(summary: Any, shares: dict) -> dict:
-    """Returns the numbers of some records, for --report."""
-    names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions", "tokens")
-    numbers = {name: getattr(summary, name) for name in names}
-    counts = {"shares": shares, "repeats": summary.repeats(), "lengths": summary.lengths.tolist()}
-    return {**numbers, **counts}
-
-
 def run_inspect() -> None:
     """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
 
@@ -225,8 +201,7 @@ def run_inspect() -> None:
     Exit code 2, with file and number, at the first record that departs from the schema.
     """
     flags = inspect_parser().parse()
-    if flags.examples < 0:
-        raise ConfigError(f"--examples={flags.examples} is out of range. Allowed: 0 or more.")
+    command_line.check_ranges(flags, {"examples": (0, math.inf)})
     if flags.picture:
         outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
     for name in ("report", "report_page"):
@@ -258,7 +233,10 @@ def run_inspect() -> None:
         }
     report: dict[str, Any] = {}
     for name, summary in summaries.items():
-        report[name] = report_of_records(summary, summary.shares())
+        names = ("files", "records", "rows", "bytes", "record_format", "max_seq_length", "predictions")
+        report[name] = {each: getattr(summary, each) for each in (*names, "tokens")}
+        report[name] |= {"shares": summary.shares(), "repeats": summary.repeats()}
+        report[name]["lengths"] = summary.lengths.tolist()
         print(describe_records(summary, report[name]["shares"], vocabulary), end="\n\n")
     lengths = {name: summary.lengths for name, summary in summaries.items()}
     if flags.compare_to:
@@ -310,80 +288,66 @@ def data_sets(patterns: list[str], flag: str = "") -> dict[str, list[str]]:
     return {name: find_files(name, flag) for name in names}
 
 
-def spread_of(shares: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Returns {share: {mean, deviation, lowest, highest}}; the standard deviation of one data set is 0."""
-    return {name: _spread([each[name] for each in shares]) for name in shares[0]}
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {
-        "mean": statistics.fmean(values),
-        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "lowest": min(values),
-        "highest": max(values),
-    }
-
-
 def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Returns the numbers for --report.
+    """Returns the numbers for --report: of each share the mean, the standard deviation (0 of one data set),
+    the lowest and the highest; of two groups also the differences of the means, and these divided by their
+    standard errors (Welch's t): chance alone seldom makes it larger than 2; None where nothing spreads.
 
     Args:
       groups: {group: {data set: {share: value}}}, of these records and, where there are any, of those that
         they are compared with.
     """
-    report: dict[str, Any] = {
-        name: {"data_sets": sets, "spread": spread_of(list(sets.values()))} for name, sets in groups.items()
-    }
+    report: dict[str, Any] = {}
+    for name, sets in groups.items():
+        spread = {}
+        for share in next(iter(sets.values())):
+            values = [shares[share] for shares in sets.values()]
+            spread[share] = {
+                "mean": statistics.fmean(values),
+                "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+                "lowest": min(values),
+                "highest": max(values),
+            }
+        report[name] = {"data_sets": sets, "spread": spread}
     if len(groups) == 2:
-        report["differences"] = _differences(*(list(sets.values()) for sets in groups.values()))
+        ours, theirs = report.values()
+        differences = {}
+        for share, own in ours["spread"].items():
+            other = theirs["spread"][share]
+            difference = own["mean"] - other["mean"]
+            error = math.sqrt(
+                own["deviation"] ** 2 / len(ours["data_sets"])
+                + other["deviation"] ** 2 / len(theirs["data_sets"])
+            )
+            errors = difference / error if error else None
+            differences[share] = {"difference": difference, "standard_errors": errors}
+        report["differences"] = differences
     return report
 
 
-def _differences(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> dict[str, dict]:
-    """Returns {share: {difference, standard_errors}} of the means. The second is the difference divided by
-    its standard error (Welch's t): chance alone seldom makes it larger than 2; None where nothing spreads."""
-    found = {}
-    for name in ours[0]:
-        means, squares = zip(*(_mean_and_square([each[name] for each in group]) for group in (ours, theirs)))
-        difference, error = means[0] - means[1], math.sqrt(sum(squares))
-        found[name] = {"difference": difference, "standard_errors": difference / error if error else None}
-    return found
-
-
-def _mean_and_square(values: list[float]) -> tuple[float, float]:
-    """Returns a mean and the square of its standard error."""
-    spread = _spread(values)
-    return spread["mean"], spread["deviation"] ** 2 / len(values)
-
-
 def spread_table(report: dict[str, Any]) -> str:
-    """Returns the spread as text, a line for each share: the mean, the standard deviation, the lowest and the
-    highest of each group; then the differences of the means."""
+    """Returns the spread as text, a line for each share; then the differences of the means."""
     lines = []
+
+    def add(name: str, cells: Iterable[str]) -> None:
+        lines.append(f"  {name:22}" + "".join(f"{cell:>12}" for cell in cells))
+
+    def shown(share: str, value: float) -> str:
+        return f"{value:.1f}" if share == "median_length" else f"{value:.3%}"
+
     for name, group in report.items():
         if "spread" in group:
             lines.append(f"{name}: {len(group['data_sets'])} data sets, each by itself")
-            lines.append(_row("", ("mean", "deviation", "lowest", "highest")))
-            lines += [
-                _row(share, [_shown(share, value) for value in values.values()])
-                for share, values in group["spread"].items()
-            ]
+            add("", ("mean", "deviation", "lowest", "highest"))
+            for share, values in group["spread"].items():
+                add(share, [shown(share, value) for value in values.values()])
     differences = report.get("differences", {})
     if differences:
         lines.append("difference of the means, and how many of its standard errors it is")
     for share, values in differences.items():
         errors = values["standard_errors"]
-        shown = "-" if errors is None else f"{errors:.1f}"
-        lines.append(_row(share, (_shown(share, values["difference"]), shown)))
+        add(share, (shown(share, values["difference"]), "-" if errors is None else f"{errors:.1f}"))
     return "\n".join(lines)
-
-
-def _row(name: str, cells: Iterable[str]) -> str:
-    return f"  {name:22}" + "".join(f"{cell:>12}" for cell in cells)
-
-
-def _shown(share: str, value: float) -> str:
-    return f"{value:.1f}" if share == "median_length" else f"{value:.3%}"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -417,21 +381,6 @@ def read_examples(path: str, record_format: str):
         raise ConfigError(f"--input_files: {error}") from None
 
 
-def count_examples(files: list[str], record_format: str) -> list[int]:
-    """Returns the number of examples of each file."""
-    titles = [f"counting, file {number} of {len(files)}" for number in range(1, len(files) + 1)]
-    return [
-        sum(1 for _ in _progress(read_examples(path, record_format), title))
-        for path, title in zip(files, titles)
-    ]
-
-
-def picked_positions(examples: int, num_samples: int) -> list[int]:
-    """Returns the positions of `num_samples` of `examples` examples: int(i * examples / num_samples), in
-    integers, so without rounding."""
-    return [index * examples // num_samples for index in range(num_samples)]
-
-
 def picked_examples(files: list[str], record_format: str, counts: list[int], positions: list[int]):
     """Yields the examples at sorted positions, counted over all files; a file is read up to the last one that
     it holds."""
@@ -447,18 +396,14 @@ def picked_examples(files: list[str], record_format: str, counts: list[int], pos
         first += count
 
 
-def joined(examples, record_format: str):
-    """Yields records that hold the examples."""
+def copied(examples, record_format: str, states: dict[str, str]):
+    """Yields records that hold the examples. Raises ConfigError at the end where a file was changed while it
+    was read."""
     from official.data.records import record_formats
 
     examples = iter(examples)
     while some := list(itertools.islice(examples, record_formats.rows_per_record(record_format))):
         yield from record_formats.join(some, record_format)
-
-
-def unchanged(records, states: dict[str, str]):
-    """Yields the records. Raises ConfigError at the end where a file was changed while it was read."""
-    yield from records
     files.check_unchanged(states)
 
 
@@ -493,8 +438,7 @@ def run_eval_set() -> None:
         --num_samples=10000
     """
     flags = eval_set_parser().parse()
-    if flags.num_samples < 1:
-        raise ConfigError(f"--num_samples={flags.num_samples} is below the minimum of 1.")
+    command_line.check_ranges(flags, {"num_samples": (1, math.inf)})
     check_output_file(flags.output_file, "output_file", flags.overwrite)
     from official.data.records import (
         files as record_files,  # after the flags are checked: it loads TensorFlow
@@ -511,16 +455,19 @@ def run_eval_set() -> None:
     record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
     states = files.states(paths)
     record_format = record_files.detect_format(paths)
-    counts = count_examples(paths, record_format)
+    counts = []
+    for number, path in enumerate(paths, start=1):
+        title = f"counting, file {number} of {len(paths)}"
+        counts.append(sum(1 for _ in _progress(read_examples(path, record_format), title)))
     examples = sum(counts)
     if examples < flags.num_samples:
         raise ConfigError(
             f"--input_files={flags.input_files} holds {examples:,} examples, fewer than"
             f" --num_samples={flags.num_samples:,}."
         )
-    picked = picked_examples(paths, record_format, counts, picked_positions(examples, flags.num_samples))
-    records = joined(_progress(picked, "copying"), record_format)
-    write_records(flags.output_file, unchanged(records, states))
+    positions = [index * examples // flags.num_samples for index in range(flags.num_samples)]
+    picked = picked_examples(paths, record_format, counts, positions)
+    write_records(flags.output_file, copied(_progress(picked, "copying"), record_format, states))
     record_paths.put_vocabulary(folder, vocabulary)
     print(
         f"{flags.output_file}: {flags.num_samples:,} of the {examples:,} examples of {len(paths):,}"
@@ -559,15 +506,6 @@ def pack_parser() -> command_line.Parser:
     return parser
 
 
-def plan_only(flags: argparse.Namespace) -> dict:
-    """Returns the numbers of a plan."""
-    from official.data.packing import algorithms
-
-    histogram = algorithms.read_histogram(flags.histogram)
-    planned = algorithms.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
-    return algorithms.describe(histogram, planned)
-
-
 def pack_files(flags: argparse.Namespace) -> dict:
     """Writes the packed records; returns the numbers of the plan with those of the files."""
     from official.data.packing import creation  # after the flags are checked: it loads TensorFlow
@@ -579,18 +517,6 @@ def pack_files(flags: argparse.Namespace) -> dict:
     numbers = {**manifest["plan"], **{name: manifest[name] for name in names}}
     numbers["padding_after"] = 1 - manifest["efficiency"]
     return numbers
-
-
-def describe_plan(numbers: dict) -> str:
-    """Returns two lines about a plan, or the files made by it."""
-    text = (
-        "{packs:,} rows of {max_seq_length} tokens hold {sequences:,} sequences, {speedup:.4f} a row,"
-        " {sequences_per_pack} at most (bound by the lengths: {bound:.4f}).\n"
-        "Efficiency {efficiency:.5f}: padding {padding_before:.2%} before, {padding_after:.2%} after. Planned"
-        " in {secs:.3f} s{by}."
-    )
-    by = f" by {numbers['algorithm']}" if numbers.get("algorithm") else ""
-    return text.format(**numbers, by=by)
 
 
 def draw_plan(numbers: dict, path: str) -> None:
@@ -639,8 +565,23 @@ def run_pack() -> None:
     if flags.picture:
         outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
     command_line.configure_logging()
-    numbers = {"algorithm": flags.algorithm, **(plan_only if flags.histogram else pack_files)(flags)}
-    print(describe_plan(numbers))
+    numbers = {"algorithm": flags.algorithm}
+    if flags.histogram:
+        from official.data.packing import algorithms
+
+        histogram = algorithms.read_histogram(flags.histogram)
+        planned = algorithms.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
+        numbers |= algorithms.describe(histogram, planned)
+    else:
+        numbers |= pack_files(flags)
+    by = f" by {numbers['algorithm']}" if numbers["algorithm"] else ""
+    text = (
+        "{packs:,} rows of {max_seq_length} tokens hold {sequences:,} sequences, {speedup:.4f} a row,"
+        " {sequences_per_pack} at most (bound by the lengths: {bound:.4f}).\n"
+        "Efficiency {efficiency:.5f}: padding {padding_before:.2%} before, {padding_after:.2%} after. Planned"
+        " in {secs:.3f} s{by}."
+    )
+    print(text.format(**numbers, by=by))
     if flags.report:
         outputs.write_json(flags.report, numbers)
     if flags.picture:

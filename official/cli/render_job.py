@@ -77,10 +77,10 @@ def make_parser() -> command_line.Parser:
 
 
 def main() -> None:
-    own, after = _split(sys.argv[1:])
+    own, after = command_line.before_dashes(sys.argv[1:])
     parser = make_parser()
     flags = parser.parse(own)
-    job = _read(flags, parser.given, after or flags.command)
+    job = _read(flags, parser.given, after[1:] or flags.command)
     if flags.kind == "ipujob":
         job = with_sdk(job)
     documents = manifests.documents(flags.kind, job)
@@ -92,12 +92,6 @@ def main() -> None:
     check_output_file(flags.output, "output", flags.overwrite)
     outputs.write_file(flags.output, text)
     print(f"kubectl {manifests.KINDS[flags.kind].submit} -f {flags.output}")
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the words before the first -- and those after it."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:end], arguments[end + 1 :]
 
 
 def _read(flags: argparse.Namespace, given: set[str], command: list[str]) -> manifests.Job:
@@ -114,25 +108,21 @@ def _read(flags: argparse.Namespace, given: set[str], command: list[str]) -> man
             raise ConfigError(
                 f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}. Drop it."
             )
-    for name, (least, most) in _RANGES.items():
-        value = getattr(flags, name)
-        if value is not None and not least <= value <= most:
-            raise ConfigError(f"--{name}={value}, expected {least} to {most}.")
+    command_line.check_ranges(flags, _RANGES)
     told: dict[str, Any] = {name: getattr(flags, name) for name in (*_EVERY, *kind.takes, *kind.defaults)}
     left = {name: default for name, default in kind.defaults.items() if told[name] is None}
+    volumes = []
+    for text in flags.volume:
+        claim, _, place = text.partition(":")
+        path = place.removesuffix(":ro")
+        volumes.append(manifests.Volume(claim, path, is_read_only=path != place))
     return manifests.Job(
         command=tuple(command),
-        volumes=tuple(map(_read_volume, flags.volume)),
+        volumes=tuple(volumes),
         variables=_read_pairs(flags.env, "env"),
         node_labels=_read_pairs(flags.node_label, "node_label"),
         **{**told, **left},
     )
-
-
-def _read_volume(text: str) -> manifests.Volume:
-    claim, _, place = text.partition(":")
-    path = place.removesuffix(":ro")
-    return manifests.Volume(claim, path, is_read_only=path != place)
 
 
 def _read_pairs(texts: list[str], flag: str) -> dict[str, str]:
@@ -167,17 +157,11 @@ def _comments(flags: argparse.Namespace, given: set[str], command: tuple[str, ..
 # A command of `bert train`, checked as it would be in a pod
 
 
-_PYTHONS = ("python", "python3")
-
-
 def arguments(command: tuple[str, ...]) -> list[str] | None:
     """Returns the arguments of a command of `bert train`; None where it is another one."""
-    if command[:2] == ("bert", "train"):
-        return list(command[2:])
-    is_script = (
-        command[:1] and command[0] in _PYTHONS and os.path.basename("".join(command[1:2])) == "train.py"
-    )
-    return list(command[2:]) if is_script else None
+    first, second = (*command, "", "")[:2]
+    is_script = first in ("python", "python3") and os.path.basename(second) == "train.py"
+    return list(command[2:]) if is_script or (first, second) == ("bert", "train") else None
 
 
 def with_sdk(job: manifests.Job) -> manifests.Job:

@@ -3,6 +3,7 @@
 import os
 
 from official.cli import command_line, outputs
+from official.io import files
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
 
@@ -43,8 +44,7 @@ def run_compare() -> None:
       bert compare runs/seed_* --mlperf --ruleset=1.0.0
     """
     flags = compare_parser().parse()
-    if flags.target is not None and not 0 <= flags.target <= 1:
-        raise ConfigError(f"--target={flags.target} is out of range. Allowed: 0 to 1.")
+    command_line.check_ranges(flags, {"target": (0, 1)})
     if flags.output:
         outputs.check_picture_file(flags.output, "output", flags.overwrite)
     if flags.json:
@@ -87,13 +87,9 @@ def record_parser() -> command_line.Parser:
 
 def read_file(folder: str, name: str) -> str:
     path = os.path.join(folder, name)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        raise ConfigError(f"--model_dir={folder} is not a finished run: {name} is missing.") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    if not os.path.isfile(path):
+        raise ConfigError(f"--model_dir={folder} is not a finished run: {name} is missing.")
+    return files.read_text(path, path)
 
 
 def record_of(model_dir: str) -> dict:
@@ -107,11 +103,9 @@ def record_of(model_dir: str) -> dict:
     expect(result, "environment", dict, f"{model_dir}/result.json", default={}).pop("working_directory", None)
     config = expect(result, "config", dict, source)
     repeats, seed = (expect(config, name, int, source) for name in ("num_runs", "seed"))
-    folders = (
-        [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)]
-        if repeats > 1
-        else [model_dir]
-    )
+    folders = [model_dir]
+    if repeats > 1:
+        folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)]
     evaluations = [_evaluations(folder) for folder in folders]
     return {
         "command": read_file(folders[0], "command.txt").strip(),

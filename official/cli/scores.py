@@ -12,19 +12,16 @@ from official.data.glue.tasks import TASKS, GlueTask
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
+from official.reporting import palette, plots
 
 _TITLES = {
     "pr_exact": "Precision and recall, exact match",
     "pr_f1": "Precision and recall, F1",
     "pr_oracle": "Precision and recall, is there an answer",
 }
-_COLOUR = "#0072B2"
 
 # -----------------------------------------------------------------------------------------------------------
 # bert evaluate squad-v1
-
-
-_VERSION = "1.1"
 
 
 def squad_v1_parser() -> command_line.Parser:
@@ -42,8 +39,8 @@ def run_squad_v1() -> None:
     flags = squad_v1_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
-    if gold.version != _VERSION:
-        print(f"Evaluation expects v-{_VERSION}, but got dataset with v-{gold.version}", file=sys.stderr)
+    if gold.version != "1.1":
+        print(f"Evaluation expects v-1.1, but got dataset with v-{gold.version}", file=sys.stderr)
     result = evaluation.evaluate_v1(gold.answers, predictions)
     for identity in evaluation.missing_predictions(gold.answers, predictions):
         print(f"Unanswered question {identity} will receive score 0.", file=sys.stderr)
@@ -99,11 +96,9 @@ def run_squad_v2() -> None:
     flags = squad_v2_parser().parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
-    na_probs = (
-        squad_files.read_by_question(flags.na_prob_file, (int, float), "numbers")
-        if flags.na_prob_file
-        else None
-    )
+    na_probs = None
+    if flags.na_prob_file:
+        na_probs = squad_files.read_by_question(flags.na_prob_file, (int, float), "numbers")
     result = evaluation.evaluate_v2(gold.answers, predictions, na_probs, flags.na_prob_thresh)
     for identity in evaluation.missing_predictions(gold.answers, predictions):
         print(f"Missing prediction for {identity}", file=sys.stderr)
@@ -126,50 +121,38 @@ def _draw(
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out_image_dir={folder}: {error.strerror or error}.") from None
-    pictures = {name: _plot_curve(curve, _TITLES[name]) for name, curve in curves.items()}
+    pictures = {name: _draw_curve(curve, _TITLES[name]) for name, curve in curves.items()}
     for name, has_answer in (("hasAns", True), ("noAns", False)):
         ids = [
             key for key, answers in gold.answers.items() if bool(answers) == has_answer and key in na_probs
         ]
         if ids:
-            pictures[f"na_prob_hist_{name}"] = _plot_histogram([na_probs[key] for key in ids], name)
+            pictures[f"na_prob_hist_{name}"] = _draw_histogram([na_probs[key] for key in ids], name)
     for name, picture in pictures.items():
         outputs.write_file(os.path.join(folder, f"{name}.png"), picture)
     return {f"{name}_ap": curve.average for name, curve in curves.items()}
 
 
-def _plot_curve(curve: evaluation.Curve, title: str) -> bytes:
-    figure, axes = _new_figure(title, "recall", "precision")
-    axes.step(curve.recalls, curve.precisions, color=_COLOUR, where="post")
-    axes.fill_between(curve.recalls, curve.precisions, step="post", alpha=0.2, color=_COLOUR)
-    axes.set(xlim=(0, 1.05), ylim=(0, 1.05))
-    return _png(figure)
-
-
-def _plot_histogram(values: list[float], name: str) -> bytes:
-    figure, axes = _new_figure(
-        f"No-answer probability, {name}", "probability of no answer", "share of the questions"
+def _draw_curve(curve: evaluation.Curve, title: str) -> bytes:
+    figure = plots.new_figure(6.4, 4.8)
+    axes = figure.add_subplot(
+        title=title, xlabel="recall", ylabel="precision", xlim=(0, 1.05), ylim=(0, 1.05)
     )
-    axes.hist(values, weights=[1 / len(values)] * len(values), bins=20, range=(0, 1), color=_COLOUR)
-    return _png(figure)
+    axes.step(curve.recalls, curve.precisions, color=palette.BLUE, where="post")
+    axes.fill_between(curve.recalls, curve.precisions, step="post", alpha=0.2, color=palette.BLUE)
+    return plots.render(figure, "png")
 
 
-def _new_figure(title: str, x_label: str, y_label: str):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # late: it takes long to load
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.add_subplot(title=title, xlabel=x_label, ylabel=y_label)
-
-
-def _png(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return buffer.getvalue()
+def _draw_histogram(values: list[float], name: str) -> bytes:
+    figure = plots.new_figure(6.4, 4.8)
+    title, label = f"No-answer probability, {name}", "probability of no answer"
+    axes = figure.add_subplot(title=title, xlabel=label, ylabel="share of the questions")
+    axes.hist(values, weights=[1 / len(values)] * len(values), bins=20, range=(0, 1), color=palette.BLUE)
+    return plots.render(figure, "png")
 
 
 def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None:
+    """Says on stderr how many questions were evaluated, and how they were answered, by their kinds."""
     scores = evaluation.score_v2(gold.answers, predictions)
     print(f"{len(gold.answers):,} questions, {len(scores.exact):,} with a prediction", file=sys.stderr)
     for kinds in (
@@ -233,33 +216,18 @@ def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
     return paths[0] if paths else None
 
 
-def check_predictions(task: GlueTask, path: str, data_dir: str | None) -> int:
-    """Returns the number of predictions in a task's file. Raises ConfigError where they are not as they
-    should be."""
-    rows = len(files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
-    files.check_predictions(task, path, rows)
-    return rows
-
-
-def zip_files(paths: list[str]) -> bytes:
-    """Returns a zip file that holds the files without their folders."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path in paths:
-            with open(path, "rb") as file:
-                entry = zipfile.ZipInfo(os.path.basename(path), _FILE_TIME)
-                archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
-
-
 def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
     """Prints a task's line; returns its file where it is right, and what is wrong where something is."""
     path, wrong = None, None
     try:
         path = find_predictions(task, flags.predictions)
-        text = f"{path}, {check_predictions(task, path, flags.data_dir):,} predictions" if path else "missing"
-        if path is None and not flags.allow_missing:
-            wrong = f"{task.submission_file} is missing"
+        if path:
+            data_dir = flags.data_dir
+            rows = len(files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
+            files.check_predictions(task, path, rows)
+            text = f"{path}, {rows:,} predictions"
+        else:
+            text, wrong = "missing", None if flags.allow_missing else f"{task.submission_file} is missing"
     except ConfigError as error:
         path, text, wrong = None, str(error), str(error).rstrip(".")
     print(f"{task.submission_file:<12} {text}")
@@ -285,5 +253,11 @@ def run_glue_submission() -> None:
         )
     if not paths:
         raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
-    outputs.write_file(flags.output, zip_files(paths))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in paths:
+            with open(path, "rb") as file:
+                entry = zipfile.ZipInfo(os.path.basename(path), _FILE_TIME)
+                archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)
+    outputs.write_file(flags.output, buffer.getvalue())
     print(f"{flags.output}: {len(paths)} of {len(TASKS)} files.")

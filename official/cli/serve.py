@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # they load TensorFlow
     from official.serving.server.versions import Loading
 
 _METHODS = ("answer", "classify", "fill_mask", "embed")
-_MOST_SECS = 86400
+_DAY = 86400
 _LONGEST_TOKEN = 4096
 # {flag: (default, smallest, largest, help)}
-_COUNTS = {
+_LIMITS: dict[str, tuple[float, float, float, str]] = {
     "max_batch_size": (32, 1, 4096, "Sequences that are computed together."),
     "max_batch_tokens": (16384, 1, 2**24, "Tokens that are computed together, about: at 4 characters each."),
     "max_queue": (256, 1, 10**6, "Requests that wait for the model; above it they get 429."),
@@ -31,18 +31,22 @@ _COUNTS = {
     "max_instances": (64, 1, 10**5, "Instances of a request."),
     "max_text_chars": (50_000, 1, 2**24, "Characters of a text."),
     "max_connections": (512, 1, 10**5, "Connections that are open at once; further ones are closed."),
-}
-_TIMES = {
-    "request_timeout_secs": (30.0, 0.001, "From a request's headers to its answer; after it 504."),
+    "request_timeout_secs": (30.0, 0.001, _DAY, "From a request's headers to its answer; after it 504."),
     "idle_timeout_secs": (
         60.0,
         0.001,
+        _DAY,
         "A connection is closed when for so long no headers of a request are complete, or its client does not"
         " read the answer.",
     ),
-    "body_timeout_secs": (10.0, 0.001, "From a request's headers to the end of its body; after it: closed."),
-    "poll_secs": (5.0, 0.1, "Between looks for newer versions in a folder of numbered ones."),
-    "grace_secs": (10.0, 0.0, "When the server stops: for the requests that it has accepted."),
+    "body_timeout_secs": (
+        10.0,
+        0.001,
+        _DAY,
+        "From a request's headers to the end of its body; after it: closed.",
+    ),
+    "poll_secs": (5.0, 0.1, _DAY, "Between looks for newer versions in a folder of numbered ones."),
+    "grace_secs": (10.0, 0.0, _DAY, "When the server stops: for the requests that it has accepted."),
 }
 
 
@@ -76,32 +80,20 @@ def make_parser() -> command_line.Parser:
     add(
         "--batch_delay_ms", type=float, default=5.0, help="How long an idle model waits for further requests."
     )
-    for name, (count, _, _, text) in _COUNTS.items():
-        add(f"--{name}", type=int, default=count, help=text)
-    for name, (secs, _, text) in _TIMES.items():
-        add(f"--{name}", type=float, default=secs, help=text)
+    for name, (default, _, _, text) in _LIMITS.items():
+        add(f"--{name}", type=type(default), default=default, help=text)
     return parser
 
 
 def parse_flags() -> argparse.Namespace:
     flags = make_parser().parse()
-    _check_range(flags, "port", 0, 65535)
-    _check_range(flags, "batch_delay_ms", 0, 10_000)
-    for name, (_, smallest, largest, _) in _COUNTS.items():
-        _check_range(flags, name, smallest, largest)
-    for name, (_, shortest, _) in _TIMES.items():
-        _check_range(flags, name, shortest, _MOST_SECS)
+    command_line.check_ranges(flags, {"port": (0, 65535), "batch_delay_ms": (0, 10_000)})
+    command_line.check_ranges(flags, {name: row[1:3] for name, row in _LIMITS.items()})
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", flags.model_name):
         raise ConfigError(
             f"--model_name={flags.model_name[:100]}, expected 1 to 64 letters, digits, '_', '.' and '-'."
         )
     return flags
-
-
-def _check_range(flags: argparse.Namespace, name: str, smallest: float, largest: float) -> None:
-    value = getattr(flags, name)
-    if not smallest <= value <= largest:
-        raise ConfigError(f"--{name}={value} is out of range. Allowed: {smallest:g} to {largest:,}.")
 
 
 def read_token(path: str) -> bytes:

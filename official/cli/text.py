@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import shutil
 import sys
@@ -17,7 +18,6 @@ from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
-    from official.data.pretraining.plan import Job
     from official.data.text.documents import ReadCounts
 
 
@@ -55,18 +55,6 @@ def create_parser() -> command_line.Parser:
     )
     add("--vocab_file", required=True, help=vocabulary)
     command_line.add_lower_case_flag(parser)
-    _add_example_flags(parser)
-    _add_format_flags(parser)
-    command_line.add_engine_flags(parser, "records")
-    add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
-    overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
-    add("--overwrite", action="store_true", help=overwrite)
-    return parser
-
-
-def _add_example_flags(parser: command_line.Parser) -> None:
-    """Adds the flags for the contents of the examples."""
-    add = parser.add_argument
     duplicates = "Keep one of the documents that are the same, token by token."
     add("--drop_duplicates", action="store_true", help=duplicates)
     mixture = (
@@ -94,11 +82,6 @@ def _add_example_flags(parser: command_line.Parser) -> None:
     add("--eval_share", type=float, help=held_out)
     side = "Documents to read: those to train on, or those held out (--eval_share). Unset: all."
     add("--side", choices=("train", "eval"), help=side)
-
-
-def _add_format_flags(parser: command_line.Parser) -> None:
-    """Adds the flags for the format of the examples."""
-    add = parser.add_argument
     formats = (
         "plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the size;"
         " train.py reads both."
@@ -108,6 +91,11 @@ def _add_format_flags(parser: command_line.Parser) -> None:
     add("--remask", action="store_true", help=remask)
     position = "With --remask: position of the padding. Unset: --max_seq_length."
     add("--pad_position_value", type=int, help=position)
+    command_line.add_engine_flags(parser, "records")
+    add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
+    overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
+    add("--overwrite", action="store_true", help=overwrite)
+    return parser
 
 
 def create_flags() -> argparse.Namespace:
@@ -116,7 +104,10 @@ def create_flags() -> argparse.Namespace:
     if bool(flags.output_dir) == bool(flags.output_file):
         raise ConfigError("Give one of --output_dir=DIR and --output_file=FILES. See --help.")
     if flags.output_file:
-        _check_files(flags)
+        if flags.num_shards:
+            raise ConfigError(f"num_shards={flags.num_shards} excludes --output_file, which names the files.")
+        for path in flags.output_file.split(","):
+            check_output_file(path, "output_file", flags.overwrite)
         for name, value in _THEIR_VALUES.items():
             if name not in parser.given:
                 setattr(flags, name, value)
@@ -129,31 +120,6 @@ def create_flags() -> argparse.Namespace:
     return flags
 
 
-def _check_files(flags: argparse.Namespace) -> None:
-    """Raises ConfigError for files that exist, without --overwrite, and for --num_shards beside named
-    files."""
-    if flags.num_shards:
-        raise ConfigError(f"num_shards={flags.num_shards} excludes --output_file, which names the files.")
-    for path in flags.output_file.split(","):
-        check_output_file(path, "output_file", flags.overwrite)
-
-
-def _publish(files: list[str], folder: str, made: list[str]) -> None:
-    """Moves the files of a finished job to their places, and removes its folder."""
-    for path, name in zip(files, made, strict=True):
-        shutil.move(os.path.join(folder, name), path)
-    shutil.rmtree(folder)
-
-
-def _job(flags: dict[str, Any]) -> Job:
-    from official.data.pretraining import examples, plan  # after the flags are checked: these load NumPy
-
-    rules = examples.ExampleRules(
-        **{name: flags.pop(name) for name in examples.ExampleRules.__dataclass_fields__}
-    )
-    return plan.Job(rules=rules, **flags)
-
-
 def run_create() -> None:
     """Makes TFRecords of masked-LM and next-sentence examples from text.
 
@@ -164,24 +130,27 @@ def run_create() -> None:
     engines.load_ahead(given, "official.data.pretraining.creation")
     flags = vars(given)
     command_line.configure_logging()
-    files = (flags.pop("output_file") or "").split(",")
-    if files != [""]:
-        flags |= {"num_shards": len(files), "output_dir": f"{files[0]}.unfinished"}
+    named = flags.pop("output_file")
+    paths = named.split(",") if named else []
+    if paths:
+        flags |= {"num_shards": len(paths), "output_dir": f"{paths[0]}.unfinished"}
     if flags["remask"]:
         flags["record_format"] = "remask"
-    job = _job(flags)
-    from official.data.pretraining import creation  # after the flags are checked, too
+    from official.data.pretraining import creation, examples, plan  # after the flags are checked
 
+    rules = {name: flags.pop(name) for name in examples.ExampleRules.__dataclass_fields__}
+    job = plan.Job(rules=examples.ExampleRules(**rules), **flags)
     if creation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = creation.create_pretraining_data(job)
     show_manifest(manifest)
-    if files == [""]:
-        records.write_card_beside(
-            job.output_dir, [os.path.join(job.output_dir, name) for name in manifest["files"]]
-        )
-    else:
-        _publish(files, job.output_dir, list(manifest["files"]))
+    made = [os.path.join(job.output_dir, name) for name in manifest["files"]]
+    if not paths:
+        records.write_card_beside(job.output_dir, made)
+        return
+    for path, file in zip(paths, made, strict=True):
+        shutil.move(file, path)
+    shutil.rmtree(job.output_dir)
 
 
 def show_manifest(manifest: dict) -> None:
@@ -307,14 +276,6 @@ def corpus_parser() -> command_line.Parser:
     return parser
 
 
-def write_documents(path: str, documents: list[list[str]]) -> dict[str, int]:
-    """Writes one sentence per line with blank lines between documents; returns the numbers of what was
-    written."""
-    text = "\n\n".join("\n".join(document) for document in documents) + "\n"
-    outputs.write_file(path, text)
-    return {"documents": len(documents), "sentences": sum(map(len, documents)), "bytes": len(text.encode())}
-
-
 def run_corpus() -> None:
     """Builds a small English corpus from what is installed: the language reference and docstrings.
 
@@ -337,19 +298,17 @@ def run_corpus() -> None:
             f" and {len(evaluation)} to evaluate on, expected one each at least. Add sources, or change"
             " --eval_share."
         )
-    summary = {"sources": flags.sources, "eval_share": flags.eval_share}
-    summary["train"] = write_documents(os.path.join(flags.output_dir, "train.txt"), train)
-    summary["eval"] = write_documents(os.path.join(flags.output_dir, "eval.txt"), evaluation)
-    outputs.write_file(
-        os.path.join(flags.output_dir, _SUMMARY),
-        json.dumps(summary | dataclasses.asdict(counts), indent=2) + "\n",
-    )
-    for name in ("train", "eval"):
-        print(
-            "{name}.txt: {documents:,} documents, {sentences:,} sentences, {bytes:,} bytes.".format(
-                name=name, **summary[name]
-            )
-        )
+    summary: dict[str, Any] = {"sources": flags.sources, "eval_share": flags.eval_share}
+    told = []
+    for name, documents in (("train", train), ("eval", evaluation)):
+        text = "\n\n".join("\n".join(document) for document in documents) + "\n"
+        outputs.write_file(os.path.join(flags.output_dir, f"{name}.txt"), text)
+        sentences, size = sum(map(len, documents)), len(text.encode())
+        summary[name] = {"documents": len(documents), "sentences": sentences, "bytes": size}
+        told.append(f"{name}.txt: {len(documents):,} documents, {sentences:,} sentences, {size:,} bytes.")
+    summary |= dataclasses.asdict(counts)
+    outputs.write_file(os.path.join(flags.output_dir, _SUMMARY), json.dumps(summary, indent=2) + "\n")
+    print("\n".join(told))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -432,9 +391,7 @@ def run_vocab() -> None:
     from official.data.word_pieces import vocabulary_building
 
     flags = vocab_parser().parse()
-    for name, minimum in (("vocab_size", 10), ("max_sentences", 1)):
-        if getattr(flags, name) < minimum:
-            raise ConfigError(f"--{name}={getattr(flags, name)} is out of range. Allowed: {minimum} or more.")
+    command_line.check_ranges(flags, {"vocab_size": (10, math.inf), "max_sentences": (1, math.inf)})
     for path in vocab_files(flags):
         check_output_file(path, "output_file", flags.overwrite)
     counts = ReadCounts()

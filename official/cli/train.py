@@ -89,11 +89,17 @@ def _run(arguments: list[str]) -> int:
         from official.tasks import TASKS
 
         make_task = TASKS[config.task]
-        todo = importlib.import_module(_module_of(config))
+        todo = importlib.import_module(  # the other one is not loaded
+            "official.planning.plan" if config.plan else "official.training.run"
+        )
     configure_logging(config.verbosity)
     _say_config(arguments, config)
-    if config.plan or config.compile_only:
-        print(_planned(config, todo, make_task) if config.plan else _compiled(config, todo, make_task))
+    if config.plan:
+        print(_planned(config, todo, make_task))
+        return 0
+    if config.compile_only:
+        with signals.raising():
+            print(todo.compile_only(config, make_task))
         return 0
     command = command_line.words(arguments)
     with signals.raising():  # while starting and reporting; between the two, the run saves first
@@ -103,13 +109,6 @@ def _run(arguments: list[str]) -> int:
     if result.status != "interrupted":  # one that came when all was done, and no step heard of it
         signals.check()
     return result.exit_code
-
-
-def _module_of(config: Config) -> str:
-    """Returns the name of the module for the job asked for; the others are not loaded."""
-    if config.plan:
-        return "official.planning.plan"
-    return "official.training.run"
 
 
 def _planned(config: Config, plan: Any, make_task: Callable) -> str:
@@ -122,13 +121,11 @@ def _planned(config: Config, plan: Any, make_task: Callable) -> str:
     if config.measure:
         measure = importlib.import_module("official.training.step_benchmark").measure_steps
     text = plan.run(config, make_task, plan_pictures.write_picture, measure)
-    _write_config(config)
+    if config.plan_config_file:  # the configuration that is planned, without the settings of the plan
+        own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
+        with naming_output(config.plan_config_file, "plan_config_file"):
+            replace_file(config.plan_config_file, config_lib.to_json(own))
     return text
-
-
-def _compiled(config: Config, todo: Any, make_task: Callable) -> str:
-    with signals.raising():
-        return todo.compile_only(config, make_task)
 
 
 def _check_export(config: Config) -> None:
@@ -165,23 +162,13 @@ def _export(result: TrainResult, config: Config) -> None:
     note_export(config.model_dir, written.folder)
 
 
-def _write_config(config: Config) -> None:
-    """Writes the configuration that is planned, without the settings of the plan, to --plan_config_file where
-    that is set."""
-    if config.plan_config_file:
-        own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
-        with naming_output(config.plan_config_file, "plan_config_file"):
-            replace_file(config.plan_config_file, config_lib.to_json(own))
-
-
 def _say_config(arguments: list[str], config: Config) -> None:
     """Says which configuration is underneath the flags, in Graphcore's words, where these are asked for."""
     if not follows_graphcore_log(config) or config.verbosity < 0 or not _is_first(config):
         return
-    for argument, following in zip(arguments, [*arguments[1:], ""]):
-        name, equals, value = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and name in ("config", "flagfile"):
-            print(f"Using config: {value if equals else following}", file=sys.stderr, flush=True)
+    for name, value in command_line.given_values(arguments):
+        if name in ("config", "flagfile"):
+            print(f"Using config: {value}", file=sys.stderr, flush=True)
 
 
 def _tell(result: TrainResult, config: Config, command: list[str]) -> None:

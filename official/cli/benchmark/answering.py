@@ -102,18 +102,12 @@ def _answered(answer: Answer, question: dict) -> dict:
     batches, width = read_batches(question["batches"]), question.get("width")
     if question.get("save"):
         np.save(question["save"], np.concatenate([answer(batch, width) for batch in batches], axis=1))
-    if question["calls"]:
-        _warm_up(lambda: answer(batches[0], width))
+    if question["calls"]:  # after another system's turn the caches are that one's, and its threads may still
+        until = time.perf_counter() + _WARM_UP_SECS  # spin: those of OpenMP do for 0.2 s
+        answer(batches[0], width)
+        while time.perf_counter() < until:
+            answer(batches[0], width)
     return measure(lambda batch: answer(batch, width), batches, question["calls"], question["callers"])
-
-
-def _warm_up(call: Callable[[], object]) -> None:
-    """Calls for a while. After another system's turn the caches are that one's, and its threads may still
-    spin: those of OpenMP do for 0.2 s."""
-    until = time.perf_counter() + _WARM_UP_SECS
-    call()
-    while time.perf_counter() < until:
-        call()
 
 
 def measure(answer: Callable[[Batch], object], batches: list[Batch], calls: int, callers: int) -> dict:

@@ -20,16 +20,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from official.cli import command_line, configs, outputs
+from official.cli.benchmark import latency
+from official.cli.benchmark.answering import Batch, write_batches
+from official.cli.benchmark.latency import Block
 from official.cli.benchmark.programs import Program
 from official.config import BertConfig, bert_config_from_dict, read_json
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from official.cli.benchmark.answering import Batch
-    from official.cli.benchmark.latency import Block
     from official.inference.source import Source
 
 BACKENDS = ("tensorflow", "onnxruntime", "openvino")
@@ -175,17 +176,17 @@ def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # Processes that mpirun started, and their cores
 
-# (rank, processes, rank on this machine, processes on this machine), as mpirun's kinds name them.
-_MPI_VARIABLES = (
-    (
-        "OMPI_COMM_WORLD_RANK",
+# Variable of the rank -> those of processes, of the rank on this machine and of processes on this machine, as
+# mpirun's kinds name them.
+_MPI_VARIABLES = {
+    "OMPI_COMM_WORLD_RANK": (
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
-)
+    "PMI_RANK": ("PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "PMIX_RANK": ("PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
+}
 
 
 class Rank(NamedTuple):
@@ -199,17 +200,20 @@ class Rank(NamedTuple):
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
     ConfigError for variables that are not numbers."""
-    for rank, size, local_rank, local_size in _MPI_VARIABLES:
-        if rank not in environment:
-            continue
-        local = (local_rank if local_rank in environment else rank, local_size)
-        names = (rank, local[0], local_size if local_size in environment else size)
-        try:
-            return Rank(*(int(environment.get(name, "1")) for name in names))
-        except ValueError:
-            shown = ", ".join(f"{name}={environment.get(name)}" for name in names)
-            raise ConfigError(f"{shown[:150]}: expected the numbers that mpirun sets.") from None
-    return None
+    rank = next((name for name in _MPI_VARIABLES if name in environment), None)
+    if rank is None:
+        return None
+    size, local_rank, local_size = _MPI_VARIABLES[rank]
+    names = (
+        rank,
+        local_rank if local_rank in environment else rank,
+        local_size if local_size in environment else size,
+    )
+    try:
+        return Rank(*(int(environment.get(name, "1")) for name in names))
+    except ValueError:
+        shown = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        raise ConfigError(f"{shown[:150]}: expected the numbers that mpirun sets.") from None
 
 
 def own_cores(cores: Sequence[int], rank: Rank | None, of_machine: int) -> list[int]:
@@ -296,23 +300,17 @@ class Windows(NamedTuple):
 
     def batches(self, order: np.ndarray, size: int) -> list[Batch]:
         """Returns batches of `size` windows without padding, in an order; the last may have fewer."""
-        return [self._batch(order[first : first + size]) for first in range(0, len(order), size)]
-
-    def _batch(self, numbers: np.ndarray) -> Batch:
-        import numpy as np
-
-        from official.cli.benchmark.answering import Batch
-
-        ids_NL, lengths_N, firsts_N = (values[numbers] for values in self)
-        column_L = np.arange(ids_NL.shape[1])
-        is_token_NL = column_L < lengths_N[:, None]
-        segments_NL = (column_L >= firsts_N[:, None]).astype(np.int32)
-        return Batch(ids_NL[is_token_NL], segments_NL[is_token_NL], lengths_N)
+        batches = []
+        column_L = np.arange(self.ids_NL.shape[1])
+        for first in range(0, len(order), size):
+            ids_NL, lengths_N, firsts_N = (values[order[first : first + size]] for values in self)
+            is_token_NL = column_L < lengths_N[:, None]
+            segments_NL = (column_L >= firsts_N[:, None]).astype(np.int32)
+            batches.append(Batch(ids_NL[is_token_NL], segments_NL[is_token_NL], lengths_N))
+        return batches
 
     def some(self, count: int | None, seed: int) -> Windows:
         """Returns `count` windows drawn at random, in their order; all of them for None."""
-        import numpy as np
-
         if count is None or count >= len(self.lengths_N):
             return self
         drawn = np.sort(np.random.default_rng(seed).permutation(len(self.lengths_N))[:count])
@@ -321,8 +319,6 @@ class Windows(NamedTuple):
 
 def generated_windows(words: int, length: int, count: int, seed: int) -> Windows:
     """Returns windows of random words, all `length` tokens long, the second half in the second segment."""
-    import numpy as np
-
     ids_NL = np.random.default_rng(seed).integers(0, words, (count, length), dtype=np.int32)
     lengths_N = np.full(count, length, np.int32)
     return Windows(ids_NL, lengths_N, lengths_N // 2)
@@ -330,8 +326,6 @@ def generated_windows(words: int, length: int, count: int, seed: int) -> Windows
 
 def real_windows(path: str, found: Source, length: int) -> Windows:
     """Returns the windows of a SQuAD file, cut as `ask` cuts them. Raises ConfigError."""
-    import numpy as np
-
     from official.data.squad import features, squad_files
 
     with_negative = found.setting("version_2_with_negative", False)
@@ -347,11 +341,12 @@ def real_windows(path: str, found: Source, length: int) -> Windows:
 # Instances of a system, and their turns
 
 
-class Instances:
+class Instances(contextlib.ExitStack):
     """The processes of a system, which answer at once. A context manager."""
 
     def __init__(self, system: System, specification: dict, cores: list[list[int]], folder: str):
         """Starts one for each list of cores, in FOLDER/SYSTEM/instance_N, and waits until all are ready."""
+        super().__init__()
         self.system = system
         with contextlib.ExitStack() as starting:
             self._programs = []
@@ -366,32 +361,22 @@ class Instances:
                 self._programs.append(starting.enter_context(program))
                 program.ask(asked)
             ready = [program.answer() for program in self._programs]
-            self._stack = starting.pop_all()
+            self.enter_context(starting.pop_all())
         self.start_secs: float = max(one["start_secs"] for one in ready)
         self.versions: dict = ready[0]["versions"]
 
     def run(self, question: dict) -> Block:
         """Asks all at the same time, and returns their timed calls."""
-        from official.cli.benchmark import latency
-
         for program in self._programs:
             program.ask(question)
         return latency.block_of([program.answer() for program in self._programs])
 
     def logits(self, batches: str, width: int | None, folder: str) -> np.ndarray:
         """Returns the first one's logits [2, T] of all batches in a file. Also compiles for their shapes."""
-        import numpy as np
-
         path = os.path.join(folder, "logits.npy")
         self._programs[0].ask({"batches": batches, "calls": 0, "callers": 1, "width": width, "save": path})
         self._programs[0].answer()
         return np.load(path)
-
-    def __enter__(self) -> Instances:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
 
 def _environment() -> dict[str, str]:
@@ -441,8 +426,6 @@ class Turn(NamedTuple):
 def compare(logits: np.ndarray, reference: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
     """Returns {largest_difference, same_answers} of logits [2, T] beside the reference's: the largest
     absolute difference, and the share of sequences whose likeliest first and last tokens are the same."""
-    import numpy as np
-
     bounds = np.cumsum(lengths)[:-1]
     found, wanted = (
         [tuple(part.argmax(axis=1)) for part in np.split(values, bounds, axis=1)]
@@ -478,16 +461,12 @@ class Bench:
 
     def write(self, name: str, batches: list[Batch]) -> str:
         """Writes batches into a file and returns its path."""
-        from official.cli.benchmark.answering import write_batches
-
         path = os.path.join(self.folder, f"{name}.npz")
         write_batches(path, batches)
         return path
 
     def calibration(self, length: int) -> str:
         """Writes the batches from which int8 takes its ranges; returns their file."""
-        import numpy as np
-
         count, size = _CALIBRATION
         windows = self.windows(length).some(count * size, SEED + 1)
         return self.write(f"calibration_{length}", windows.batches(np.arange(len(windows.lengths_N)), size))
@@ -518,11 +497,7 @@ def measure(
 ) -> dict[str, Any]:
     """Returns {cases, products_gflops, rounds, instances, ...}. Raises ConfigError."""
     bench = Bench(flags, found, systems, folder)
-    rows: list[dict] = []
-    products: dict[str, float | None] = {}
-    for dtype in flags.dtypes:
-        of_dtype, products[dtype] = measure_dtype(bench, dtype)
-        rows += of_dtype
+    measured = {dtype: measure_dtype(bench, dtype) for dtype in flags.dtypes}
     return {
         "rounds": flags.rounds,
         "instances": flags.instances,
@@ -530,16 +505,14 @@ def measure(
         "cores": flags.cores,
         "data": "generated" if flags.generated_data else os.path.basename(flags.predict_file),
         "seed": SEED,
-        "products_gflops": products,
+        "products_gflops": {dtype: peak for dtype, (_, peak) in measured.items()},
         "versions": bench.versions,
-        "cases": rows,
+        "cases": [row for rows, _ in measured.values() for row in rows],
     }
 
 
 def measure_dtype(bench: Bench, dtype: str) -> tuple[list[dict], float | None]:
     """Returns (result rows of a type, GFLOP/s of its bare products, None where these are not measured)."""
-    import numpy as np
-
     flags = bench.flags
     wanted = [system for system in bench.systems if dtype in system.dtypes]
     for system in bench.systems:
@@ -577,8 +550,6 @@ def measure_case(
 ) -> list[dict]:
     """Returns a result row for each system and way of padding; adds the seconds of bare products to
     `seconds`."""
-    from official.cli.benchmark import latency
-
     flags = bench.flags
     turns = turns_of(bench, running, case, windows)
     shape = f"{case['dtype']}, {case['max_seq_length']} tokens x {case['batch']}"
@@ -627,8 +598,6 @@ def turns_of(
 ) -> dict[str, Turn]:
     """Returns {label: turn} of a case: with --whole_set one for each usual way to pad and to order. Raises
     ConfigError where there are too few windows for a batch."""
-    import numpy as np
-
     size, length, whole = case["batch"], case["max_seq_length"], bench.flags.whole_set
     count = len(windows.lengths_N)
     if whole:

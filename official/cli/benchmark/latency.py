@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from official.graphcore import popart_lines
-
-if TYPE_CHECKING:
-    pass
+from official.reporting.measurement import Timing
 
 _PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
 
@@ -54,14 +52,12 @@ def summary(blocks: Sequence[Block]) -> dict:
       sequences_per_sec, tokens_per_sec: medians over the blocks; spread: half the distance between the
       quartiles of the first, over it; latency_ms of all calls; calls: their number.
     """
-    rates = [block.sequences_per_sec for block in blocks]
-    median = statistics.median(rates)
-    first, _, third = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else (0, 0, 0)
+    rates = Timing(tuple(block.sequences_per_sec for block in blocks))
     secs = [secs for block in blocks for secs in block.secs]
     return {
-        "sequences_per_sec": median,
+        "sequences_per_sec": rates.median,
         "tokens_per_sec": statistics.median(block.tokens_per_sec for block in blocks),
-        "spread": (third - first) / 2 / median,
+        "spread": rates.spread,
         "latency_ms": latency_ms(secs),
         "calls": len(secs),
     }

@@ -14,31 +14,28 @@ import argparse
 import csv
 import datetime
 import io
+import itertools
 import json
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import runs, spec
 from official.cli.benchmark.runs import COMPILING, number_of
-from official.cli.benchmark.spec import Benchmark
 from official.io.errors import ConfigError, suggest
 from official.io.writing import check_output_file
 from official.reporting import palette, plots
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 # -----------------------------------------------------------------------------------------------------------
 # Results as files and as text
 
 
 Result = dict[str, Any]  # of a variant
+Variants = Mapping[str, runs.Variant]  # by their names
 ADDITIONAL = ("test_duration", "loss", "result", "cmd", "env", "git_commit_hash")
 _CSV_METRICS = ("throughput", "latency", COMPILING)
 _LOSSES = ("loss", "total_loss", "mlm_loss")
@@ -46,96 +43,77 @@ _OF_THE_MACHINE = ("benchmark_path", "log_paths", "latest_checkpoint_path", "sdk
 _DASH = "\u2013"
 
 
-def by_benchmark(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Returns {benchmark: results of its variants}, as the published JSON has them."""
-    found: dict[str, list[Result]] = {}
-    for result in results:
-        found.setdefault(result["benchmark_name"], []).append(result)
-    return found
-
-
 def verdict(result: Result) -> str:
     """Returns PASSED or FAILED."""
     return "FAILED" if result["exitcode"] else "PASSED"
 
 
+def count_failed(results: list[Result]) -> int:
+    return sum(result["exitcode"] != 0 for result in results)
+
+
 def summary(results: list[Result]) -> str:
     """Returns a line for each run, and the number of failed ones."""
     lines = [f"{verdict(each)} {each['benchmark_name']}::{each['benchmark_name']}" for each in results]
-    failed = sum(verdict(each) == "FAILED" for each in results)
+    failed = count_failed(results)
     title = " short test summary info ".center(62, "=")
     counts = f" {failed} failed, {len(results) - failed} passed "
     return "\n".join([title, "", *lines, "", counts.center(62, "=")])
 
 
-# ------------------------------------------------------------------------------------------------------------
-# For programs
-
-
 def to_json(results: list[Result]) -> str:
-    """Returns {benchmark: [result of a variant, ...]}."""
-    return json.dumps(by_benchmark(results), sort_keys=True, indent=2) + "\n"
+    """Returns {benchmark: [result of a variant, ...]}, as published."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result["benchmark_name"], []).append(result)
+    return json.dumps(found, sort_keys=True, indent=2) + "\n"
 
 
-def portable(result: Result, folder: str) -> Result:
-    """Returns a result without the paths of this machine; the command is as it is typed in its folder."""
-    kept = {key: value for key, value in result.items() if key not in _OF_THE_MACHINE}
-    return {**kept, "command": result["command"].replace(os.path.join(folder, ""), "")}
-
-
-def to_csv(results: list[Result], more: Iterable[str], additional: dict[str, dict[str, Any]]) -> str:
-    """Returns a line for each variant: the published metrics, `more` metrics, and {variant: additional
-    columns}."""
+def to_csv(results: list[Result], more: Iterable[str], variants: Variants | None) -> str:
+    """Returns a line for each variant: the published metrics, `more` metrics, and with `variants` the columns
+    of `ADDITIONAL`."""
     names = list(dict.fromkeys([*_CSV_METRICS, *more]))
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerow(["benchmark name", "Variant name", *names, *(ADDITIONAL if additional else ())])
+    writer.writerow(["benchmark name", "Variant name", *names, *(ADDITIONAL if variants else ())])
+    commit = _commit() if variants else None
     for result in results:
-        numbers = [number_of(result["results"], name) for name in names]
-        others = additional.get(result["variant_name"], {})
-        writer.writerow([result["benchmark_name"], result["variant_name"], *numbers, *others.values()])
+        found = result["results"]
+        row = [result["benchmark_name"], result["variant_name"], *(number_of(found, name) for name in names)]
+        if variants:
+            loss = next((number_of(found, name) for name in _LOSSES if name in found), None)
+            env = json.dumps(variants[result["variant_name"]].added_env)
+            row += [result["test_duration"], loss, verdict(result), result["command"], env, commit]
+        writer.writerow(row)
     return text.getvalue()
 
 
-def additional_columns(result: Result, env: dict[str, str], commit: str | None) -> dict[str, Any]:
-    """Returns the columns of `ADDITIONAL` of a variant."""
-    losses = [number_of(result["results"], name) for name in _LOSSES if name in result["results"]]
-    values = (
-        result["test_duration"],
-        losses[0] if losses else None,
-        verdict(result),
-        result["command"],
-        json.dumps(env),
-        commit,
-    )
-    return dict(zip(ADDITIONAL, values))
+def _commit() -> str | None:
+    """Returns the commit of the working folder."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
 
 
 def to_xml(results: list[Result]) -> str:
     """Returns the runs as a suite of tests in JUnit's XML, which systems that run tests show."""
-    failed = sum(verdict(each) == "FAILED" for each in results)
-    counts = {"name": "benchmarks", "tests": str(len(results)), "failures": str(failed)}
+    counts = {"tests": str(len(results)), "failures": str(count_failed(results))}
     root = xml.Element("testsuites")
-    suite = xml.SubElement(root, "testsuite", counts)
+    suite = xml.SubElement(root, "testsuite", {"name": "benchmarks", **counts})
     for each in results:
         names = {"classname": each["benchmark_name"], "name": each["variant_name"]}
         case = xml.SubElement(suite, "testcase", {**names, "time": each["test_duration"]})
         if each["exitcode"]:
             message = "; ".join(each["problems"])
-            xml.SubElement(case, "failure", {"message": _printable(message)})
+            printable = "".join(letter if letter.isprintable() else " " for letter in message)
+            xml.SubElement(case, "failure", {"message": printable})
     xml.indent(root)
     return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-# ------------------------------------------------------------------------------------------------------------
-# For people
-
-
-def columns(results: list[Result], benchmarks: dict[str, Benchmark]) -> list[tuple[str, list[str]]]:
+def to_columns(results: list[Result], variants: Variants) -> list[tuple[str, list[str]]]:
     """Returns (title, a cell for each run): name, how it went, seconds, and what `output` of the entries
     lists."""
     found = {
@@ -143,21 +121,17 @@ def columns(results: list[Result], benchmarks: dict[str, Benchmark]) -> list[tup
         "result": [verdict(each) for each in results],
         "seconds": [f"{float(each['test_duration']):,.0f}" for each in results],
     }
-    for number, each in enumerate(results):
-        for label, name in benchmarks[each["benchmark_name"]].columns:
-            cells = found.setdefault(label, [_DASH] * len(results))
-            cells[number] = _cell(each, name)
+    for row, each in enumerate(results):
+        for label, name in variants[each["variant_name"]].benchmark.columns:
+            number = _shown(each, name)
+            cell = each["params"].get(name, _DASH) if number is None else format_number(number)
+            found.setdefault(label, [_DASH] * len(results))[row] = cell
     return list(found.items())
 
 
-def shown(result: Result, name: str) -> float | None:
+def _shown(result: Result, name: str) -> float | None:
     """Returns the number of a metric as tables and charts show it: the speed with all its digits."""
     return result["sequences_per_sec"] if name == "throughput" else number_of(result["results"], name)
-
-
-def _cell(result: Result, name: str) -> str:
-    number = shown(result, name)
-    return result["params"].get(name, _DASH) if number is None else format_number(number)
 
 
 def format_number(value: float) -> str:
@@ -165,65 +139,40 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def to_markdown(table: list[tuple[str, list[str]]]) -> str:
+def to_markdown(columns: list[tuple[str, list[str]]]) -> str:
     """Returns a table in markdown."""
-    head = [title for title, _ in table]
-    rows = zip(*(cells for _, cells in table))
-    lines = [head, ["---"] * len(head), *rows]
+    head = [title for title, _ in columns]
+    lines = [head, ["---"] * len(head), *zip(*(cells for _, cells in columns))]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
-# -----------------------------------------------------------------------------------------------------------
-# A chart: a bar for each run, a panel for each unit
-
-
-_BAR, _HEAD, _FOOT = 0.32, 0.5, 0.12  # inches
-_WIDTH = 9.0
-Panels = dict[str, list[tuple[str, float]]]
-
-
-def panels(results: list[dict[str, Any]], benchmarks: dict[str, Benchmark]) -> Panels:
-    """Returns {unit: (variant, number)} of the first column of every benchmark's `output`; runs without a
-    number are left out."""
-    found: Panels = {}
+def draw(results: list[Result], variants: Variants) -> bytes | None:
+    """Draws a bar for each run, the first column of its `output`, in a panel for each unit. Returns a PNG,
+    None without numbers."""
+    found: dict[str, dict[str, float]] = {}
     for each in results:
-        for label, name in benchmarks[each["benchmark_name"]].columns[:1]:
-            number = shown(each, name)
+        for unit, name in variants[each["variant_name"]].benchmark.columns[:1]:
+            number = _shown(each, name)
             if number is not None:
-                found.setdefault(label, []).append((each["variant_name"], number))
-    return found
-
-
-def draw(found: Panels) -> bytes:
-    """Draws the panels below each other, and returns a PNG."""
-    height = sum(_HEAD + _FOOT + _BAR * len(rows) for rows in found.values()) or 1.0
-    longest = max((len(name) for rows in found.values() for name, _ in rows), default=0)
-    left = min(0.55, 0.03 + 0.0082 * longest)  # room for the names
+                found.setdefault(unit, {})[each["variant_name"]] = number
+    if not found:
+        return None
+    counts = [len(values) for values in found.values()]
     with plots.style():
-        figure = plots.new_figure(_WIDTH, height)
-        top = height
-        for (unit, rows), color in zip(found.items(), palette.COLORS * len(found)):
-            place = top - _HEAD - _BAR * len(rows)
-            box = (left, place / height, 0.9 - left, _BAR * len(rows) / height)
-            _draw_panel(figure.add_axes(box), unit, rows, color)
-            top = place - _FOOT
+        figure = plots.new_figure(9.0, sum(0.62 + 0.32 * count for count in counts))
+        panels = figure.subplots(len(found), squeeze=False, height_ratios=counts)[:, 0]
+        for axes, (unit, values), color in zip(panels, found.items(), itertools.cycle(palette.COLORS)):
+            bars = axes.barh(list(values), list(values.values()), height=0.62, color=color)
+            axes.bar_label(bars, [format_number(value) for value in values.values()], padding=5, fontsize=9)
+            axes.invert_yaxis()
+            axes.margins(x=0.12)
+            axes.tick_params(axis="y", length=0, labelsize=9, labelcolor=palette.INK)
+            axes.grid(visible=False)
+            axes.set_xticks([])
+            axes.spines["bottom"].set_visible(False)
+            axes.set_title(unit, loc="left", fontsize=11, fontweight="bold", color=palette.INK)
+        figure.tight_layout()
         return plots.render(figure, "png")
-
-
-def _draw_panel(axes: Axes, unit: str, rows: list[tuple[str, float]], color: str) -> None:
-    """Draws bars of one unit."""
-    places = range(len(rows))[::-1]
-    axes.barh(places, [value for _, value in rows], height=0.62, color=color)
-    for at, (_, value) in zip(places, rows):
-        offset: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-        axes.annotate(format_number(value), (value, at), fontsize=9, color=palette.INK, **offset)
-    axes.set_yticks(list(places), [name for name, _ in rows], fontsize=9)
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.tick_params(axis="y", length=0, labelcolor=palette.INK)
-    axes.grid(visible=False)
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.set_title(unit, loc="left", fontsize=11, fontweight="bold", color=palette.INK)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -257,13 +206,6 @@ def make_parser() -> command_line.Parser:
     add("--spec", default="benchmarks.yml", help="Files of benchmarks, separated by commas or blanks.")
     add("--benchmark", help="Which to run, in this order, separated by commas or blanks. Unset: all.")
     add("--log_dir", help="Folder for logs and results. Unset: log_<time> in the working folder.")
-    _add_outputs(parser)
-    _add_ways(parser)
-    return parser
-
-
-def _add_outputs(parser: command_line.Parser) -> None:
-    add = parser.add_argument
     add(
         "--output",
         help="Also write OUTPUT.json with machine and versions, OUTPUT.md and a chart, OUTPUT.png.",
@@ -272,11 +214,6 @@ def _add_outputs(parser: command_line.Parser) -> None:
     add("--csv_metrics", help="More metrics that the CSV has columns for, separated by commas or blanks.")
     add("--additional_metrics", action="store_true", help=f"More columns: {', '.join(ADDITIONAL)}.")
     add("--custom_metrics_files", help="Python files that call register_custom_metric(name, function).")
-
-
-def _add_ways(parser: command_line.Parser) -> None:
-    """Adds the flags that change how benchmarks are run."""
-    add = parser.add_argument
     levels = "Which messages are shown, and Poplar's level in runs on IPUs."
     add("--logging", choices=runs.LEVELS, default="INFO", help=levels)
     add("--timeout", type=float, help="Seconds of a run at most; then all its processes are ended.")
@@ -293,6 +230,7 @@ def _add_ways(parser: command_line.Parser) -> None:
     add("--requirements_file", help="File that pip installs before the first run.")
     period = "Seconds between two lines of time, on a terminal."
     add("--progress_trace_period", type=float, default=1.0, help=period)
+    return parser
 
 
 def parse_flags() -> argparse.Namespace:
@@ -341,7 +279,7 @@ def plan(flags: argparse.Namespace) -> list[runs.Variant]:
 
 
 def prepare(flags: argparse.Namespace) -> runs.Session:
-    """Makes the folder of the logs. Raises ConfigError where it holds results."""
+    """Checks where the results go. Raises ConfigError where there are some."""
     functions = runs.load_functions(flags.custom_metrics_files)
     now = datetime.datetime.now().strftime("%Y-%m-%d-%H.%M.%S.%f")
     log_dir = os.path.abspath(flags.log_dir or f"log_{now}")
@@ -349,121 +287,71 @@ def prepare(flags: argparse.Namespace) -> runs.Session:
         check_output_file(os.path.join(log_dir, name), "log_dir", flags.overwrite)
     for ending in (".json", ".md", ".png") if flags.output else ():
         check_output_file(flags.output + ending, "output", flags.overwrite)
-    return runs.Session(
-        log_dir=log_dir,
-        level=flags.logging,
-        timeout=flags.timeout,
-        trace_secs=flags.progress_trace_period,
-        keeps_metrics=not flags.compile_only,
-        functions=functions,
-    )
+    return runs.Session(flags, log_dir, functions)
 
 
-def install(requirements: Iterable[str]) -> None:
-    """Installs what files of requirements list into the environment of this process. Raises ConfigError."""
-    for path in dict.fromkeys(requirements):
-        done = subprocess.run([sys.executable, "-m", "pip", "install", "-r", path], check=False)
-        if done.returncode:
-            raise ConfigError(f"requirements_file {path}: pip ended with exit code {done.returncode}.")
-
-
-def run_all(flags: argparse.Namespace, variants: list[runs.Variant], session: runs.Session) -> list[Result]:
-    """Runs the variants one after the other, and writes all results after each. A signal ends the one that
-    runs; what was measured before is kept."""
-    results: list[Result] = []
-    for variant in variants:
+def run_all(found: list[runs.Variant], session: runs.Session) -> list[Result]:
+    """Runs the variants one after the other, and writes all results but the chart after each. A signal ends
+    the one that runs; what was measured before is kept."""
+    flags, results = session.flags, []
+    variants = {variant.name: variant for variant in found}
+    for variant in found:
         try:
             results.append(runs.run_variant(variant, session))
         except KeyboardInterrupt:
             session.tell(f"\n{variant.name} was interrupted. Results: {session.log_dir}", "CRITICAL")
             session.tell(summary(results), "CRITICAL")
             raise
-        write(flags, session, variants, results)
+        metrics = [*flags.csv_metrics, *session.functions]
+        texts = (
+            to_json(results),
+            to_csv(results, metrics, variants if flags.additional_metrics else None),
+            to_xml(results),
+            to_markdown(to_columns(results, variants)),
+        )
+        for name, text in zip(_FILES, texts):
+            outputs.write_file(os.path.join(session.log_dir, name), text)
         if flags.stop_on_error and results[-1]["exitcode"]:
             session.tell("Stopped: --stop_on_error.", "ERROR")
             break
     return results
 
 
-def write(
-    flags: argparse.Namespace,
-    session: runs.Session,
-    variants: list[runs.Variant],
-    results: list[Result],
-) -> None:
-    """Writes the results so far: all files but the chart."""
-    by_name = {variant.name: variant for variant in variants}
-    additional: dict[str, dict[str, Any]] = {}
-    if flags.additional_metrics:
-        commit = _commit()
-        for each in results:
-            env = by_name[each["variant_name"]].added_env
-            additional[each["variant_name"]] = additional_columns(each, env, commit)
-    metrics = [*flags.csv_metrics, *session.functions]
-    texts = (
-        to_json(results),
-        to_csv(results, metrics, additional),
-        to_xml(results),
-        to_markdown(columns(results, _benchmarks_of(variants))),
-    )
-    for name, text in zip(_FILES, texts):
-        outputs.write_file(os.path.join(session.log_dir, name), text)
-
-
-def _benchmarks_of(variants: list[runs.Variant]) -> dict[str, spec.Benchmark]:
-    return {variant.benchmark.name: variant.benchmark for variant in variants}
-
-
-def _commit() -> str | None:
-    """Returns the commit of the working folder."""
-    words = ["git", "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
-
-
-def finish(
-    flags: argparse.Namespace,
-    session: runs.Session,
-    variants: list[runs.Variant],
-    results: list[Result],
-) -> None:
+def finish(variants: Variants, session: runs.Session, results: list[Result]) -> None:
     """Draws the chart, writes --output, and shows the table and the summary."""
-    pass
     from official.reporting.comparison import format_table
 
-    benchmarks = _benchmarks_of(variants)
-    table = columns(results, benchmarks)
-    found = panels(results, benchmarks)
-    drawn = draw(found) if found else None
+    table, drawn = to_columns(results, variants), draw(results, variants)
     if drawn:
         outputs.write_file(os.path.join(session.log_dir, _PICTURE), drawn)
-    if flags.output:
-        from official.reporting import environment
-
-        rows = [portable(each, benchmarks[each["benchmark_name"]].folder) for each in results]
-        record = {"command": command_line.as_typed(), "results": rows}
-        outputs.write_json(flags.output + ".json", {**record, "environment": environment.environment()})
-        outputs.write_file(flags.output + ".md", to_markdown(table))
+    output = session.flags.output
+    if output:
+        rows = [portable(each, variants[each["variant_name"]].benchmark.folder) for each in results]
+        outputs.write_json(output + ".json", outputs.with_machine({"results": rows}))
+        outputs.write_file(output + ".md", to_markdown(table))
         if drawn:
-            outputs.write_file(flags.output + ".png", drawn)
+            outputs.write_file(output + ".png", drawn)
     session.tell(f"\n{format_table(table)}\n")
     session.tell(summary(results), "CRITICAL")
     session.tell(f"Results: {session.log_dir}")
+
+
+def portable(result: Result, folder: str) -> Result:
+    """Returns a result without the paths of this machine; the command is as it is typed in its folder."""
+    kept = {key: value for key, value in result.items() if key not in _OF_THE_MACHINE}
+    return {**kept, "command": result["command"].replace(os.path.join(folder, ""), "")}
 
 
 def main() -> int:
     flags = parse_flags()
     variants = plan(flags)
     session = prepare(flags)
-    own = [
-        os.path.join(each.folder, each.requirements)
-        for each in _benchmarks_of(variants).values()
-        if each.requirements
-    ]
-    install(([flags.requirements_file] if flags.requirements_file else []) + own)
-    results = run_all(flags, variants, session)
-    finish(flags, session, variants, results)
-    return int(any(result["exitcode"] for result in results))
+    benchmarks = [variant.benchmark for variant in variants]
+    files = [os.path.join(each.folder, each.requirements) for each in benchmarks if each.requirements]
+    for path in dict.fromkeys([flags.requirements_file] * bool(flags.requirements_file) + files):
+        done = subprocess.run([sys.executable, "-m", "pip", "install", "-r", path], check=False)
+        if done.returncode:
+            raise ConfigError(f"requirements_file {path}: pip ended with exit code {done.returncode}.")
+    results = run_all(variants, session)
+    finish({variant.name: variant for variant in variants}, session, results)
+    return int(count_failed(results) > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -20,7 +21,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official.cli import flags, outputs
+from official.cli import command_line, flags, outputs
 from official.cli.benchmark import spec
 from official.cli.benchmark.spec import Benchmark, Derived, Metric
 from official.io.errors import ConfigError
@@ -29,7 +30,6 @@ from official.io.errors import ConfigError
 # Command lines and environments
 
 
-_INTERPRETERS = ("python3", "python")
 # Environment variable of a command for several machines -> other variables that may hold its value.
 _OF_MACHINES = {
     "HOSTS": (),
@@ -40,6 +40,7 @@ _OF_MACHINES = {
 }
 _VIPU = ("--vipu-partition=", "--vipu-server-host=", "--vipu-server-port")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_WANDB = re.compile(r"(?<!\S)-[^\s=]*wandb[^\s=]*(?:=\S*| +[^-\s]\S*)?(?!\S)")  # with its value
 _MPI_PROCESSES = re.compile(r"mpirun.+--np.(\d*) ")
 
 
@@ -103,64 +104,7 @@ def make_variants(
 def _make_variant(
     benchmark: Benchmark, values: dict[str, str], options: Options, environment: Mapping[str, str]
 ) -> Variant:
-    name = spec.name_of(benchmark.name, values)
-    added = _added(benchmark, name, options)
-    env = {**environment, **added, **benchmark.env, **_of_machines(benchmark, environment)}
-    # The interpreter of this process is the one that `python3` is, also where its environment is not active.
-    env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)])
-    command = _edited(_filled(benchmark, values), benchmark, options)
-    try:
-        words = shlex.split(_expanded(command, env))
-    except ValueError as error:
-        raise ConfigError(f"{benchmark.name}: cmd {command[:60]!r}: {error}.") from None
-    found = _MPI_PROCESSES.search(command)
-    processes = int(found[1] or 1) if found else 1
-    added |= benchmark.env
-    return Variant(benchmark, name, values, command, tuple(words), env, added, processes)
-
-
-def _filled(benchmark: Benchmark, values: dict[str, str]) -> str:
-    """Returns the command in one line, with the parameters filled in, and the file that Python runs as a full
-    path."""
-    words = spec.fill(benchmark.command, values).split()
-    for interpreter in _INTERPRETERS:
-        if interpreter in words[:-1]:
-            place = words.index(interpreter) + 1
-            if not words[place].startswith("-"):
-                words[place] = os.path.join(benchmark.folder, words[place])
-            break
-    return " ".join(words)
-
-
-def _edited(command: str, benchmark: Benchmark, options: Options) -> str:
-    """Returns a command without disallowed W&B arguments; for compiling only, also without V-IPU's and with
-    --compile-only."""
-    words = command.split()
-    allows = benchmark.allows_wandb if options.allow_wandb is None else options.allow_wandb
-    if not allows or options.compile_only:
-        words = _without_wandb(words)
-    if options.compile_only:
-        words = [word for word in words if not word.startswith(_VIPU)] + ["--compile-only"]
-    return " ".join(words)
-
-
-def _without_wandb(words: list[str]) -> list[str]:
-    """Returns the words without the arguments whose name contains wandb, and without their values."""
-    kept: list[str] = []
-    is_value = False
-    for word in words:
-        is_name = word.startswith("-")
-        if is_name and "wandb" in word.partition("=")[0]:
-            is_value = "=" not in word
-            continue
-        if is_name or not is_value:
-            kept.append(word)
-        is_value = False
-    return kept
-
-
-def _added(benchmark: Benchmark, name: str, options: Options) -> dict[str, str]:
-    """Returns the environment variables that the runner adds, for programs on IPUs."""
+    name, command = spec.name_of(benchmark.name, values), _command(benchmark, values, options)
     added = {
         "POPLAR_LOG_LEVEL": options.logging,
         "POPART_LOG_LEVEL": options.logging,
@@ -172,7 +116,35 @@ def _added(benchmark: Benchmark, name: str, options: Options) -> dict[str, str]:
             f'{{"autoReport.all": "true", "autoReport.directory": "{folder}",'
             ' "autoReport.outputSerializedGraph": "false"}'
         )
-    return added
+    added |= benchmark.env
+    env = {**environment, **added, **_of_machines(benchmark, environment)}
+    # The interpreter of this process is the one that `python3` is, also where its environment is not active.
+    env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)])
+    expanded = _VARIABLE.sub(lambda found: env.get(found[1] or found[2], found[0]), command)
+    try:
+        words = tuple(shlex.split(expanded))
+    except ValueError as error:
+        raise ConfigError(f"{benchmark.name}: cmd {command[:60]!r}: {error}.") from None
+    found = _MPI_PROCESSES.search(command)
+    processes = int(found[1] or 1) if found else 1
+    return Variant(benchmark, name, values, command, words, env, added, processes)
+
+
+def _command(benchmark: Benchmark, values: dict[str, str], options: Options) -> str:
+    """Returns the command in one line: its parameters filled in, the file that Python runs as a full path,
+    without disallowed W&B arguments; for compiling only, without V-IPU's and with --compile-only."""
+    words = spec.fill(benchmark.command, values).split()
+    interpreter = next((each for each in ("python3", "python") if each in words[:-1]), None)
+    if interpreter:
+        place = words.index(interpreter) + 1
+        if not words[place].startswith("-"):
+            words[place] = os.path.join(benchmark.folder, words[place])
+    allows_wandb = benchmark.allows_wandb if options.allow_wandb is None else options.allow_wandb
+    if options.compile_only or not allows_wandb:
+        words = _WANDB.sub("", " ".join(words)).split()
+    if options.compile_only:
+        words = [word for word in words if not word.startswith(_VIPU)] + ["--compile-only"]
+    return " ".join(words)
 
 
 def _of_machines(benchmark: Benchmark, environment: Mapping[str, str]) -> dict[str, str]:
@@ -180,20 +152,15 @@ def _of_machines(benchmark: Benchmark, environment: Mapping[str, str]) -> dict[s
     set."""
     found = {}
     named = {one or other for one, other in _VARIABLE.findall(benchmark.command)}
-    for name in [name for name in _OF_MACHINES if name in named]:
-        values = [environment[each] for each in (name, *_OF_MACHINES[name]) if each in environment]
+    for name, others in _OF_MACHINES.items():
+        if name not in named:
+            continue
+        values = [environment[each] for each in (name, *others) if each in environment]
         if not values:
-            raise ConfigError(
-                f"{benchmark.name}: its command needs {name} in the environment"
-                f"{''.join(f', or {each}' for each in _OF_MACHINES[name])}."
-            )
+            also = "".join(f", or {each}" for each in others)
+            raise ConfigError(f"{benchmark.name}: its command needs {name} in the environment{also}.")
         found[name] = values[0]
     return found
-
-
-def _expanded(command: str, env: Mapping[str, str]) -> str:
-    """Returns a command with $NAME and ${NAME} replaced by their values; unset ones stay."""
-    return _VARIABLE.sub(lambda found: env.get(found[1] or found[2], found[0]), command)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -202,15 +169,7 @@ def _expanded(command: str, env: Mapping[str, str]) -> str:
 
 _GRACE_SECS = 2.0  # between SIGTERM and SIGKILL; a signal to this process leaves it five in all
 _POLL_SECS = 0.2
-NOT_FOUND = 127  # exit code, as of a shell
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """Exit code of a process, and the seconds of the timeout that ended it, else None."""
-
-    code: int
-    timeout: float | None = None
+_NOT_FOUND = 127  # exit code, as of a shell
 
 
 def run_process(
@@ -218,10 +177,11 @@ def run_process(
     folder: str,
     env: Mapping[str, str],
     logs: tuple[str, str],
-    timeout: float | None = None,
-    waiting: Callable[[float], None] = lambda secs: None,
-) -> Ended:
-    """Runs a command without a shell, and returns how it ended: code 127 where there is no such program.
+    timeout: float | None,
+    waiting: Callable[[float], None],
+) -> tuple[int, bool]:
+    """Runs a command without a shell. Returns its exit code, 127 where there is no such program, and whether
+    the timeout has ended it.
 
     Args:
       words: of the command.
@@ -234,69 +194,45 @@ def run_process(
     Where an exception passes through, as a signal becomes one, all its processes are ended, too.
     """
     with open(logs[0], "wb") as out, open(logs[1], "wb") as err:
+        nothing = subprocess.DEVNULL
         try:
             process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
+                words, cwd=folder, env=env, stdin=nothing, stdout=out, stderr=err, start_new_session=True
             )
         except OSError as error:
             err.write(f"{words[0]}: {error.strerror or error}\n".encode())
-            return Ended(NOT_FOUND)
+            return _NOT_FOUND, False
+        started = time.monotonic()
         try:
-            code = _wait(process, timeout, waiting)
+            while timeout is None or time.monotonic() < started + timeout:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return process.wait(_POLL_SECS), False
+                waiting(time.monotonic() - started)
         except BaseException:
-            end_tree(process)
+            _end_tree(process)
             raise
-        if code is not None:
-            return Ended(code)
-        end_tree(process)
+        _end_tree(process)
         err.seek(0, os.SEEK_END)
         err.write(f"\nTimeout ({timeout:g})\n".encode())
-        return Ended(process.returncode or 1, timeout)
+        return process.returncode or 1, True
 
 
-def _wait(process: subprocess.Popen, timeout: float | None, waiting: Callable[[float], None]) -> int | None:
-    """Returns the exit code, or None after the timeout."""
-    started = time.monotonic()
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_POLL_SECS)
-        secs = time.monotonic() - started
-        if timeout is not None and secs >= timeout:
-            return None
-        waiting(secs)
-
-
-def end_tree(process: subprocess.Popen) -> None:
+def _end_tree(process: subprocess.Popen) -> None:
     """Ends a session leader and all processes that it has started: by SIGTERM, then by SIGKILL."""
-    everyone = {process.pid, *_descendants(process.pid)}
-    _send(signal.SIGTERM, process.pid, everyone)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_SECS)
-    _send(signal.SIGKILL, process.pid, everyone | set(_descendants(process.pid)))
-    process.wait()
-
-
-def _send(number: int, leader: int, everyone: set[int]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
-    for pid in everyone - {leader}:  # those that lead a session of their own
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _descendants(pid: int) -> list[int]:
-    """Returns the processes below one."""
     import psutil
 
-    with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return []
+    below: set[int] = set()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(psutil.Error):
+            below |= {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        for pid in below:  # some lead a session of their own
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECS)
+    process.wait()
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -327,19 +263,6 @@ def load_functions(paths: Iterable[str]) -> dict[str, Function]:
     return found
 
 
-def compute_metrics(
-    functions: dict[str, Function], stdout: str, stderr: str, exitcode: int
-) -> dict[str, float | None]:
-    """Returns {metric: value}; None where a function fails."""
-    values: dict[str, float | None] = {}
-    for name, function in functions.items():
-        values[name] = None
-        with contextlib.suppress(Exception):
-            value = function(stdout, stderr, exitcode)
-            values[name] = None if value is None else float(value)
-    return values
-
-
 @contextlib.contextmanager
 def _importable(function: Callable[[str, Function], None]) -> Iterator[None]:
     """In its block the function can be imported under the name that it has in the published package, where
@@ -365,7 +288,13 @@ def _importable(function: Callable[[str, Function], None]) -> Iterator[None]:
 # {metric: {how it was reduced: its value; None where there is none}}
 Results = dict[str, dict[str, float | None]]
 COMPILING = "total_compiling_time"
-_COMPILED = re.compile(r"Compiled/Loaded model in (\d+(?:\.\d+)?) secs")
+_COMPILED = re.compile(r"Compiled/Loaded model in (\d+(?:\.\d+)?) secs")  # of our trainer
+_REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "final": lambda numbers: numbers[-1],
+    "value": lambda numbers: numbers[0],
+    "min": min,
+    "max": max,
+}
 
 
 def extract(
@@ -383,7 +312,7 @@ def extract(
     results: Results = {}
     problems = []
     for metric in metrics:
-        value, problem = _value(metric, lines, exitcode)
+        value, problem = (None, f"exit code {exitcode}") if exitcode else _found(metric, lines)
         if value is not None and metric.name == "throughput":
             value *= processes
         results[metric.name] = {metric.reduction: value}
@@ -391,33 +320,21 @@ def extract(
     return results, problems
 
 
-def _value(metric: Metric, lines: list[str], exitcode: int) -> tuple[float | None, str]:
-    """Returns (value of a metric, reason where it is None)."""
-    if exitcode:
-        return None, f"exit code {exitcode}"
-    found = [text for line in lines for text in metric.regexp.findall(line)]
+def _found(metric: Metric, lines: list[str]) -> tuple[float | None, str]:
+    """Returns (value of a metric, reason where it is None). As published, a mean leaves out the first ones
+    after sorting: the smallest, of `latency` the largest."""
     try:
-        numbers = [float(text) for text in found]
+        numbers = [float(text) for line in lines for text in metric.regexp.findall(line)]
     except ValueError:
         return None, f"{metric.regexp.pattern!r} matches what is no number"
     if any(map(math.isnan, numbers)):
         return None, "NaN"
     if len(numbers) <= metric.skip:
         return None, f"{len(numbers)} matches of {metric.regexp.pattern!r}, expected more than {metric.skip}"
-    return _reduced(metric, numbers), ""
-
-
-def _reduced(metric: Metric, numbers: list[float]) -> float:
-    """Returns one number for all. As published, a mean leaves out the first ones after sorting: the smallest,
-    of `latency` the largest."""
-    if metric.reduction == "final":
-        return numbers[-1]
-    if metric.reduction in ("min", "max"):
-        return min(numbers) if metric.reduction == "min" else max(numbers)
-    if metric.reduction == "value":
-        return numbers[0]
+    if metric.reduction in _REDUCTIONS:
+        return _REDUCTIONS[metric.reduction](numbers), ""
     kept = sorted(numbers, reverse=metric.name == "latency")[metric.skip :]
-    return sum(kept) / len(kept)
+    return sum(kept) / len(kept), ""
 
 
 def derive(
@@ -433,33 +350,22 @@ def derive(
     """
     results, problems = dict(results), []
     for each in derived:
+        known = {name: number_of(results, name) for name in results} | values
         value, problem = None, f"exit code {exitcode}"
         if not exitcode:
-            known = {name: number_of(results, name) for name in results}
-            value, problem = _computed(each.expression, {**known, **values})
-        results[each.name] = {each.reduction: value}
+            try:
+                value = spec.evaluate(spec.fill(each.expression, known))
+                problem = "" if math.isfinite(value) else f"{each.expression!r} is {value}"
+            except (ValueError, ArithmeticError) as error:
+                problem = f"{each.expression!r}: {error}"
+        results[each.name] = {each.reduction: None if problem else value}
         problems += [f"{each.name}: {problem}"] if problem else []
     return results, problems
-
-
-def _computed(expression: str, values: dict[str, float | str | None]) -> tuple[float | None, str]:
-    try:
-        filled = spec.fill(expression, values)
-        value = spec.evaluate(filled)
-    except (ValueError, ConfigError, ArithmeticError) as error:
-        return None, f"{expression!r}: {error}"
-    return (value, "") if math.isfinite(value) else (None, f"{expression!r} is {value}")
 
 
 def number_of(results: Results, name: str) -> float | None:
     """Returns the value of a metric, whatever it was reduced by; None where there is none."""
     return next(iter(results.get(name, {}).values()), None)
-
-
-def compiling_secs(stdout: str, stderr: str) -> float | None:
-    """Returns the seconds that a run of ours says it compiled, of several processes the most; else None."""
-    found = _COMPILED.findall(stdout) + _COMPILED.findall(stderr)
-    return max(map(float, found), default=None)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -475,9 +381,13 @@ _LATENCIES = {
     "min": ("latency_min",),
     "max": ("latency_max",),
 }
-_BATCHES = ("micro_batch_size", "batch_size", "train_batch_size", "batch")
-_DTYPES = ("dtype", "dtypes", "precision")
-_BACKENDS = ("backend", "backends")
+# Key of a row -> flags that say it.
+_FLAGS = {
+    "dtype": ("dtype", "dtypes", "precision"),
+    "max_seq_length": ("max_seq_length",),
+    "batch": ("micro_batch_size", "batch_size", "train_batch_size", "batch"),
+    "backend": ("backend", "backends"),
+}
 
 
 def make_row(variant: Variant, results: Results) -> dict[str, Any]:
@@ -487,9 +397,13 @@ def make_row(variant: Variant, results: Results) -> dict[str, Any]:
     Where the seconds of a step are known (`step_secs`), the speed is computed from them, with all its digits:
     the log lines of a training round it to tenths.
     """
-    latencies = {key: _first(results, names) for key, names in _LATENCIES.items()}
-    said, speed = _said(variant.words), number_of(results, "throughput")
-    sequences, secs = said.pop("sequences", None), number_of(results, "step_secs")
+    numbers = {name: number for name in results if (number := number_of(results, name)) is not None}
+    latencies = {
+        key: next((numbers[name] for name in names if name in numbers), None)
+        for key, names in _LATENCIES.items()
+    }
+    said, sequences = _said(variant.words)
+    speed, secs = numbers.get("throughput"), numbers.get("step_secs")
     if sequences and secs and speed is not None:
         speed = sequences / secs * variant.processes
     return {
@@ -500,58 +414,32 @@ def make_row(variant: Variant, results: Results) -> dict[str, Any]:
     }
 
 
-def _first(results: Results, names: tuple[str, ...]) -> float | None:
-    return next((number for name in names if (number := number_of(results, name)) is not None), None)
-
-
-def _said(words: tuple[str, ...]) -> dict[str, Any]:
-    """Returns dtype, length, batch and back end of a command: for our training from its configuration, with
-    the sequences of a step (0 for packed rows); else from its flags."""
+def _said(words: tuple[str, ...]) -> tuple[dict[str, Any], int]:
+    """Returns dtype, length, batch and back end of a command, and the sequences of a step, 0 where they are
+    unknown: for our training from its configuration, else from its flags."""
     trains = [place for place, word in enumerate(words) if os.path.basename(word) == "train.py"]
     if trains:
-        try:
+        with contextlib.suppress(ConfigError):  # of another train.py
             config = flags.parse([*words[trains[0] + 1 :], "--plan"])
-        except ConfigError:
-            pass  # another train.py
+            values = (config.dtype, config.max_seq_length, config.train_batch_size, "tensorflow")
+            is_packed = config.pack_on_the_fly or config.pack
+            return dict(zip(_FLAGS, values)), 0 if is_packed else config.train_batch_size
+    given = dict(command_line.given_values(words))
+    said: dict[str, Any] = {}
+    for key, names in _FLAGS.items():
+        text = next((given[name] for name in names if name in given), None)
+        is_number = key in ("max_seq_length", "batch")
+        if text is None or "," in text or is_number and not text.isdigit():
+            said[key] = None
         else:
-            return {
-                "dtype": config.dtype,
-                "max_seq_length": config.max_seq_length,
-                "batch": config.train_batch_size,
-                "backend": "tensorflow",
-                "sequences": 0 if config.pack_on_the_fly or config.pack else config.train_batch_size,
-            }
-    given = _given(words)
-    batch, length = _one_of(given, _BATCHES) or "", given.get("max_seq_length", "")
-    return {
-        "dtype": _one_of(given, _DTYPES),
-        "max_seq_length": int(length) if length.isdigit() else None,
-        "batch": int(batch) if batch.isdigit() else None,
-        "backend": _one_of(given, _BACKENDS),
-    }
-
-
-def _one_of(given: dict[str, str], names: tuple[str, ...]) -> str | None:
-    """Returns the value of the first flag of `names` that is given; None for a comma-separated list."""
-    value = next((given[name] for name in names if name in given), None)
-    return None if value is None or "," in value else value
-
-
-def _given(words: tuple[str, ...]) -> dict[str, str]:
-    """Returns {name of a flag: its value} of --name=value and --name value."""
-    given = {}
-    for word, following in zip(words, [*words[1:], ""]):
-        name, equals, value = word.partition("=")
-        if word.startswith("--"):
-            given[name.removeprefix("--").replace("-", "_")] = value if equals else following
-    return given
+            said[key] = int(text) if is_number else text
+    return said, 0
 
 
 # -----------------------------------------------------------------------------------------------------------
 # A run of a variant
 
 
-RESULT_FILE = "variant_result.json"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _CHECKPOINT_FLAGS = re.compile(
     r"--(?:checkpoint[-_]output[-_]dir|save[-_]ckpt[-_]path|model[-_]dir)[= ](\S+)"
@@ -561,75 +449,66 @@ _SDK_VERSION = re.compile(r"\d+\.\d+\.\d+\+\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """Settings shared by all runs of one command.
+    """Flags, folder and functions of one command.
 
     Attributes:
+      flags: of the command line.
       log_dir: folder of all files.
-      level: lowest level of the messages shown, one of `LEVELS`.
-      timeout: time limit of a run in seconds, or None.
-      trace_secs: seconds between two updates of the time shown for a run.
-      keeps_metrics: whether metrics are extracted from the output.
       functions: {metric: function} from the user's own files.
     """
 
+    flags: argparse.Namespace
     log_dir: str
-    level: str = "INFO"
-    timeout: float | None = None
-    trace_secs: float = 1.0
-    keeps_metrics: bool = True
-    functions: dict[str, Function] = dataclasses.field(default_factory=dict)
+    functions: dict[str, Function]
 
     def tell(self, text: str, level: str = "INFO") -> None:
         """Prints a text, and appends it to console.log, where its level is shown."""
-        if LEVELS.index(level) >= LEVELS.index(self.level):
+        if LEVELS.index(level) >= LEVELS.index(self.flags.logging):
             print(text, flush=True)
             with open(os.path.join(self.log_dir, "console.log"), "a", encoding="utf-8") as file:
                 file.write(text + "\n")
 
 
 def run_variant(variant: Variant, session: Session) -> dict[str, Any]:
-    """Runs a variant, writes its files below the folder of the logs, and returns its result."""
+    """Runs a variant, writes its files below the folder of the logs, and returns its result in the published
+    keys and ours, with the reasons of missing metrics in `problems`."""
     folder = os.path.join(session.log_dir, variant.name.replace(os.sep, "_"))
     os.makedirs(folder, exist_ok=True)
     logs = (os.path.join(folder, "stdout.log"), os.path.join(folder, "stderr.log"))
+    where = variant.benchmark.folder
     session.tell(f"Running {variant.name}")
-    session.tell(f"   {variant.command}\n   in {variant.benchmark.folder}, env {variant.added_env}", "DEBUG")
-    limits = [each for each in (session.timeout, variant.benchmark.timeout) if each is not None]
+    session.tell(f"   {variant.command}\n   in {where}, env {variant.added_env}", "DEBUG")
+    limits = [each for each in (session.flags.timeout, variant.benchmark.timeout) if each is not None]
+    limit = min(limits, default=None)
     started, beginning = datetime.datetime.now(), time.monotonic()
     try:
-        words, where = variant.words, variant.benchmark.folder
-        ended = run_process(words, where, variant.env, logs, min(limits, default=None), _clock(session))
+        code, timed_out = run_process(
+            variant.words, where, variant.env, logs, limit, _clock(session.flags.progress_trace_period)
+        )
     finally:
-        _append_to(os.path.join(session.log_dir, "output.log"), logs)
-    times = (started, datetime.datetime.now(), time.monotonic() - beginning)
-    result = _result(variant, session, ended, times, logs)
-    _tell_result(session, result)
-    outputs.write_json(os.path.join(folder, RESULT_FILE), result)
-    return result
-
-
-def _result(
-    variant: Variant, session: Session, ended: Ended, times: tuple, logs: tuple[str, str]
-) -> dict[str, Any]:
-    """Returns the result in the published keys and ours, with the reasons of missing metrics in
-    `problems`."""
-    found, problems = _measured(variant, session, ended.code, *map(_text, logs))
-    if ended.code:
-        problems = [f"timeout of {ended.timeout:g} s" if ended.timeout else f"exit code {ended.code}"]
+        with open(os.path.join(session.log_dir, "output.log"), "ab") as whole:
+            for path in filter(os.path.exists, logs):
+                with open(path, "rb") as file:
+                    shutil.copyfileobj(file, whole)
+    ended, duration = datetime.datetime.now(), time.monotonic() - beginning
+    stdout, stderr = map(_text, logs)
+    found, problems = _measured(variant, session, code, stdout, stderr)
+    if code:
+        problems = [f"timeout of {limit:g} s" if timed_out else f"exit code {code}"]
     sdk = os.environ.get("POPLAR_SDK_ENABLED")
     version = _SDK_VERSION.search(sdk or "")
-    return {
+    result = {
         "benchmark_path": variant.benchmark.path,
         "benchmark_name": variant.benchmark.name,
         "variant_name": variant.name,
         "params": variant.values,
         "command": variant.command,
         "results": found,
-        "start_time": str(times[0]),
-        "end_time": str(times[1]),
+        "start_time": str(started),
+        "end_time": str(ended),
         "compilation_end_time": str(number_of(found, COMPILING)),
-        "test_duration": str(times[2]),
-        "exitcode": ended.code or int(bool(problems)),
+        "test_duration": str(duration),
+        "exitcode": code or int(bool(problems)),
         "log_paths": {"out": logs[0], "err": logs[1]},
         "latest_checkpoint_path": _latest_checkpoint(variant),
         "sdk_path": sdk,
@@ -637,35 +516,38 @@ def _result(
         "problems": problems,
         **make_row(variant, found),
     }
+    for name in found:
+        value = number_of(found, name)
+        if value is not None:
+            session.tell(f"   {name} = {value:,.6g}")
+    for problem in problems:
+        session.tell(f"   {problem}", "ERROR")
+    if problems:
+        last = [f"   | {line}" for line in stderr.splitlines()[-10:]]
+        session.tell("\n".join(["   Last lines of its stderr:", *last]), "ERROR")
+    outputs.write_json(os.path.join(folder, "variant_result.json"), result)
+    return result
 
 
 def _measured(
     variant: Variant, session: Session, code: int, stdout: str, stderr: str
 ) -> tuple[Results, list[str]]:
-    """Returns (metrics of a run, reasons of missing ones)."""
+    """Returns (metrics of a run, reasons of missing ones). Of several processes that compile the longest
+    counts; a function of the user's that fails has no value."""
     found: Results = {}
     problems: list[str] = []
-    if session.keeps_metrics:
+    if not session.flags.compile_only:
         found, problems = extract(variant.benchmark.metrics, stdout, stderr, code, variant.processes)
         found, more = derive(variant.benchmark.derived, found, variant.values, code)
         problems += more
-    compiling = None if code else compiling_secs(stdout, stderr)
-    found[COMPILING] = {"mean": compiling}
-    own = compute_metrics(session.functions, stdout, stderr, code)
-    found |= {name: {"value": value} for name, value in own.items()}
+    compiling = [] if code else [*map(float, _COMPILED.findall(stdout) + _COMPILED.findall(stderr))]
+    found[COMPILING] = {"mean": max(compiling, default=None)}
+    for name, function in session.functions.items():
+        found[name] = {"value": None}
+        with contextlib.suppress(Exception):
+            value = function(stdout, stderr, code)
+            found[name] = {"value": None if value is None else float(value)}
     return found, problems
-
-
-def _tell_result(session: Session, result: dict[str, Any]) -> None:
-    for name, reduced in result["results"].items():
-        value = next(iter(reduced.values()))
-        if value is not None:
-            session.tell(f"   {name} = {value:,.6g}")
-    for problem in result["problems"]:
-        session.tell(f"   {problem}", "ERROR")
-    if result["exitcode"]:
-        last = _text(result["log_paths"]["err"]).splitlines()[-10:]
-        session.tell("\n".join(["   Last lines of its stderr:", *(f"   | {line}" for line in last)]), "ERROR")
 
 
 def _text(path: str) -> str:
@@ -673,22 +555,13 @@ def _text(path: str) -> str:
         return file.read()
 
 
-def _append_to(path: str, logs: tuple[str, str]) -> None:
-    """Appends the output of a run to the log of all runs."""
-    with open(path, "ab") as whole:
-        for each in logs:
-            if os.path.exists(each):
-                with open(each, "rb") as file:
-                    shutil.copyfileobj(file, whole)
-
-
-def _clock(session: Session) -> Callable[[float], None]:
+def _clock(period: float) -> Callable[[float], None]:
     """Returns (seconds) -> None, a function that shows the elapsed time of a run on a terminal."""
     shown = 0.0
 
     def show(secs: float) -> None:
         nonlocal shown
-        if sys.stderr.isatty() and secs - shown >= session.trace_secs:
+        if sys.stderr.isatty() and secs - shown >= period:
             shown = secs
             sys.stderr.write(f"\r   {datetime.timedelta(seconds=int(secs))}\r")
             sys.stderr.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import itertools
-import math
+import json
 import operator
 import os
 import re
@@ -74,15 +74,13 @@ def _value(node: ast.expr) -> float:
         return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
     if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
         return _OPERATIONS[type(node.op)](_value(node.operand))
-    if isinstance(node, ast.Call) and not node.keywords and _function_name(node.func) in _FUNCTIONS:
-        return _FUNCTIONS[_function_name(node.func)](*map(_value, node.args))
+    if isinstance(node, ast.Call) and not node.keywords:
+        function = _FUNCTIONS.get(ast.unparse(node.func))
+        if function:
+            return function(*map(_value, node.args))
     raise ValueError(
         f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
     )
-
-
-def _function_name(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -102,33 +100,27 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
     """
     if values is None:
         return [{}]
-    return _rows(values, source) if isinstance(values, list) else _combinations(values, source)
-
-
-def _combinations(values: dict[Any, Any], source: str) -> list[dict[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, (dict, list)) or value is None:
-            raise ConfigError(
-                f"{source}: parameters: {name} is {value!s:.40}, expected values with commas between them,"
-                ' such as "1,2".'
-            )
-    names = [str(name) for name in values]
-    choices = [str(value).split(",") for value in values.values()]
-    # As published: the parameter that is named first changes fastest.
-    return [dict(zip(names, row[::-1])) for row in itertools.product(*choices[::-1])]
-
-
-def _rows(rows: list[Any], source: str) -> list[dict[str, str]]:
-    if len(rows) < 2 or not all(isinstance(row, list) for row in rows):
+    if isinstance(values, dict):
+        for name, value in values.items():
+            if isinstance(value, (dict, list)) or value is None:
+                raise ConfigError(
+                    f"{source}: parameters: {name} is {value!s:.40}, expected values with commas between"
+                    ' them, such as "1,2".'
+                )
+        names = [str(name) for name in values]
+        choices = [str(value).split(",") for value in values.values()]
+        # As published: the parameter that is named first changes fastest.
+        return [dict(zip(names, row[::-1])) for row in itertools.product(*choices[::-1])]
+    if len(values) < 2 or not all(isinstance(row, list) for row in values):
         raise ConfigError(f"{source}: parameters: expected a list of names, then lists of values.")
-    names = [str(name) for name in rows[0]]
-    for number, row in enumerate(rows[1:], start=1):
+    names = [str(name) for name in values[0]]
+    for number, row in enumerate(values[1:], start=1):
         if len(row) != len(names):
             raise ConfigError(
                 f"{source}: parameters: row {number} has {len(row)} values, expected {len(names)}:"
                 f" {', '.join(names)}."
             )
-    return [dict(zip(names, map(str, row))) for row in rows[1:]]
+    return [dict(zip(names, map(str, row))) for row in values[1:]]
 
 
 def name_of(benchmark: str, values: dict[str, str]) -> str:
@@ -299,14 +291,25 @@ def read(
 def _is_shared(name: Any, entries: dict[Any, Any]) -> bool:
     """Tells whether an entry holds settings shared by others."""
     entry = entries[name]
-    if "options" in str(name) or not isinstance(entry, dict) or "cmd" in entry or "notebook" in entry:
-        return "options" in str(name)
+    if "options" in str(name):
+        return True
+    if not isinstance(entry, dict) or "cmd" in entry or "notebook" in entry:
+        return False
     others = (other for key, other in entries.items() if key != name and isinstance(other, dict))
     return any(entry.keys() <= other.keys() and "cmd" in other for other in others)
 
 
 def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Benchmark:
-    _check_keys(entry, source)
+    if "notebook" in entry:
+        raise ConfigError(f"{source}: notebooks are not run here. Give a cmd.")
+    _check_names(entry, (*_KEYS, *_NOT_READ), source)
+    for key in filter(entry.__contains__, _KEYS):
+        if entry[key] is None:
+            raise ConfigError(f"{source}: {key} is empty. Give a value, or leave the key out.")
+        if not is_of_kind(entry[key], _KEYS[key]):
+            raise ConfigError(f"{source}: {key} is {_kind(entry[key])}, expected {_WORDS[_KEYS[key]]}.")
+    if not entry.get("cmd", "").strip():
+        raise ConfigError(f"{source} has no cmd: the command to run.")
     variants = expand(entry.get("parameters"), source)
     metrics = tuple(_read_metric(key, value, source) for key, value in entry.get("data", {}).items())
     named = {*variants[0], *(metric.name for metric in metrics)}
@@ -318,37 +321,26 @@ def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Ben
     timeout = entry.get("timeout")
     if timeout is not None and not 0 < timeout < LONGEST_SECS:
         raise ConfigError(f"{source}: timeout={timeout}, expected seconds above 0, below {LONGEST_SECS:,}.")
+    for row in entry.get("output", []):
+        if not isinstance(row, list) or len(row) != 2:
+            raise ConfigError(f"{source}: output: expected [label, metric], got {str(row)[:60]}.")
+    base = os.path.expanduser(os.path.expandvars(entry.get("reference_directory", os.path.dirname(path))))
+    is_generated = any(word in name for word in _NEEDS_NO_DATA)
     return Benchmark(
         name=name,
         path=os.path.abspath(path),
         command=entry["cmd"],
         variants=variants,
-        folder=_folder(entry, path),
+        folder=os.path.abspath(os.path.join(base, entry.get("location", ""))),
         env={str(key): str(value) for key, value in entry.get("env", {}).items()},
         metrics=metrics,
         derived=tuple(derived),
-        columns=tuple(_columns(entry.get("output", []), source)),
+        columns=tuple((str(label), str(name).strip("{}")) for label, name in entry.get("output", [])),
         timeout=timeout,
         allows_wandb=entry.get("allow_wandb", False),
         requirements=entry.get("requirements_file"),
-        needs_data=not (
-            any(word in name for word in _NEEDS_NO_DATA) or entry.get("generated") or entry.get("synthetic")
-        ),
+        needs_data=not (is_generated or entry.get("generated") or entry.get("synthetic")),
     )
-
-
-def _check_keys(entry: dict[str, Any], source: str) -> None:
-    """Checks the names of an entry's keys and the kinds of their values. Raises ConfigError."""
-    if "notebook" in entry:
-        raise ConfigError(f"{source}: notebooks are not run here. Give a cmd.")
-    _check_names(entry, (*_KEYS, *_NOT_READ), source)
-    for key, kind in _KEYS.items():
-        if entry.get(key, ...) is None:
-            raise ConfigError(f"{source}: {key} is empty. Give a value, or leave the key out.")
-        if key in entry and not is_of_kind(entry[key], kind):
-            raise ConfigError(f"{source}: {key} is {_kind(entry[key])}, expected {_WORDS[kind]}.")
-    if "cmd" not in entry or not entry["cmd"].strip():
-        raise ConfigError(f"{source} has no cmd: the command to run.")
 
 
 def _check_names(values: dict[Any, Any], known: Iterable[str], source: str) -> None:
@@ -375,7 +367,13 @@ def _read_metric(name: Any, value: Any, source: str) -> Metric:
             f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups, expected one at most: (?:...)"
             " is none."
         )
-    return Metric(str(name), pattern, skip, _reduction(value, source))
+    reduction = value.get("reduction_type", REDUCTIONS[0])
+    if reduction not in REDUCTIONS:
+        raise ConfigError(
+            f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}, expected one of"
+            f" {', '.join(REDUCTIONS)}."
+        )
+    return Metric(str(name), pattern, skip, reduction)
 
 
 def _read_derived(name: str, value: Any, named: set[str], source: str) -> Derived:
@@ -403,35 +401,10 @@ def _check_object(value: Any, required: str, known: tuple[str, ...], source: str
         raise ConfigError(f"{source} has no {required}, a text.")
 
 
-def _reduction(value: dict[str, Any], source: str) -> str:
-    reduction = value.get("reduction_type", REDUCTIONS[0])
-    if reduction not in REDUCTIONS:
-        raise ConfigError(
-            f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}, expected one of"
-            f" {', '.join(REDUCTIONS)}."
-        )
-    return reduction
-
-
-def _folder(entry: dict[str, Any], path: str) -> str:
-    """Returns the folder to run in: `location` below that of the file, or below `reference_directory`."""
-    base = os.path.expanduser(os.path.expandvars(entry.get("reference_directory", os.path.dirname(path))))
-    return os.path.abspath(os.path.join(base, entry.get("location", "")))
-
-
-def _columns(rows: list[Any], source: str) -> Iterable[tuple[str, str]]:
-    """Yields (label, name) of `output`; a name may stand in braces."""
-    for row in rows:
-        if not isinstance(row, list) or len(row) != 2:
-            raise ConfigError(f"{source}: output: expected [label, metric], got {str(row)[:60]}.")
-        yield str(row[0]), str(row[1]).strip("{}")
-
-
-def _is_json(value: Any) -> bool:
-    return (
-        isinstance(value, (dict, list, str, int, bool)) or isinstance(value, float) and math.isfinite(value)
-    )
-
-
 def _kind(value: Any) -> str:
-    return kind_of(value) if _is_json(value) or value is None else f"{value!s:.40}"
+    """Returns the kind of a value; of one that JSON does not have, such as a date, the value."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return f"{value!s:.40}"
+    return kind_of(value)

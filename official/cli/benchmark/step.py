@@ -11,6 +11,7 @@ dropout as the model says, on synthetic full-length data. Several models, comma-
 """
 
 import argparse
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -62,22 +63,17 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
     names = ("optimizer_type", "num_accumulation_steps", "enable_xla", "num_gpus")
     settings = {name: getattr(flags, name) for name in names}
 
-    def name(path: str, case: str, blocks: str) -> str:
-        return f"{outputs.stem(path)}, " * (len(paths) > 1) + case + f", {blocks}" * (blocks != "fused")
-
-    def own(blocks: str) -> dict:
+    configs = {}
+    for dtype, (length, batch), path, blocks in itertools.product(
+        flags.dtypes, flags.shapes, paths, flags.blocks
+    ):
+        parts = [outputs.stem(path)] if len(paths) > 1 else []
+        parts += [dtype, f"{length} tokens x {batch}"] + ([] if blocks == "fused" else [blocks])
         kernels = {"plain": "plain", "compiled": "fused"}.get(blocks, "auto")
-        return {**settings, "kernels": kernels, "pack_on_the_fly": blocks == "packed"}
-
-    return {
-        name(path, f"{dtype}, {length} tokens x {batch}", blocks): step_benchmark.step_config(
-            inputs.read_model(path), length, batch, dtype, own(blocks)
-        )
-        for dtype in flags.dtypes
-        for length, batch in flags.shapes
-        for path in paths
-        for blocks in flags.blocks
-    }
+        own = {**settings, "kernels": kernels, "pack_on_the_fly": blocks == "packed"}
+        model = inputs.read_model(path)
+        configs[", ".join(parts)] = step_benchmark.step_config(model, length, batch, dtype, own)
+    return configs
 
 
 def measure(flags: argparse.Namespace) -> dict:
@@ -97,8 +93,10 @@ def measure(flags: argparse.Namespace) -> dict:
     works |= {dtype: work for dtype, (work, _) in products.items()}
     timings = inputs.in_turns(works, flags.rounds)
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
-    cases = [case(configs[name], timings[name], flags.steps, plans[name], peaks) for name in configs]
-    cases = [{"name": name, **row} for name, row in zip(configs, cases)]
+    cases = [
+        {"name": name, **case(config, timings[name], flags.steps, plans[name], peaks)}
+        for name, config in configs.items()
+    ]
     spreads = {dtype: {"gflops": peaks[dtype], "spread": timings[dtype].spread} for dtype in flags.dtypes}
     return {"cases": cases, "products": spreads}
 

@@ -139,7 +139,7 @@ def test_the_output_is_not_one_of_the_inputs(files, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--num_samples=0"], "--num_samples=0 is below the minimum of 1"),
+        (["--num_samples=0"], "--num_samples=0 is out of range. Allowed: 1 or more"),
         (["--num_samples=x"], "is not a whole number of 64 bits"),
         (["--samples=3"], "unknown flag --samples"),
         (["--input_files=/nowhere/*"], "matches no file"),
