@@ -91,7 +91,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--check", action="store_true", help="Only tell whether the page is up to date.")
     text = page()
     if parser.parse_args().check:
         return int(PAGE.read_text(encoding="utf-8") != text)
