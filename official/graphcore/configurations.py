@@ -134,27 +134,18 @@ def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
 
 # Of all their programs. What only one of them has is a key of its files, too, and taken with those.
 OPTIONS: Table = {
-    "micro_batch_size": Row("@micro", configuration_keys.count),
-    "gradient_accumulation_count": Row("@accumulation", configuration_keys.count),
-    "gradient_accumulation": Row("@accumulation", configuration_keys.count),
-    "gradient_accumulation_factor": Row("@accumulation", configuration_keys.count),
-    "replication_factor": Row("@replicas", configuration_keys.count),
-    "replicas": Row("@replicas", configuration_keys.count),
-    "global_batch_size": Row("@global", configuration_keys.count),
-    "training_steps": Row("@steps", configuration_keys.count),
-    "steps": Row("@steps", configuration_keys.count),
-    "num_train_steps": Row("@steps", configuration_keys.count),
-    "max_steps": Row("@steps", configuration_keys.count),  # Hugging Face's
-    "epochs": Row("@epochs", configuration_keys.count),
-    "num_epochs": Row("@epochs", configuration_keys.count),
-    "no_model_save": Row("@no_model_save", configuration_keys.truth),
-    "no_validation": Row("@no_validation", configuration_keys.truth),
+    **configuration_keys.means(
+        """micro_batch_size=@micro gradient_accumulation_count=@accumulation
+        gradient_accumulation=@accumulation gradient_accumulation_factor=@accumulation
+        replication_factor=@replicas replicas=@replicas global_batch_size=@global training_steps=@steps
+        steps=@steps num_train_steps=@steps epochs=@epochs num_epochs=@epochs
+        no_model_save=@no_model_save no_validation=@no_validation vocab_size=@vocab_size
+        squad_do_validation=@validation epochs_inference=predict_epochs"""
+    ),
+    **configuration_keys.means("max_steps=@steps"),  # Hugging Face's
     "dataset": Row("@dataset", configuration_keys.of(PYTORCH_DATASETS)),
-    "vocab_size": Row("@vocab_size", configuration_keys.count),
     "do_training": Row("@do_training", configuration_keys.truth),
-    "squad_do_validation": Row("@validation", configuration_keys.truth),
     "task_name": Row("glue_task", lambda name: str(name).lower()),
-    "epochs_inference": Row("predict_epochs", configuration_keys.count),
     **configuration_keys.ipu_only("use_default_available_memory_proportion"),
     **configuration_keys.IPU_OPTIONS,
 }
