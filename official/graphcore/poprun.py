@@ -98,7 +98,7 @@ class Dialect:
 
     Attributes:
       label: of the program, for people.
-      options: of poprun, in their order; {names} are values of a plan.
+      options: of poprun, as they are published; {names} are values of a plan.
       global_args: of mpirun as a whole.
       local_args: of mpirun for each instance.
       values: of {names} that a plan leaves open; $NAMES are variables of the shell that starts it.
@@ -108,7 +108,7 @@ class Dialect:
     """
 
     label: str
-    options: tuple[str, ...]
+    options: str
     global_args: str = ""
     local_args: str = ""
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -117,7 +117,6 @@ class Dialect:
     counts_local_replicas: bool = False
 
 
-GLOBAL_ARGS, LOCAL_ARGS = "--mpi-global-args={global_args}", "--mpi-local-args={local_args}"
 _OF_BENCHMARKS = {
     "hosts": "$HOSTS",
     "vipu_server_host": "$VIPU_SERVER_HOST",
@@ -222,12 +221,13 @@ _SET_OR_DEFAULT = ("USER", "LOCAL_HOME")
 
 # Options for what a person has asked for and a dialect does not mention.
 _MORE = {
-    "hosts": "--host {hosts}",
     "num_ilds": "--num-ilds {num_ilds}",
     "vipu_server_host": "--vipu-server-host={vipu_server_host}",
     "vipu_partition": "--vipu-partition={vipu_partition}",
     "vipu_cluster": "--vipu-cluster={vipu_cluster}",
     "vipu_allocation": "--vipu-allocation={vipu_allocation}",
+    "hosts": "--host {hosts}",
+    "local_args": "--mpi-local-args={local_args}",
 }
 
 
@@ -288,13 +288,11 @@ def check(plan: PodPlan) -> None:
 def command_line(plan: PodPlan, dialect: Dialect, command: tuple[str, ...]) -> str:
     """Returns the shell commands of a job: variables, then poprun with its options, then the program."""
     values = _values(plan, dialect)
-    options = [*dialect.options]
-    mentioned = "".join(options)
-    options += [text for name, text in _MORE.items() if name in plan.given and text not in mentioned]
-    if plan.hosts and "{hosts}" not in mentioned:
-        options.append(_MORE["hosts"])
-    if plan.passed and LOCAL_ARGS not in options:
-        options.append(LOCAL_ARGS)
+    asked = {**plan.given, "hosts": plan.hosts, "local_args": plan.passed}
+    options = re.split(r"\s+(?=-)", dialect.options)
+    options += [
+        text for name, text in _MORE.items() if asked.get(name) and f"{{{name}}}" not in dialect.options
+    ]
     words = [word for word in (_word(option, values) for option in options) if word]
     prefix = [f"{name}={_quoted(value)}" for name, value in dialect.prefix.items()]
     exports = [
