@@ -41,7 +41,7 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
       Rows in the order in which their first variables come.
     """
     # A group: the alternatives at each place of the name, and what all of them are like.
-    groups = [
+    groups: list[dict[str, Any]] = [
         {
             "parts": tuple((part,) for part in variable.name.split(":")[0].split("/")),
             "shape": tuple(int(size) for size in variable.shape),
