@@ -11,8 +11,7 @@ from official.config.settings.devices import SCHEDULES
 from official.distribution.pipeline_plan import PipelinePlan, Work, in_flight, make_timeline, usual_secs
 from official.planning.description import device_label
 from official.reporting import palette, plots
-from official.reporting.scaling_picture import Curve, Panel, plot_scaling
-from official.reporting.schedule_picture import Bar, Schedule, plot_schedules
+from official.reporting.plan_figures import Bar, Schedule, plot_scaling, plot_schedules
 
 _COLORS = {"same_share": palette.BLUE, "same_batch": palette.VERMILION}
 _NAMES = {"same_share": "each host with its own batch", "same_batch": "all hosts share the batch of the run"}
@@ -28,25 +27,21 @@ def write_picture(path: str, plan: dict) -> None:
     if not plan["scaling"]:
         write_schedule(path, plan)
         return
-    figure = plot_scaling([panel_of(plan)])
+    title = f"{plan['parameters'] / 1e6:.0f} M parameters, {plan['scaling']['gbps']:g} GB/s between hosts"
+    unit = "predicted sequences a second, share of as many single hosts"
+    counted = f"hosts of {plan['scaling']['replicas_per_host']:,} replicas"
+    figure = plot_scaling(title, unit, counted, curves_of(plan))
     outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
 
 
-def panel_of(plan: dict) -> Panel:
-    """Returns the panel of a plan's `scaling`."""
-    scaling = plan["scaling"]
-    curves = tuple(
-        Curve(name, _points(scaling, key), False, _COLORS[key])
-        for key, name in _NAMES.items()
-        if _points(scaling, key)
-    )
-    title = f"{plan['parameters'] / 1e6:.0f} M parameters, {scaling['gbps']:g} GB/s between hosts"
-    unit = "predicted sequences a second, share of as many single hosts"
-    return Panel(title, unit, f"hosts of {scaling['replicas_per_host']:,} replicas", curves)
-
-
-def _points(scaling: dict, key: str) -> tuple[tuple[int, float], ...]:
-    return tuple((row["hosts"], row[key]["efficiency"]) for row in scaling["hosts"] if row[key])
+def curves_of(plan: dict) -> dict[str, tuple[str, list[tuple[int, float]]]]:
+    """Returns the curves of a plan's `scaling`, {name: (colour, [(hosts, efficiency)])}."""
+    curves = {}
+    for key, name in _NAMES.items():
+        points = [(row["hosts"], row[key]["efficiency"]) for row in plan["scaling"]["hosts"] if row[key]]
+        if points:
+            curves[name] = (_COLORS[key], points)
+    return curves
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -71,8 +71,7 @@ def same(keys: str) -> Table:
 
 def of_model(keys: str, prefix: str = "") -> Table:
     """Returns rows of keys of a model's sizes, that are ours, too; in their files behind a prefix."""
-    readers: dict[Any, Callable[[Any], Any]] = {int: whole, float: number, bool: truth}
-    return {f"{prefix}{key}": Row(f"model.{key}", readers.get(KINDS[key])) for key in keys.split()}
+    return means(" ".join(f"{prefix}{key}=model.{key}" for key in keys.split()))
 
 
 def may_lack_value(row: Row) -> bool:
@@ -214,14 +213,10 @@ def loss_scale(value: Any) -> str | None:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Settings of IPUs
+# Rows by what a key means here
 
 
-_IPU = ("ipu",)
-_RECOMPUTATION = Row("@recomputation", truth, backends=_IPU)
-
-
-def _shares(value: Any) -> str:
+def shares(value: Any) -> str:
     """Returns a number, a list of them or a text of them as our setting has it: 0.1,0.2."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
@@ -231,22 +226,66 @@ def _shares(value: Any) -> str:
     return ",".join(f"{number(each):g}" for each in found)
 
 
-def _half_or_float(value: Any) -> str:
+def half_or_float(value: Any) -> str:
     return "half" if truth(value) else "float"
 
 
+# Reader -> the terms that it reads, and settings that it reads in place of the reader of their type.
+_READ: dict[Callable[[Any], Any], str] = {
+    count: """@micro @accumulation @replicas @global @steps @epochs @samples @duplication @vocab_size
+        device_iterations predict_epochs""",
+    whole: "@encoder_start @sequences_per_pack",
+    number: "@warmup @warmup_share @dropout @clip",
+    truth: """@recomputation @groupbert @nvlamb @mpclip @lamb_debiasing @dynamic_scale @packs @prepacked
+        @packed_data @no_dropout @no_attention_dropout @no_model_save @no_validation @validation
+        @inference""",
+    text: "@folder @output_folder @dataset_dir @wandb_project executable_cache_path",
+    files: "@files @predict_files @eval_files",
+    as_json: "@loss_scale_by_step lr_schedule_by_step",
+    counts: "@layers_per_ipu",
+    placement: "@placement",
+    powers: "@powers",
+    stages: "pipeline_stages",
+    devices: "device_mapping",
+    loss_scale: "loss_scale",
+    shares: "available_memory_proportion",
+    of({"half": "half", "float": "float"}): "partials_type",
+    of({name: name for name in FIELDS["scheduler"].choices}): "scheduler",
+    of(SCHEDULES): "@pipeline_schedule",
+}
+_READERS = {name: read for read, names in _READ.items() for name in names.split()}
+_READERS_OF_TYPES: dict[Any, Callable[[Any], Any]] = {int: whole, float: number, bool: truth}
+_BACKENDS = {
+    "@recomputation": ("ipu",),
+    **dict.fromkeys("@pipeline_schedule @layers_per_ipu @encoder_start @placement".split(), PIPELINED),
+}
+
+
+def means(pairs: str) -> Table:
+    """Returns rows of pairs THEIRS=OURS, or of names that are ours, too. A value is read by what is ours: a
+    term or a setting by its own reader or that of its type, as it is where there is none."""
+    found: Table = {}
+    for pair in pairs.split():
+        theirs, _, ours = pair.rpartition("=")
+        kind = KINDS[ours[len("model.") :]] if ours.startswith("model.") else None
+        if ours in FIELDS:
+            kind = FIELDS[ours].type
+        read = _READERS.get(ours) or _READERS_OF_TYPES.get(kind)
+        found[theirs or ours] = Row(ours, read, backends=_BACKENDS.get(ours, ()))
+    return found
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Settings of IPUs
+
+
 _IPU_TF1: Table = {
-    **{
-        name: Row(name, truth)
-        for name in """replicated_tensor_sharding
-        stochastic_rounding no_outlining fp_exceptions""".split()
-    },
-    **{name: Row(name, whole) for name in ("device_iterations", "min_remote_tensor_size")},
-    "available_memory_proportion": Row("available_memory_proportion", _shares),
-    "variable_offloading": Row("optimizer_state_offchip", truth),
-    "partials_type": Row("partials_type", of({"half": "half", "float": "float"})),
-    "scheduler": Row("scheduler", of({name: name for name in FIELDS["scheduler"].choices})),
-    "enable_recomputation": _RECOMPUTATION,
+    **means(
+        """replicated_tensor_sharding stochastic_rounding no_outlining fp_exceptions min_remote_tensor_size
+        available_memory_proportion variable_offloading=optimizer_state_offchip partials_type scheduler
+        enable_recomputation=@recomputation"""
+    ),
+    "device_iterations": Row("device_iterations", whole),
 }
 # What the program does where a file says nothing. Source: options.py of Graphcore's TF1 BERT.
 _IPU_TF1_DEFAULTS = {
@@ -256,17 +295,13 @@ _IPU_TF1_DEFAULTS = {
     "scheduler": "CLUSTERING",
 }
 _IPU_TF2: Table = {
-    "ipu_config.matmul_available_memory_proportion_per_pipeline_stage": Row(
-        "available_memory_proportion", _shares
+    **means(
+        """ipu_config.matmul_available_memory_proportion_per_pipeline_stage=available_memory_proportion
+        ipu_config.replicated_tensor_sharding=replicated_tensor_sharding min_remote_tensor_size
+        enable_recomputation=@recomputation optimizer_state_offchip matmul_partials_type=partials_type
+        enable_stochastic_rounding=stochastic_rounding fp_exceptions"""
     ),
-    "ipu_config.replicated_tensor_sharding": Row("replicated_tensor_sharding", truth),
     "use_outlining": Row("no_outlining", inverse),
-    "enable_recomputation": _RECOMPUTATION,
-    "optimizer_state_offchip": Row("optimizer_state_offchip", truth),
-    "matmul_partials_type": _IPU_TF1["partials_type"],
-    "min_remote_tensor_size": Row("min_remote_tensor_size", whole),
-    "enable_stochastic_rounding": Row("stochastic_rounding", truth),
-    "fp_exceptions": Row("fp_exceptions", truth),
 }
 # Source: options.py of Graphcore's TF2 BERT.
 _IPU_TF2_DEFAULTS = {
@@ -275,32 +310,23 @@ _IPU_TF2_DEFAULTS = {
     "min_remote_tensor_size": 50000,
 }
 _IPU_POPART: Table = {
-    "device_iterations": Row("device_iterations", count),
-    "stochastic_rounding": Row("stochastic_rounding", truth),
-    "enable_half_partials": Row("partials_type", _half_or_float),
-    "optimizer_state_offchip": Row("optimizer_state_offchip", truth),
-    "replicated_tensor_sharding": Row("replicated_tensor_sharding", truth),
-    "available_memory_proportion": Row("available_memory_proportion", _shares),
-    "engine_cache": Row("executable_cache_path", text),
-    "recompute_checkpoint_every_layer": _RECOMPUTATION,
-    "floating_point_exceptions": Row("fp_exceptions", truth),
-    "no_outlining": Row("no_outlining", truth),
+    **means(
+        """device_iterations stochastic_rounding optimizer_state_offchip replicated_tensor_sharding
+        available_memory_proportion engine_cache=executable_cache_path no_outlining
+        recompute_checkpoint_every_layer=@recomputation floating_point_exceptions=fp_exceptions"""
+    ),
+    "enable_half_partials": Row("partials_type", half_or_float),
 }
 _IPU_PYTORCH: Table = {
-    "recompute_checkpoint_every_layer": _RECOMPUTATION,
-    "replicated_tensor_sharding": Row("replicated_tensor_sharding", truth),
-    "optimizer_state_offchip": Row("optimizer_state_offchip", truth),
-    "enable_half_partials": Row("partials_type", _half_or_float),
-    "matmul_proportion": Row("available_memory_proportion", _shares),
-    "device_iterations": Row("device_iterations", count),
-    "executable_cache_dir": Row("executable_cache_path", text),
+    **means(
+        """recompute_checkpoint_every_layer=@recomputation replicated_tensor_sharding optimizer_state_offchip
+        matmul_proportion=available_memory_proportion device_iterations
+        executable_cache_dir=executable_cache_path"""
+    ),
+    "enable_half_partials": Row("partials_type", half_or_float),
 }
 # Of all programs, on a command line.
-IPU_OPTIONS: Table = {
-    "device_iterations": Row("device_iterations", count),
-    "replicated_tensor_sharding": Row("replicated_tensor_sharding", truth),
-    "available_memory_proportion": Row("available_memory_proportion", _shares),
-}
+IPU_OPTIONS = means("device_iterations replicated_tensor_sharding available_memory_proportion")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -336,36 +362,20 @@ TF1_DEFAULTS = {
     **_IPU_TF1_DEFAULTS,
 }
 
-_TF1_BATCH = {
-    "micro_batch_size": Row("@micro", count),
-    "gradient_accumulation_count": Row("@accumulation", count),
-    "replicas": Row("@replicas", count),
-    "global_batch_size": Row("@global", count),
-    "num_train_steps": Row("@steps", count),
-    "epochs": Row("@epochs", count),
-    "steps_per_ckpts": Row("checkpoint_every_steps", whole),
-    "max_to_keep": Row("keep_checkpoints", whole),
-    "steps_per_logs": Row("steps_per_loop", whole),
-}
+_TF1_BATCH = means(
+    """micro_batch_size=@micro gradient_accumulation_count=@accumulation replicas=@replicas
+    global_batch_size=@global num_train_steps=@steps epochs=@epochs steps_per_ckpts=checkpoint_every_steps
+    max_to_keep=keep_checkpoints steps_per_logs=steps_per_loop"""
+)
 _TF1_OPTIMIZATION = {
-    "base_learning_rate": Row("learning_rate", number),
+    **means(
+        """base_learning_rate=learning_rate momentum beta1=beta_1 beta2=beta_2 weight_decay_rate epsilon
+        lr_power=@powers lr_schedule_by_step decay_steps decay_rate warmup=@warmup loss_scaling=loss_scale
+        loss_scaling_by_step=@loss_scale_by_step use_debiasing=@lamb_debiasing use_nvlamb=@nvlamb
+        use_mpclip=@mpclip"""
+    ),
     "optimizer": Row("optimizer_type", of(TF1_OPTIMIZERS)),
-    "momentum": Row("momentum", number),
-    "beta1": Row("beta_1", number),
-    "beta2": Row("beta_2", number),
-    "weight_decay_rate": Row("weight_decay_rate", number),
-    "epsilon": Row("epsilon", number),
     "lr_schedule": Row("lr_schedule", of(TF1_SCHEDULES)),
-    "lr_power": Row("@powers", powers),
-    "lr_schedule_by_step": Row("lr_schedule_by_step", as_json),
-    "decay_steps": Row("decay_steps", whole),
-    "decay_rate": Row("decay_rate", number),
-    "warmup": Row("@warmup", number),
-    "loss_scaling": Row("loss_scale", loss_scale),
-    "loss_scaling_by_step": Row("@loss_scale_by_step", as_json),
-    "use_debiasing": Row("@lamb_debiasing", truth),
-    "use_nvlamb": Row("@nvlamb", truth),
-    "use_mpclip": Row("@mpclip", truth),
     "reduction_type": Row("@reduction", of({"mean": "mean", "sum": "sum"})),
     "precision": Row("dtype", of({"16": "fp16", "32": "fp32"})),
 }
@@ -377,22 +387,18 @@ _TF1_MODEL = {
         use_prediction_bias groupbert_ffn_output_groups groupbert_conv_kernel_size
         groupbert_conv_group_size"""
     ),
-    "groupbert": Row("@groupbert", truth),
+    **means("groupbert=@groupbert"),
 }
 _TF1_DATA = {
+    **means(
+        """seq_length=max_seq_length max_predictions_per_seq train_file=@files generated_data
+        synthetic_data=synthetic_input static_mask do_evaluation=do_eval do_predict"""
+    ),
     "task": Row("task", of(TF1_TASKS)),
     "task_name": Row("glue_task", lambda name: str(name).lower() or None),
-    "seq_length": Row("max_seq_length", whole),
-    "max_predictions_per_seq": Row("max_predictions_per_seq", whole),
-    "train_file": Row("@files", files),
-    "generated_data": Row("generated_data", truth),
-    "synthetic_data": Row("synthetic_input", truth),
-    "static_mask": Row("static_mask", truth),
     "tfrecord_dir": Row("cache_dir"),
-    # Off is what a command line turns on: files hold all three as false.
+    # Off is what a command line turns on: files hold this, do_evaluation and do_predict as false.
     "do_training": Row("@do_training", truth_or_unsaid),
-    "do_evaluation": Row("do_eval", truth),
-    "do_predict": Row("do_predict", truth),
     **same(
         """predict_file doc_stride do_lower_case version_2_with_negative null_score_diff_threshold
         max_query_length n_best_size max_answer_length vocab_file data_dir"""
@@ -400,10 +406,7 @@ _TF1_DATA = {
 }
 _TF1_RUN = {
     **same("seed init_checkpoint wandb wandb_name"),
-    "save_path": Row("@folder", text),
-    "output_dir": Row("@output_folder", text),
-    "restore_dir": Row("init_checkpoint"),
-    "compile_only": Row("compile_only", truth),
+    **means("save_path=@folder output_dir=@output_folder restore_dir=init_checkpoint compile_only"),
 }
 _TF1_NOT_NEEDED = {
     **not_needed("a run goes on from its own --model_dir with all its state",
@@ -430,11 +433,7 @@ _TF1_IPU_ONLY = ipu_only(
     dump_raw_timings num_iter num_inference_thread"""
 )
 
-_TF1_PIPELINE = {
-    "pipeline_stages": Row("pipeline_stages", stages),
-    "device_mapping": Row("device_mapping", devices),
-    "pipeline_schedule": Row("@pipeline_schedule", of(SCHEDULES), backends=PIPELINED),
-}
+_TF1_PIPELINE = means("pipeline_stages device_mapping pipeline_schedule=@pipeline_schedule")
 
 TF1_ROWS = {
     **_TF1_BATCH,
@@ -473,38 +472,23 @@ TF2_DEFAULTS = {
 TF2_NESTED = ("bert_config", "global_batch", "ipu_config", "optimizer_opts")
 
 _TF2_KEYS = {
-    "dataset_dir": Row("@dataset_dir", text),
-    "max_seq_length": Row("max_seq_length", whole),
-    "max_predictions_per_seq": Row("max_predictions_per_seq", whole),
-    "global_batch.micro_batch_size": Row("@micro", count),
-    "global_batch.replicas": Row("@replicas", count),
-    "global_batch.grad_acc_steps_per_replica": Row("@accumulation", count),
-    "total_num_train_samples": Row("@samples", count),
-    "num_epochs": Row("@epochs", count),
+    **means(
+        """dataset_dir=@dataset_dir max_seq_length max_predictions_per_seq
+        global_batch.micro_batch_size=@micro global_batch.replicas=@replicas
+        global_batch.grad_acc_steps_per_replica=@accumulation total_num_train_samples=@samples
+        num_epochs=@epochs optimizer_opts.weight_decay_rate=weight_decay_rate
+        optimizer_opts.loss_scaling=loss_scale optimizer_opts.learning_rate.max_learning_rate=learning_rate
+        optimizer_opts.learning_rate.warmup_frac=@warmup use_qkv_bias=model.use_qkv_bias
+        use_projection_bias=model.use_attention_projection_bias use_cls_layer=model.use_cls_layer
+        use_prediction_bias=model.use_prediction_bias seed global_batches_per_log=steps_per_loop
+        ckpt_every_n_steps_per_execution=checkpoint_every_steps save_ckpt_path=@folder
+        output_dir=@output_folder pretrained_ckpt_path=init_checkpoint glue_task do_training=do_train
+        do_validation=do_eval do_test=do_predict generated_dataset=generated_data compile_only
+        wandb_project_name=@wandb_project"""
+    ),
     "optimizer_opts.name": Row("optimizer_type", of(TF2_OPTIMIZERS)),
-    "optimizer_opts.weight_decay_rate": Row("weight_decay_rate", number),
-    "optimizer_opts.loss_scaling": Row("loss_scale", loss_scale),
     "optimizer_opts.learning_rate.schedule_name": Row("lr_schedule", of({"up_down": "up_down"})),
-    "optimizer_opts.learning_rate.max_learning_rate": Row("learning_rate", number),
-    "optimizer_opts.learning_rate.warmup_frac": Row("@warmup", number),
     "bert_model_name": Row("@model_name", of(TF2_MODELS)),
-    "use_qkv_bias": Row("model.use_qkv_bias", truth),
-    "use_projection_bias": Row("model.use_attention_projection_bias", truth),
-    "use_cls_layer": Row("model.use_cls_layer", truth),
-    "use_prediction_bias": Row("model.use_prediction_bias", truth),
-    "seed": Row("seed", whole),
-    "global_batches_per_log": Row("steps_per_loop", whole),
-    "ckpt_every_n_steps_per_execution": Row("checkpoint_every_steps", whole),
-    "save_ckpt_path": Row("@folder", text),
-    "output_dir": Row("@output_folder", text),
-    "pretrained_ckpt_path": Row("init_checkpoint"),
-    "glue_task": Row("glue_task"),
-    "do_training": Row("do_train", truth),
-    "do_validation": Row("do_eval", truth),
-    "do_test": Row("do_predict", truth),
-    "generated_dataset": Row("generated_data", truth),
-    "compile_only": Row("compile_only", truth),
-    "wandb_project_name": Row("@wandb_project", text),
 }
 _TF2_MODEL = of_model(
     """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act
@@ -522,10 +506,9 @@ _TF2_NOT_NEEDED = {
 }  # fmt: skip
 _TF2_IPU_ONLY = ipu_only("""replace_layers embedding_serialization_factor""")
 
-_TF2_PIPELINE = {
-    "ipu_config.pipeline_stages": Row("pipeline_stages", stages),
-    "ipu_config.pipeline_device_mapping": Row("device_mapping", devices),
-}
+_TF2_PIPELINE = means(
+    "ipu_config.pipeline_stages=pipeline_stages ipu_config.pipeline_device_mapping=device_mapping"
+)
 
 TF2_ROWS = {**_TF2_KEYS, **_TF2_MODEL, **_TF2_PIPELINE, **_TF2_NOT_NEEDED, **_TF2_IPU_ONLY, **_IPU_TF2}
 
@@ -545,38 +528,23 @@ PYTORCH_DATASETS = {"pretraining": ("pretrain", False), "generated": (None, True
 PYTORCH_DEFAULTS = {"lr_schedule": "linear"}
 
 _PYTORCH_KEYS = {
-    "dataset": Row("@dataset", of(PYTORCH_DATASETS)),
-    "random_seed": Row("seed", whole),
     **of_model(
         """vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size layer_norm_eps
         attention_probs_dropout_prob hidden_dropout_prob max_position_embeddings"""
     ),
-    "pred_head_transform": Row("model.use_cls_layer", truth),
-    "sequence_length": Row("max_seq_length", whole),
-    "mask_tokens": Row("max_predictions_per_seq", whole),
-    "micro_batch_size": Row("@micro", count),
-    "replication_factor": Row("@replicas", count),
-    "gradient_accumulation": Row("@accumulation", count),
-    "training_steps": Row("@steps", count),
-    "num_epochs": Row("@epochs", count),
+    **means(
+        """random_seed=seed pred_head_transform=model.use_cls_layer sequence_length=max_seq_length
+        mask_tokens=max_predictions_per_seq micro_batch_size=@micro replication_factor=@replicas
+        gradient_accumulation=@accumulation training_steps=@steps num_epochs=@epochs
+        weight_decay=weight_decay_rate learning_rate lr_warmup=@warmup_share loss_scaling=loss_scale
+        auto_loss_scaling=@dynamic_scale packed_data=@packed_data packing_factor=@packing_factor
+        max_sequences_per_pack=@sequences_per_pack synthetic_data=synthetic_input input_files=@files
+        checkpoint_output_dir=@folder pretrained_checkpoint=init_checkpoint squad_do_training=do_train
+        squad_do_validation=@validation compile_only wandb"""
+    ),
+    "dataset": Row("@dataset", of(PYTORCH_DATASETS)),
     "optimizer": Row("@optimizer", of(PYTORCH_OPTIMIZERS)),
-    "weight_decay": Row("weight_decay_rate", number),
-    "learning_rate": Row("learning_rate", number),
     "lr_schedule": Row("@schedule", of(PYTORCH_SCHEDULES)),
-    "lr_warmup": Row("@warmup_share", number),
-    "loss_scaling": Row("loss_scale", loss_scale),
-    "auto_loss_scaling": Row("@dynamic_scale", truth),
-    "packed_data": Row("@packed_data", truth),
-    "packing_factor": Row("@packing_factor"),
-    "max_sequences_per_pack": Row("@sequences_per_pack", whole),
-    "synthetic_data": Row("synthetic_input", truth),
-    "input_files": Row("@files", files),
-    "checkpoint_output_dir": Row("@folder", text),
-    "pretrained_checkpoint": Row("init_checkpoint"),
-    "squad_do_training": Row("do_train", truth),
-    "squad_do_validation": Row("@validation", truth),
-    "compile_only": Row("compile_only", truth),
-    "wandb": Row("wandb", truth),
 }
 _PYTORCH_NOT_NEEDED = {
     **not_needed("data are read in parallel, in an order that the seed decides",
@@ -586,7 +554,7 @@ _PYTORCH_NOT_NEEDED = {
 }  # fmt: skip
 _PYTORCH_IPU_ONLY = ipu_only("""ipus_per_replica embedding_serialization_factor profile profile_dir""")
 
-_PYTORCH_PIPELINE = {"layers_per_ipu": Row("@layers_per_ipu", counts, backends=PIPELINED)}
+_PYTORCH_PIPELINE = means("layers_per_ipu=@layers_per_ipu")
 
 PYTORCH_ROWS = {
     **_PYTORCH_KEYS,
@@ -613,58 +581,29 @@ POPART_TYPES = {"FLOAT16": "fp16", "FLOAT": "fp32"}
 POPART_DEFAULTS = {"task": "PRETRAINING"}
 
 _POPART_KEYS = {
+    **means(
+        """num_layers=model.num_hidden_layers hidden_size=model.hidden_size
+        attention_heads=model.num_attention_heads vocab_length=model.vocab_size
+        layer_norm_eps=model.layer_norm_eps projection_bias=model.use_prediction_bias no_dropout=@no_dropout
+        no_attn_dropout=@no_attention_dropout dropout_prob=@dropout sequence_length=max_seq_length
+        mask_tokens=max_predictions_per_seq micro_batch_size=@micro global_batch_size=@global
+        replication_factor=@replicas gradient_accumulation_factor=@accumulation training_steps=@steps
+        epochs=@epochs epochs_inference=predict_epochs duplication_factor=@duplication
+        steps_per_log=steps_per_loop steps_per_save=checkpoint_every_steps no_model_save=@no_model_save
+        no_validation=@no_validation loss_scaling=loss_scale beta1=beta_1 beta2=beta_2
+        weight_decay=weight_decay_rate learning_rate input_files=@files vocab_file do_lower_case
+        checkpoint_dir=@folder checkpoint_output_dir=@folder checkpoint_input_dir=init_checkpoint
+        onnx_checkpoint=init_checkpoint tf_checkpoint=init_checkpoint seed inference=@inference
+        generated_data synthetic_data=synthetic_input compile_only wandb use_packed_sequence_format=@packs
+        max_sequences_per_pack=@sequences_per_pack validation_config.input_files=@predict_files"""
+    ),
     "task": Row("task", of(POPART_TASKS)),
-    "num_layers": Row("model.num_hidden_layers", whole),
-    "hidden_size": Row("model.hidden_size", whole),
-    "attention_heads": Row("model.num_attention_heads", whole),
-    "vocab_length": Row("model.vocab_size", whole),
-    "layer_norm_eps": Row("model.layer_norm_eps", number),
     "no_cls_layer": Row("model.use_cls_layer", inverse),
-    "projection_bias": Row("model.use_prediction_bias", truth),
-    "no_dropout": Row("@no_dropout", truth),
-    "no_attn_dropout": Row("@no_attention_dropout", truth),
-    "dropout_prob": Row("@dropout", number),
-    "sequence_length": Row("max_seq_length", whole),
-    "mask_tokens": Row("max_predictions_per_seq", whole),
     "popart_dtype": Row("dtype", of(POPART_TYPES)),
-    "micro_batch_size": Row("@micro", count),
-    "global_batch_size": Row("@global", count),
-    "replication_factor": Row("@replicas", count),
-    "gradient_accumulation_factor": Row("@accumulation", count),
-    "training_steps": Row("@steps", count),
-    "epochs": Row("@epochs", count),
-    "epochs_inference": Row("predict_epochs", count),
-    "duplication_factor": Row("@duplication", count),
-    "steps_per_log": Row("steps_per_loop", whole),
-    "steps_per_save": Row("checkpoint_every_steps", whole),
-    "no_model_save": Row("@no_model_save", truth),
-    "no_validation": Row("@no_validation", truth),
     "optimizer": Row("@optimizer", of(POPART_OPTIMIZERS)),
-    "loss_scaling": Row("loss_scale", loss_scale),
     "gradient_reduction_type": Row("@reduction", of({"Mean": "mean", "Sum": "sum"})),
-    "beta1": Row("beta_1", number),
-    "beta2": Row("beta_2", number),
-    "weight_decay": Row("weight_decay_rate", number),
-    "learning_rate": Row("learning_rate", number),
     "learning_rate_function": Row("lr_schedule", of({"Linear": "polynomial"})),
     "lr_warmup_steps": Row("@warmup", whole),
-    "input_files": Row("@files", files),
-    "vocab_file": Row("vocab_file"),
-    "do_lower_case": Row("do_lower_case", truth),
-    "checkpoint_dir": Row("@folder", text),
-    "checkpoint_output_dir": Row("@folder", text),
-    "checkpoint_input_dir": Row("init_checkpoint"),
-    "onnx_checkpoint": Row("init_checkpoint"),
-    "tf_checkpoint": Row("init_checkpoint"),
-    "seed": Row("seed", whole),
-    "inference": Row("@inference", truth),
-    "generated_data": Row("generated_data", truth),
-    "synthetic_data": Row("synthetic_input", truth),
-    "compile_only": Row("compile_only", truth),
-    "wandb": Row("wandb", truth),
-    "use_packed_sequence_format": Row("@packs", truth),
-    "max_sequences_per_pack": Row("@sequences_per_pack", whole),
-    "validation_config.input_files": Row("@predict_files", files),
 }
 _POPART_NOT_NEEDED = {
     **not_needed("a run saves ten times and at its end; --checkpoint_every_steps=N is more",
@@ -688,10 +627,7 @@ _POPART_IPU_ONLY = ipu_only(
     disable_fully_connected_pass realtime_scheduler report_hw_cycle_count"""
 )
 
-_POPART_PIPELINE = {
-    "encoder_start_ipu": Row("@encoder_start", whole, backends=PIPELINED),
-    "layers_per_ipu": Row("@layers_per_ipu", counts, backends=PIPELINED),
-}
+_POPART_PIPELINE = means("encoder_start_ipu=@encoder_start layers_per_ipu=@layers_per_ipu")
 
 POPART_NESTED = ("validation_config",)
 POPART_ROWS = {**_POPART_KEYS, **_POPART_NOT_NEEDED, **_POPART_IPU_ONLY, **_POPART_PIPELINE, **_IPU_POPART}
@@ -701,17 +637,14 @@ POPART_ROWS = {**_POPART_KEYS, **_POPART_NOT_NEEDED, **_POPART_IPU_ONLY, **_POPA
 
 PACKED_NESTED = ("lr_bert_schedule",)
 _PACKED_KEYS = {
-    "batch_size": Row("@micro", count),
-    "use_prepacked_pretraining_dataset": Row("@prepacked", truth),
-    "avg_seq_per_pack": Row("average_sequences_per_pack", number),
-    "loss_averaging_basis": Row("loss_averaging_basis"),
-    "lr_bert_schedule.init_lr": Row("learning_rate", number),
-    "lr_bert_schedule.num_training_steps": Row("@steps", count),
+    **means(
+        """batch_size=@micro use_prepacked_pretraining_dataset=@prepacked
+        avg_seq_per_pack=average_sequences_per_pack loss_averaging_basis
+        lr_bert_schedule.init_lr=learning_rate lr_bert_schedule.num_training_steps=@steps
+        gradient_clipping_norm=@clip on_the_spot_validation_files=@eval_files submission_division
+        submission_platform"""
+    ),
     "lr_bert_schedule.num_warmup_steps": Row("@warmup", whole),
-    "gradient_clipping_norm": Row("@clip", number),
-    "on_the_spot_validation_files": Row("@eval_files", files),
-    "submission_division": Row("submission_division"),
-    "submission_platform": Row("submission_platform"),
 }
 _PACKED_NOT_NEEDED = {
     **not_needed("accuracies are those of all predicted tokens", "accuracy_averaging_basis"),
@@ -719,10 +652,7 @@ _PACKED_NOT_NEEDED = {
     **not_needed("moments are float32", "lamb_accl_dtype"),
 }
 _PACKED_IPU_ONLY = ipu_only("""activation_checkpoint_dtype reduce_nsp_overhead merge_collectives""")
-_PACKED_PIPELINE = {
-    "encoder_start_pipeline_stage": Row("@encoder_start", whole, backends=PIPELINED),
-    "att_ffn_placement": Row("@placement", placement, backends=PIPELINED),
-}
+_PACKED_PIPELINE = means("encoder_start_pipeline_stage=@encoder_start att_ffn_placement=@placement")
 PACKED_ROWS = {**POPART_ROWS, **_PACKED_PIPELINE, **_PACKED_KEYS, **_PACKED_NOT_NEEDED, **_PACKED_IPU_ONLY}
 
 

@@ -47,27 +47,17 @@ def settle_pipeline(
             [(start + ipu, count) for ipu, count in enumerate(terms["layers_per_ipu"])], terms
         )
     if terms.get("pipeline_schedule"):
-        found["pipeline_schedule"] = _schedule_of(terms["pipeline_schedule"], backend)
+        theirs, ours = terms["pipeline_schedule"], SCHEDULES[backend]
+        found["pipeline_schedule"] = theirs if theirs in ours else ours[0]  # the usual one
     if BACKENDS[backend].graphcore_rules:
-        found |= _of_ipus(terms, base) | _whole_calls({**base, **settings}, terms)
+        if terms.get("replicas") and base["ipu_replicas"] == FIELDS["ipu_replicas"].default:
+            found["ipu_replicas"] = terms["replicas"]
+        if "recomputation" in terms:
+            found["recompute"] = "block" if terms["recomputation"] else "none"
+        found |= _whole_calls({**base, **settings}, terms)
     if base.get("pipeline_stages"):  # on the command line: other stages, whose devices are others
         found["device_mapping"] = None
     return found | {name: base[name] for name in _NAMES if base.get(name)}
-
-
-def _schedule_of(theirs: str, backend: str) -> str:
-    """Returns a schedule of theirs where the back end has it, else the back end's usual one."""
-    return theirs if theirs in SCHEDULES[backend] else SCHEDULES[backend][0]
-
-
-def _of_ipus(terms: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the replicas, where none are told, and what is computed again."""
-    found: dict[str, Any] = {}
-    if terms.get("replicas") and base["ipu_replicas"] == FIELDS["ipu_replicas"].default:
-        found["ipu_replicas"] = terms["replicas"]
-    if "recomputation" in terms:
-        found["recompute"] = "block" if terms["recomputation"] else "none"
-    return found
 
 
 def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, int]:
@@ -193,7 +183,13 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
         1, base["train_batch_size"] // (base["num_accumulation_steps"] * replicas)
     )
     if "global" in terms:
-        accumulation = _accumulation_of(terms["global"], micro, replicas)
+        unit = micro * replicas
+        accumulation, left = divmod(terms["global"], unit)
+        if left:
+            raise ConfigError(
+                f"global_batch_size={terms['global']} is not divisible by micro_batch_size x replicas ="
+                f" {micro} x {replicas}. Nearest valid: {nearest_multiples(terms['global'], unit)}."
+            )
     if terms.get("factor"):
         accumulation = -int(-accumulation // terms["factor"])
     accumulation = _as_pipelines_take(accumulation, terms, base)
@@ -220,16 +216,6 @@ def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[s
             f"num_accumulation_steps={taken}, not {accumulation}: a grouped pipeline on IPUs takes so many"
         )
     return taken
-
-
-def _accumulation_of(batch: int, micro: int, replicas: int) -> int:
-    """Returns global batch / (micro batch x replicas). Raises ConfigError where that is not whole."""
-    if batch % (micro * replicas):
-        raise ConfigError(
-            f"global_batch_size={batch} is not divisible by micro_batch_size x replicas = {micro} x"
-            f" {replicas}. Nearest valid: {nearest_multiples(batch, micro * replicas)}."
-        )
-    return batch // (micro * replicas)
 
 
 def _backend(base: Mapping[str, Any]) -> BackendTraits:
@@ -349,14 +335,16 @@ def settle(
         _settle_family(settings, terms, family)
         settle_limits(settings, terms, base)
     elif terms.get("vocab_size"):
-        settings["model"] = {**_model_file(base), "vocab_size": terms["vocab_size"]}
+        if not base.get("bert_config_file"):
+            raise ConfigError(
+                "vocab_size changes a model, and there is none. Give --bert_config_file or --config."
+            )
+        model = read_json(base["bert_config_file"], "bert_config_file", any_number=True)
+        settings["model"] = {**model, "vocab_size": terms["vocab_size"]}
     _settle_wandb(settings, terms, base)
-    return {name: value for name, value in settings.items() if _is_known(name, task)}
-
-
-def _is_known(name: str, task: str) -> bool:
-    """Tells whether a task knows a setting: files of fine-tuning say how many words were masked before."""
-    return name not in FIELDS or not FIELDS[name].tasks or task in FIELDS[name].tasks
+    # Those that the task knows: files of fine-tuning say how many words were masked before.
+    tasks = {name: FIELDS[name].tasks if name in FIELDS else () for name in settings}
+    return {name: value for name, value in settings.items() if not tasks[name] or task in tasks[name]}
 
 
 def _task(settings: Mapping[str, Any], terms: Mapping[str, Any]) -> str:
@@ -534,15 +522,6 @@ def _settle_wandb(settings: dict[str, Any], terms: Mapping[str, Any], base: Mapp
     if not settings.get("wandb", base["wandb"]):
         settings.pop("wandb_project", None)
         settings.pop("wandb_name", None)
-
-
-def _model_file(base: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of the model's file. Raises ConfigError where none is named."""
-    if not base.get("bert_config_file"):
-        raise ConfigError(
-            "vocab_size changes a model, and there is none. Give --bert_config_file or --config."
-        )
-    return read_json(base["bert_config_file"], "bert_config_file", any_number=True)
 
 
 def model_of(sizes: dict[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:

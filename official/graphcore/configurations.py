@@ -12,16 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.table import FIELDS
-from official.graphcore import configuration_keys
-from official.graphcore import configuration_terms as settle_lib
-from official.graphcore.configuration_keys import (
-    IPU_ONLY,
-    NOT_NEEDED,
-    PYTORCH_DATASETS,
-    Row,
-    Table,
-    with_older,
-)
+from official.graphcore import configuration_keys as tables
+from official.graphcore import configuration_terms
+from official.graphcore.configuration_keys import IPU_ONLY, NOT_NEEDED, Row, Table, with_older
 from official.io.errors import ConfigError, suggest
 
 # -----------------------------------------------------------------------------------------------------------
@@ -48,35 +41,22 @@ class Family:
 
 
 _ROWS = (
-    Family(
-        "pytorch",
-        "PyTorch",
-        with_older("pytorch", configuration_keys.PYTORCH_ROWS),
-        configuration_keys.PYTORCH_DEFAULTS,
-    ),
-    Family(
-        "tf1", "TensorFlow 1", with_older("tf1", configuration_keys.TF1_ROWS), configuration_keys.TF1_DEFAULTS
-    ),
-    Family(
-        "tf2",
-        "TensorFlow 2",
-        with_older("tf2", configuration_keys.TF2_ROWS),
-        configuration_keys.TF2_DEFAULTS,
-        configuration_keys.TF2_NESTED,
-    ),
+    Family("pytorch", "PyTorch", with_older("pytorch", tables.PYTORCH_ROWS), tables.PYTORCH_DEFAULTS),
+    Family("tf1", "TensorFlow 1", with_older("tf1", tables.TF1_ROWS), tables.TF1_DEFAULTS),
+    Family("tf2", "TensorFlow 2", with_older("tf2", tables.TF2_ROWS), tables.TF2_DEFAULTS, tables.TF2_NESTED),
     Family(
         "popart",
         "PopART",
-        with_older("popart", configuration_keys.POPART_ROWS),
-        configuration_keys.POPART_DEFAULTS,
-        configuration_keys.POPART_NESTED,
+        with_older("popart", tables.POPART_ROWS),
+        tables.POPART_DEFAULTS,
+        tables.POPART_NESTED,
     ),
     Family(
         "packed",
         "packed PopART (MLPerf 2.0)",
-        with_older("packed", configuration_keys.PACKED_ROWS),
-        configuration_keys.POPART_DEFAULTS,
-        configuration_keys.POPART_NESTED + configuration_keys.PACKED_NESTED,
+        with_older("packed", tables.PACKED_ROWS),
+        tables.POPART_DEFAULTS,
+        tables.POPART_NESTED + tables.PACKED_NESTED,
     ),
 )
 FAMILIES = {row.name: row for row in _ROWS}
@@ -134,29 +114,19 @@ def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
 
 # Of all their programs. What only one of them has is a key of its files, too, and taken with those.
 OPTIONS: Table = {
-    "micro_batch_size": Row("@micro", configuration_keys.count),
-    "gradient_accumulation_count": Row("@accumulation", configuration_keys.count),
-    "gradient_accumulation": Row("@accumulation", configuration_keys.count),
-    "gradient_accumulation_factor": Row("@accumulation", configuration_keys.count),
-    "replication_factor": Row("@replicas", configuration_keys.count),
-    "replicas": Row("@replicas", configuration_keys.count),
-    "global_batch_size": Row("@global", configuration_keys.count),
-    "training_steps": Row("@steps", configuration_keys.count),
-    "steps": Row("@steps", configuration_keys.count),
-    "num_train_steps": Row("@steps", configuration_keys.count),
-    "max_steps": Row("@steps", configuration_keys.count),  # Hugging Face's
-    "epochs": Row("@epochs", configuration_keys.count),
-    "num_epochs": Row("@epochs", configuration_keys.count),
-    "no_model_save": Row("@no_model_save", configuration_keys.truth),
-    "no_validation": Row("@no_validation", configuration_keys.truth),
-    "dataset": Row("@dataset", configuration_keys.of(PYTORCH_DATASETS)),
-    "vocab_size": Row("@vocab_size", configuration_keys.count),
-    "do_training": Row("@do_training", configuration_keys.truth),
-    "squad_do_validation": Row("@validation", configuration_keys.truth),
+    **tables.means(
+        """micro_batch_size=@micro gradient_accumulation_count=@accumulation
+        gradient_accumulation=@accumulation gradient_accumulation_factor=@accumulation
+        replication_factor=@replicas replicas=@replicas global_batch_size=@global training_steps=@steps
+        steps=@steps num_train_steps=@steps max_steps=@steps epochs=@epochs num_epochs=@epochs
+        no_model_save=@no_model_save no_validation=@no_validation vocab_size=@vocab_size
+        squad_do_validation=@validation epochs_inference=predict_epochs"""
+    ),
+    "dataset": Row("@dataset", tables.of(tables.PYTORCH_DATASETS)),
+    "do_training": Row("@do_training", tables.truth),
     "task_name": Row("glue_task", lambda name: str(name).lower()),
-    "epochs_inference": Row("predict_epochs", configuration_keys.count),
-    **configuration_keys.ipu_only("use_default_available_memory_proportion"),
-    **configuration_keys.IPU_OPTIONS,
+    **tables.ipu_only("use_default_available_memory_proportion"),
+    **tables.IPU_OPTIONS,
 }
 
 
@@ -281,16 +251,21 @@ def translate(
         check_known(told, family, source)
         said = _read(family.defaults, family.table, backend, source, [])
         said |= _read(told, family.table, backend, source, lines)
-        _note_stages(said, told)
+        stages = told.get("ipu_config.pipeline_stages") or told.get("pipeline_stages")
+        if isinstance(stages, list) and stages and isinstance(stages[-1], list):
+            said["@stages"] = stages[-1]  # their names: a head tells the task
     over = _read(options, table, backend, "command line", lines, prefix="--")
     if {"@steps", "@epochs"} <= set(over):
         both = [name for name in options if table[name].to in ("@steps", "@epochs")]
         raise ConfigError(f"--{' and --'.join(both)} both say how long the run is. Drop one of the two.")
-    merged = _without_what_is_replaced(said, over) | over
+    replaced: set[str] = {"@global"} if "@accumulation" in over else set()
+    if {"@steps", "@epochs", "@samples"} & set(over):
+        replaced |= {"@steps", "@epochs", "@samples"}
+    merged = {name: value for name, value in said.items() if name not in replaced} | over
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
     terms["name"] = base.get("name")
-    result = settle_lib.settle(settings, terms, base, family.name if family else None)
+    result = configuration_terms.settle(settings, terms, base, family.name if family else None)
     shown = {name for line in lines for name in line.fields}
     added = [name for name in result if name not in shown and name != "model"]
     return Translation(result, lines, added, terms.get("notes", []))
@@ -316,27 +291,19 @@ def _read(
         if row.to in (IPU_ONLY, NOT_NEEDED) or not row.is_known_to(backend):
             lines.append(Line(prefix + key, value, (), row.why if row.to == NOT_NEEDED else IPU_ONLY))
             continue
-        lines.append(Line(prefix + key, value, _fields(row)))
+        fields = _SHOWN[row.to[1:]].split() if row.to.startswith("@") else [row.to]
+        lines.append(Line(prefix + key, value, tuple(fields)))
         if value is None or value == "":
             continue
-        received = f"{source}: {key}={value!r}"
-        converted = _converted(row, value, received)
+        received, converted = f"{source}: {key}={value!r}", _expanded(value)
+        try:
+            converted = row.read(converted) if row.read else converted
+        except ConfigError as error:
+            raise ConfigError(f"{received}, {error}.") from None
         other = said_by.setdefault(row.to, key)
         if found.setdefault(row.to, converted) != converted:
             raise ConfigError(f"{received}, but {other}={values[other]!r} means the same. Drop one of them.")
     return found
-
-
-def _fields(row: Row) -> tuple[str, ...]:
-    return tuple(_SHOWN[row.to[1:]].split()) if row.to.startswith("@") else (row.to,)
-
-
-def _converted(row: Row, value: Any, received: str) -> Any:
-    value = _expanded(value)
-    try:
-        return row.read(value) if row.read else value
-    except ConfigError as error:
-        raise ConfigError(f"{received}, {error}.") from None
 
 
 def _expanded(value: Any) -> Any:
@@ -344,20 +311,3 @@ def _expanded(value: Any) -> Any:
     if isinstance(value, list):
         return [_expanded(each) for each in value]
     return os.path.expandvars(value) if isinstance(value, str) else value
-
-
-def _note_stages(said: dict[str, Any], told: Mapping[str, Any]) -> None:
-    """Keeps the names of the last stage: a head tells the task."""
-    stages = told.get("ipu_config.pipeline_stages") or told.get("pipeline_stages")
-    if isinstance(stages, list) and stages and isinstance(stages[-1], list):
-        said["@stages"] = stages[-1]
-
-
-def _without_what_is_replaced(said: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the file, less those that an option replaces."""
-    drop: set[str] = set()
-    if {"@steps", "@epochs", "@samples"} & set(over):
-        drop |= {"@steps", "@epochs", "@samples"}
-    if "@accumulation" in over:
-        drop.add("@global")
-    return {name: value for name, value in said.items() if name not in drop}

@@ -60,9 +60,13 @@ FLAGS = "TF_POPLAR_FLAGS"
 def prepare_environment(config: Config, environment: MutableMapping[str, str] = os.environ) -> None:
     """Sets TF_POPLAR_FLAGS for a run; to be called before TensorFlow is loaded. Flags that are there already
     keep their values."""
-    flags = _with_flags(environment.get(FLAGS, ""), poplar_flags(config))
-    if flags:
-        environment[FLAGS] = flags
+    words = shlex.split(environment.get(FLAGS, ""))
+    known = {word.partition("=")[0] for word in words}
+    for name, value in poplar_flags(config).items():
+        if name not in known:
+            words.append(f"{name}={value}" if value else name)
+    if words:
+        environment[FLAGS] = " ".join(map(shlex.quote, words))
 
 
 def poplar_flags(config: Config) -> dict[str, str]:
@@ -74,14 +78,6 @@ def poplar_flags(config: Config) -> dict[str, str]:
         flags["--use_synthetic_data"] = ""
         flags["--synthetic_data_initializer"] = "0"
     return flags
-
-
-def _with_flags(given: str, flags: dict[str, str]) -> str:
-    """Returns a line of flags with those that it does not have yet."""
-    words = shlex.split(given)
-    known = {word.partition("=")[0] for word in words}
-    words += [f"{name}={value}" if value else name for name, value in flags.items() if name not in known]
-    return " ".join(map(shlex.quote, words))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -179,9 +175,19 @@ def make_options(config: Config, api: Any, instances: Instances) -> Any:
     if instances.popdist is None:
         options.auto_select_ipus = instances.local_replicas * instances.ipus_per_replica
     options.allow_recompute = config.recompute != "none"
-    _set_connection(config, api, options)
-    _set_numbers(config, api, options)
-    _set_optimizations(config, api, options)
+    if config.compile_only:  # for IPUs that are not there
+        device = options.device_connection
+        device.type = api.config.DeviceConnectionType.PRE_COMPILE
+        device.version = IPU_VERSION
+        device.enable_remote_buffers = config.optimizer_state_offchip
+    floats = options.floating_point_behaviour
+    floats.inv = floats.div0 = floats.oflo = config.fp_exceptions
+    floats.esr = api.config.StochasticRoundingBehaviour.from_bool(config.stochastic_rounding)
+    for products in (options.matmuls, options.convolutions):
+        products.poplar_options = {"partialsType": config.partials_type}
+    options.optimizations.minimum_remote_tensor_size = config.min_remote_tensor_size
+    options.optimizations.enable_graph_outlining = not config.no_outlining
+    options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.scheduler.upper())
     return options
 
 
@@ -191,26 +197,3 @@ def make_strategy(api: Any, instances: Instances) -> Any:
         distributed = importlib.import_module(f"{api.__name__}.distributed.popdist_strategy")
         return distributed.PopDistStrategy(add_ipu_cross_replica_reductions=False)
     return api.ipu_strategy.IPUStrategyV1(enable_keras_extensions=False)
-
-
-def _set_connection(config: Config, api: Any, options: Any) -> None:
-    if config.compile_only:  # for IPUs that are not there
-        device = options.device_connection
-        device.type = api.config.DeviceConnectionType.PRE_COMPILE
-        device.version = IPU_VERSION
-        device.enable_remote_buffers = config.optimizer_state_offchip
-
-
-def _set_numbers(config: Config, api: Any, options: Any) -> None:
-    floats = options.floating_point_behaviour
-    floats.inv = floats.div0 = floats.oflo = config.fp_exceptions
-    floats.esr = api.config.StochasticRoundingBehaviour.from_bool(config.stochastic_rounding)
-    for products in (options.matmuls, options.convolutions):
-        products.poplar_options = {"partialsType": config.partials_type}
-
-
-def _set_optimizations(config: Config, api: Any, options: Any) -> None:
-    optimizations = options.optimizations
-    optimizations.minimum_remote_tensor_size = config.min_remote_tensor_size
-    optimizations.enable_graph_outlining = not config.no_outlining
-    options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.scheduler.upper())

@@ -33,25 +33,12 @@ _ENGINE = "bert"
 _TIMEOUT_MICROSECS = 5000  # that a call waits for others to fill the pipeline with; the API's own default
 
 
-def compile_program(api: Any, program: Callable, path: str) -> None:
-    """Compiles a function without arguments that adds a pipeline to a graph, and writes it with its weights.
-
-    Args:
-      api: see `api.load`.
-      program: the function.
-      path: of the file to write, NAME.poplar_exec.
-    """
-    api.application_compile_op.experimental_application_compile_op(
-        program, output_path=path, freeze_variables=True
-    )
-
-
 def make_caller(api: Any, path: str, signature: Sequence[tf.TensorSpec]) -> Callable:
     """Returns a function from the tensors of `signature` to the outputs; several threads may call it.
 
     Args:
       api: see `api.load`.
-      path: of a program that `compile_program` has written.
+      path: of a program that `export` has written.
       signature: shape and type of what its first stage takes.
     """
     runtime = api.embedded_runtime
@@ -144,7 +131,8 @@ def export(config: Config, path: str) -> None:
         def program():
             pipeline.add_pipeline(config, devices.api, devices.pipeline, functions, queues)
 
-        compile_program(devices.api, program, path)
+        compiler = devices.api.application_compile_op
+        compiler.experimental_application_compile_op(program, output_path=path, freeze_variables=True)
     about = {
         "inputs": {name: [signature[name].shape.as_list(), signature[name].dtype.name] for name in taken},
         "outputs": list(chain.last.gives),

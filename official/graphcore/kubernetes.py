@@ -32,64 +32,51 @@ file.write_text(file.read_text().replace(official.__path__[0], "{_FOLDER}/offici
 
 def document(job: Job) -> Document:
     """Returns the IPUJob; its number of IPUs is known to be right."""
-    space = {"namespace": job.namespace} if job.namespace else {}
-    replicas = {"modelReplicasPerWorker": str(job.ipu_replicas)} if job.ipu_replicas > 1 else {}
-    spec = {
-        "jobInstances": 1,
-        **replicas,
-        "ipusPerJobInstance": str(job.ipus),
-        "workers": {"template": {"spec": _pod(job)}},
-    }
-    head = {"apiVersion": "graphcore.ai/v1alpha1", "kind": "IPUJob"}
-    return {**head, "metadata": {"generateName": f"{job.name}-", **space}, "spec": spec}
-
-
-def _pod(job: Job) -> Document:
-    grace = {} if job.grace_secs is None else {"terminationGracePeriodSeconds": job.grace_secs}
-    labels = {"nodeSelector": dict(job.node_labels)} if job.node_labels else {}
-    parts: Document = {"containers": [_trainer(job)]}
-    found = volumes(job, _SHARED)
+    mounted, volumed = mounts(job, _SHARED), volumes(job, _SHARED)
+    command, where, writers = list(job.command), "", None
     if job.ipu_image:
-        parts = {"initContainers": [_writer(job)], **parts}
-        found.append({"name": _HANDED_ON, "emptyDir": {}})
-    return {**parts, "restartPolicy": "Never", **grace, **labels, "hostIPC": True, "volumes": found}
-
-
-def _writer(job: Job) -> Document:
-    """Returns the container that writes the configuration, and copies the package."""
-    plan = shlex.join([*job.command, "--plan", f"--plan_config_file={_CONFIG}"])
-    lines = f"set -e\n{plan}\npython - <<'END'\n{_COPY}END\n"
-    found: Document = {"name": "configuration", "image": job.image, "command": _SHELL}
-    return {**found, "args": [literal(lines)], "volumeMounts": [_handed_on()]}
-
-
-def _handed_on() -> Document:
-    return {"name": _HANDED_ON, "mountPath": _FOLDER}
-
-
-def _trainer(job: Job) -> Document:
-    """Returns the container that has the IPUs. It may lock memory, which their network reads and writes."""
-    command, where = list(job.command), ""
-    mounted = mounts(job, _SHARED)
-    if job.ipu_image:
+        handed_on = {"name": _HANDED_ON, "mountPath": _FOLDER}
         command, where = ["python3", "-m", "official.graphcore", _CONFIG], f"cd {_FOLDER}\n"
-        mounted.append(_handed_on())
-    line = f"{where}{_launched(job, command)}\n"
-    found: Document = {
+        mounted.append(handed_on)
+        volumed.append({"name": _HANDED_ON, "emptyDir": {}})
+        plan = shlex.join([*job.command, "--plan", f"--plan_config_file={_CONFIG}"])
+        lines = literal(f"set -e\n{plan}\npython - <<'END'\n{_COPY}END\n")
+        writer = {"name": "configuration", "image": job.image, "command": _SHELL, "args": [lines]}
+        writers = [{**writer, "volumeMounts": [handed_on]}]
+    limits = _said({"cpu": amount(job.cpu), "memory": amount(job.memory)})
+    trainer = {
         "name": job.name,
         "image": job.ipu_image or job.image,
         "command": _SHELL,
-        "args": [line],
+        "args": [f"{where}{_launched(job, command)}\n"],
+        "env": [{"name": name, "value": value} for name, value in job.variables.items()] or None,
+        "resources": {"limits": limits} if limits else None,
+        # It may lock memory, which the IPUs' network reads and writes.
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+        "volumeMounts": mounted,
     }
-    if job.variables:
-        found["env"] = [{"name": name, "value": value} for name, value in job.variables.items()]
-    asked = {"cpu": amount(job.cpu), "memory": amount(job.memory)}
-    limits = {name: value for name, value in asked.items() if value is not None}
-    if limits:
-        found["resources"] = {"limits": limits}
-    found["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
-    found["volumeMounts"] = mounted
-    return found
+    pod = {
+        "initContainers": writers,
+        "containers": [_said(trainer)],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": job.grace_secs,
+        "nodeSelector": dict(job.node_labels) or None,
+        "hostIPC": True,
+        "volumes": volumed,
+    }
+    spec = {
+        "jobInstances": 1,
+        "modelReplicasPerWorker": str(job.ipu_replicas) if job.ipu_replicas > 1 else None,
+        "ipusPerJobInstance": str(job.ipus),
+        "workers": {"template": {"spec": _said(pod)}},
+    }
+    metadata = {"generateName": f"{job.name}-", "namespace": job.namespace or None}
+    head = {"apiVersion": "graphcore.ai/v1alpha1", "kind": "IPUJob", "metadata": _said(metadata)}
+    return {**head, "spec": _said(spec)}
+
+
+def _said(values: Document) -> Document:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _launched(job: Job, command: list[str]) -> str:

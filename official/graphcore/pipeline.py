@@ -97,24 +97,20 @@ def add_pipeline(
         name="pipeline",
     )
     if training is not None:
-        arguments.update(_training_arguments(config, api, plan, training), repeat_count=training.steps)
-        arguments["backward_propagation_stages_poplar_options"] = options
+        arguments.update(
+            optimizer_function=training.optimizer_function,
+            offload_weight_update_variables=config.optimizer_state_offchip,
+            replicated_optimizer_state_sharding=config.replicated_tensor_sharding,
+            reduction_method=api.gradient_accumulation.GradientAccumulationReductionMethod.SUM,
+            outfeed_mask=list(training.outfeed_mask),
+            accumulate_outfeed=True,
+            repeat_count=training.steps,
+            backward_propagation_stages_poplar_options=options,
+        )
+        if config.recompute != "none":
+            mode = getattr(operations.RecomputationMode, _RECOMPUTATION[plan.schedule])
+            arguments["recomputation_mode"] = mode
     operations.pipeline(**arguments)
-
-
-def _training_arguments(config: Config, api: Any, plan: PipelinePlan, training: Training) -> dict:
-    arguments = dict(
-        optimizer_function=training.optimizer_function,
-        offload_weight_update_variables=config.optimizer_state_offchip,
-        replicated_optimizer_state_sharding=config.replicated_tensor_sharding,
-        reduction_method=api.gradient_accumulation.GradientAccumulationReductionMethod.SUM,
-        outfeed_mask=list(training.outfeed_mask),
-        accumulate_outfeed=True,
-    )
-    if config.recompute != "none":
-        modes = api.pipelining_ops.RecomputationMode
-        arguments["recomputation_mode"] = getattr(modes, _RECOMPUTATION[plan.schedule])
-    return arguments
 
 
 def stage_options(config: Config, api: Any, devices: Sequence[int]) -> list[Any]:

@@ -162,36 +162,6 @@ def read_in_place(serialized_B: tf.Tensor, shape: Shape) -> Row:
 
 # -----------------------------------------------------------------------------------------------------------
 # Formats
-#
-# Four layouts, S = max_seq_length, M = max_predictions_per_seq, P = sequences of a row at most. Their
-# fields in order, with their numbers of integers:
-#
-# popart_static, `wiki_*_tokenised`, a sequence each; predicted tokens first as in `formats.remask`, and its
-# [CLS] at M:
-#   ids, positions, segments S each; predicted tokens 1; M and the other tokens 1; labels M; next sentence 1.
-# popart_plain, `record_to_binary` of MLPerf, a sequence each, the features of `formats.plain`:
-#   ids, mask, segments S; masked positions, labels, weights M; next sentence 1.
-# popart_packed, `strategy_*` and `duplication_*` of MLPerf, K = M + P - 1:
-#   ids, number of the sequence (0 is padding), segments, positions S; labels, number of the sequence (0 is
-#   an
-#   empty slot) K; next sentence labels and weights P.
-#   All predicted tokens come first, in the order of the slots; then the other tokens; then, at the end of
-#   the
-#   row, the [CLS], whose labels stand at the end of the labels in the same order: backwards (k-th from the
-#   end)
-#   or forwards, as the packer was. 76 predictions and three sequences make 78 slots; a packer that keeps
-#   M + P = 79 is read, too.
-# popart_in_place, `strategy_*` of the later examples, K = M + P; [CLS] first in each sequence, as in
-# `formats.habana`:
-#   ids, number, segments, positions S; masked positions in the row, labels, number K; places of the [CLS],
-#   next sentence labels and weights P.
-#
-# Where a mask was drawn to be [PAD], id 0, Graphcore's scripts leave the token out. One that is missing
-# between two others is read as a [PAD] that nobody predicts; a whole row has a place less.
-#
-# Nothing in a file says its layout or shape. `shapes` finds both from the values of a record,
-# `shape_of_all` from those of several: a row of few sequences is right in shapes of less room for them,
-# too. Source: the pre-training data of Graphcore's BERT for PopART and of their MLPerf submissions.
 
 
 _WORD_BYTES = 4

@@ -98,7 +98,7 @@ class Dialect:
 
     Attributes:
       label: of the program, for people.
-      options: of poprun, in their order; {names} are values of a plan.
+      options: of poprun, as they are published; {names} are values of a plan.
       global_args: of mpirun as a whole.
       local_args: of mpirun for each instance.
       values: of {names} that a plan leaves open; $NAMES are variables of the shell that starts it.
@@ -108,7 +108,7 @@ class Dialect:
     """
 
     label: str
-    options: tuple[str, ...]
+    options: str
     global_args: str = ""
     local_args: str = ""
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -117,7 +117,6 @@ class Dialect:
     counts_local_replicas: bool = False
 
 
-GLOBAL_ARGS, LOCAL_ARGS = "--mpi-global-args={global_args}", "--mpi-local-args={local_args}"
 _OF_BENCHMARKS = {
     "hosts": "$HOSTS",
     "vipu_server_host": "$VIPU_SERVER_HOST",
@@ -128,24 +127,11 @@ _BTL, _OOB = "--mca btl_tcp_if_include {tcp_if_include}", "--mca oob_tcp_if_incl
 DIALECTS = {
     "popart": Dialect(
         "PopART",
-        (
-            "-vv",
-            "--num-instances={num_instances}",
-            "--num-replicas={num_replicas}",
-            "--num-ilds={num_ilds}",
-            "--ipus-per-replica={ipus_per_replica}",
-            "--vipu-server-host={vipu_server_host}",
-            "--host={hosts}",
-            "--vipu-partition={vipu_partition}",
-            "--vipu-cluster={vipu_cluster}",
-            "--update-partition=yes",
-            "--remove-partition=no",
-            "--reset-partition=no",
-            "--print-topology=yes",
-            "--vipu-server-timeout=1200",
-            GLOBAL_ARGS,
-            LOCAL_ARGS,
-        ),
+        """-vv --num-instances={num_instances} --num-replicas={num_replicas} --num-ilds={num_ilds}
+        --ipus-per-replica={ipus_per_replica} --vipu-server-host={vipu_server_host} --host={hosts}
+        --vipu-partition={vipu_partition} --vipu-cluster={vipu_cluster} --update-partition=yes
+        --remove-partition=no --reset-partition=no --print-topology=yes --vipu-server-timeout=1200
+        --mpi-global-args={global_args} --mpi-local-args={local_args}""",
         global_args=f"--tag-output --allow-run-as-root {_BTL} {_OOB}",
         local_args=(
             "-x OPAL_PREFIX -x CPATH -x IPUOF_VIPU_API_TIMEOUT=1200 -x POPLAR_ENGINE_OPTIONS"
@@ -163,24 +149,11 @@ DIALECTS = {
     ),
     "packed": Dialect(
         "packed PopART (MLPerf 2.0)",
-        (
-            "-vv",
-            "--remove-partition=0",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            "--num-ilds={num_ilds}",
-            "--ipus-per-replica {ipus_per_replica}",
-            "--numa-aware=yes",
-            "--host {hosts}",
-            "--vipu-server-host={vipu_server_host}",
-            "--vipu-server-timeout=600",
-            "--vipu-partition={vipu_partition}",
-            "--vipu-cluster={vipu_cluster}",
-            "--reset-partition=no",
-            "--update-partition=no",
-            GLOBAL_ARGS,
-            LOCAL_ARGS,
-        ),
+        """-vv --remove-partition=0 --num-instances {num_instances} --num-replicas {num_replicas}
+        --num-ilds={num_ilds} --ipus-per-replica {ipus_per_replica} --numa-aware=yes --host {hosts}
+        --vipu-server-host={vipu_server_host} --vipu-server-timeout=600 --vipu-partition={vipu_partition}
+        --vipu-cluster={vipu_cluster} --reset-partition=no --update-partition=no
+        --mpi-global-args={global_args} --mpi-local-args={local_args}""",
         global_args=f"--tag-output --allow-run-as-root {_OOB} {_BTL}",
         local_args=(
             "-x SHARED_EXECUTABLE_CACHE -x LD_LIBRARY_PATH -x OPAL_PREFIX -x PATH"
@@ -198,35 +171,18 @@ DIALECTS = {
     ),
     "pytorch": Dialect(
         "PyTorch (Kubernetes tutorial)",
-        (
-            "--allow-run-as-root 1",
-            "--vv",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            GLOBAL_ARGS,
-            "--ipus-per-replica {ipus_per_replica}",
-        ),
+        """--allow-run-as-root 1 --vv --num-instances {num_instances} --num-replicas {num_replicas}
+        --mpi-global-args={global_args} --ipus-per-replica {ipus_per_replica}""",
         global_args="--tag-output",
         prefix={"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1"},
         counts_local_replicas=True,
     ),
     "tf1": Dialect(
         "TensorFlow 1",
-        (
-            "--host {hosts}",
-            "--num-ilds {num_ilds}",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            "--ipus-per-replica {ipus_per_replica}",
-            "--vipu-server-host={vipu_server_host}",
-            "--reset-partition=yes",
-            "--update-partition=yes",
-            "--remove-partition=no",
-            "--vipu-partition={vipu_partition}",
-            "--print-topology=yes",
-            GLOBAL_ARGS,
-            LOCAL_ARGS,
-        ),
+        """--host {hosts} --num-ilds {num_ilds} --num-instances {num_instances} --num-replicas {num_replicas}
+        --ipus-per-replica {ipus_per_replica} --vipu-server-host={vipu_server_host} --reset-partition=yes
+        --update-partition=yes --remove-partition=no --vipu-partition={vipu_partition} --print-topology=yes
+        --mpi-global-args={global_args} --mpi-local-args={local_args}""",
         global_args=f"{_BTL} {_OOB}",
         local_args=(
             "-x TF_CPP_VMODULE='poplar_compiler=0, poplar_executor=0' -x HOROVOD_LOG_LEVEL=WARN"
@@ -237,22 +193,11 @@ DIALECTS = {
     ),
     "tf2": Dialect(
         "TensorFlow 2",
-        (
-            "-vv",
-            "--host {hosts}",
-            "--num-ilds {num_ilds}",
-            "--num-instances {num_instances}",
-            "--num-replicas {num_replicas}",
-            "--ipus-per-replica {ipus_per_replica}",
-            "--vipu-server-host={vipu_server_host}",
-            "--vipu-cluster={vipu_cluster}",
-            "--vipu-allocation={vipu_allocation}",
-            "--reset-partition=yes",
-            "--update-partition=yes",
-            "--remove-partition=no",
-            "--vipu-partition={vipu_partition}",
-            GLOBAL_ARGS,
-        ),
+        """-vv --host {hosts} --num-ilds {num_ilds} --num-instances {num_instances}
+        --num-replicas {num_replicas} --ipus-per-replica {ipus_per_replica}
+        --vipu-server-host={vipu_server_host} --vipu-cluster={vipu_cluster}
+        --vipu-allocation={vipu_allocation} --reset-partition=yes --update-partition=yes
+        --remove-partition=no --vipu-partition={vipu_partition} --mpi-global-args={global_args}""",
         global_args=f"{_BTL} {_OOB}",
         values=_OF_SCRIPTS | {"vipu_allocation": "$VIPU_ALLOCATION_NAME"},
         prefix={"TF_POPLAR_FLAGS": _CACHE},
@@ -276,12 +221,13 @@ _SET_OR_DEFAULT = ("USER", "LOCAL_HOME")
 
 # Options for what a person has asked for and a dialect does not mention.
 _MORE = {
-    "hosts": "--host {hosts}",
     "num_ilds": "--num-ilds {num_ilds}",
     "vipu_server_host": "--vipu-server-host={vipu_server_host}",
     "vipu_partition": "--vipu-partition={vipu_partition}",
     "vipu_cluster": "--vipu-cluster={vipu_cluster}",
     "vipu_allocation": "--vipu-allocation={vipu_allocation}",
+    "hosts": "--host {hosts}",
+    "local_args": "--mpi-local-args={local_args}",
 }
 
 
@@ -342,13 +288,11 @@ def check(plan: PodPlan) -> None:
 def command_line(plan: PodPlan, dialect: Dialect, command: tuple[str, ...]) -> str:
     """Returns the shell commands of a job: variables, then poprun with its options, then the program."""
     values = _values(plan, dialect)
-    options = [*dialect.options]
-    mentioned = "".join(options)
-    options += [text for name, text in _MORE.items() if name in plan.given and text not in mentioned]
-    if plan.hosts and "{hosts}" not in mentioned:
-        options.append(_MORE["hosts"])
-    if plan.passed and LOCAL_ARGS not in options:
-        options.append(LOCAL_ARGS)
+    asked = {**plan.given, "hosts": plan.hosts, "local_args": plan.passed}
+    options = re.split(r"\s+(?=-)", dialect.options)
+    options += [
+        text for name, text in _MORE.items() if asked.get(name) and f"{{{name}}}" not in dialect.options
+    ]
     words = [word for word in (_word(option, values) for option in options) if word]
     prefix = [f"{name}={_quoted(value)}" for name, value in dialect.prefix.items()]
     exports = [

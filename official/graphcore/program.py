@@ -221,20 +221,6 @@ def _factors(config: Config, task: Task, rows: dict, parts: dict, plan: BatchPla
     return tf.math.divide_no_nan(replica_step.local_factor(config, plan.num_replicas), weights)
 
 
-def evaluation_batches(
-    whole: Callable[[int], tf.data.Dataset], rows: int, micro_batch: int
-) -> tf.data.Dataset:
-    """Returns a set, repeated endlessly, in micro batches {feature: [micro_batch, ...]}; each pass is padded
-    to whole device calls.
-
-    Args:
-      whole: rows of a batch -> the set once, its last batch filled up.
-      rows: of a call of the devices, all replicas.
-      micro_batch: rows.
-    """
-    return pipeline.fixed(pipeline.rebatched(whole(rows), micro_batch, drop_remainder=True).repeat())
-
-
 def signature_of(dataset: tf.data.Dataset) -> dict[str, tf.TensorSpec]:
     """Returns {feature: shape and type} of the elements of a dataset."""
     return {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in dataset.element_spec.items()}
@@ -390,10 +376,11 @@ def make_evaluation(
     plan, batches = devices.evaluation, devices.batches
     per_call = devices.instances.local_replicas * plan.micro_batches * batches.micro_batch_size
     calls = int(dataset(per_call).reduce(np.int64(0), lambda count, _: count + 1))
-    rows = evaluation_batches(dataset, per_call, batches.micro_batch_size)
-    signature = signature_of(rows)
+    # Endlessly, each pass filled up to whole device calls.
+    passes = pipeline.rebatched(dataset(per_call), batches.micro_batch_size, drop_remainder=True).repeat()
+    rows = pipeline.fixed(passes)
     chain = pipeline_lib.evaluation_chain(task, state.model)
-    parts = pipeline_lib.make_parts(chain, plan, signature)
+    parts = pipeline_lib.make_parts(chain, plan, signature_of(rows))
     own = rows.map(lambda row: tuple(row[name] for name in parts[0].features))
     run = _program(config, devices, plan, pipeline_lib.make_functions(chain, parts), own)
 

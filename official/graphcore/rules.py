@@ -70,18 +70,6 @@ def check_ipu(config: Config) -> None:
                 f"{name}={_shown(config[name])} does not go with --distribution_strategy=ipu, which takes"
                 f" {_shown(allowed)}. {instead}"
             )
-    _check_gradients(config)
-    _check_replicas(config)
-    _check_iterations(config)
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _check_gradients(config: Config) -> None:
     if config.clip_scope == "micro_batch":
         raise ConfigError(
             "clip_scope=micro_batch does not go with --distribution_strategy=ipu: its pipelines add gradients"
@@ -104,9 +92,6 @@ def _check_gradients(config: Config) -> None:
             "replicated_tensor_sharding shares out the state that is kept beside the IPUs, and"
             " optimizer_state_offchip=false keeps none there. Drop one of the two flags."
         )
-
-
-def _check_replicas(config: Config) -> None:
     replicas = config.ipu_replicas
     if replicas & (replicas - 1):
         below = 1 << (replicas.bit_length() - 1)
@@ -119,12 +104,15 @@ def _check_replicas(config: Config) -> None:
             "replicated_tensor_sharding shares state out to replicas, and ipu_replicas=1. Drop it, or raise"
             " --ipu_replicas."
         )
-
-
-def _check_iterations(config: Config) -> None:
     every = config.device_iterations
     if config.steps_per_loop and config.steps_per_loop % every:
         raise ConfigError(
             f"steps_per_loop={config.steps_per_loop} is not a multiple of device_iterations={every}. Nearest"
             f" valid: {nearest_multiples(config.steps_per_loop, every)}."
         )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -198,6 +198,8 @@ def summarize(run: Run, target: float | None = None) -> dict:
     target = run_target(run, target)
     evaluations = [line for line in run.metrics if line["split"] == "eval"]
     last, metric = evaluations[-1] if evaluations else {}, metric_of(run)
+    training = [line for line in run.metrics if line["split"] == "train"]
+    speeds = [speed for line in training if (speed := line.get("sequences_per_sec")) is not None]
     reached = next(
         (line for line in evaluations if target is not None and (line.get(metric) or 0) >= target), {}
     )
@@ -213,7 +215,8 @@ def summarize(run: Run, target: float | None = None) -> dict:
         "best_accuracy": max(
             (line[metric] for line in evaluations if line.get(metric) is not None), default=None
         ),
-        "sequences_per_sec": run.result.get("sequences_per_sec") or _median_speed(run.metrics),
+        "sequences_per_sec": run.result.get("sequences_per_sec")
+        or (statistics.median(speeds) if speeds else None),
         "status": run.result.get("status", "unfinished"),
     }
 
@@ -233,26 +236,14 @@ def _secs_until(events: list[dict], samples: int | None) -> float | None:
     them is not known."""
     if samples is None:
         return None
-    started = next((event["time_ms"] for event in events if event["key"] == "run_start"), None)
-    reached = next(
-        (
-            event["time_ms"]
-            for event in events
-            if event["key"] == "eval_accuracy"
-            and event["metadata"].get("samples_count", event["metadata"].get("epoch_num")) == samples
-        ),
-        None,
-    )
-    return None if started is None or reached is None else (reached - started) / 1000
-
-
-def _median_speed(metrics: list[dict]) -> float | None:
-    speeds = [
-        line["sequences_per_sec"]
-        for line in metrics
-        if line["split"] == "train" and line.get("sequences_per_sec") is not None
+    started = [event["time_ms"] for event in events if event["key"] == "run_start"]
+    reached = [event for event in events if event["key"] == "eval_accuracy"]
+    at = [
+        (event["metadata"].get("samples_count", event["metadata"].get("epoch_num")), event["time_ms"])
+        for event in reached
     ]
-    return statistics.median(speeds) if speeds else None
+    ends = [time_ms for count, time_ms in at if count == samples]
+    return (ends[0] - started[0]) / 1000 if started and ends else None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -303,10 +294,9 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
         (title, [DASH if run[name] is None else form.format(run[name]) for run in runs])
         for name, title, form in columns
     ]
-    speeds = [
-        DASH if run["sequences_per_sec"] is None else format_number(run["sequences_per_sec"]) for run in runs
-    ]
-    return [*shown, ("seq/s", speeds), ("status", [run["status"] for run in runs])]
+    speeds = [run["sequences_per_sec"] for run in runs]
+    shown.append(("seq/s", [DASH if speed is None else format_number(speed) for speed in speeds]))
+    return [*shown, ("status", [run["status"] for run in runs])]
 
 
 def _score_name(metrics: set[str]) -> str:

@@ -8,10 +8,10 @@ import math
 import tempfile
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 from official.io.errors import ConfigError
 from official.reporting.comparison import Run, differing_settings, format_table
+from official.reporting.formats import DASH
 
 # Those that have reference convergence points of closed BERT.
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
@@ -20,7 +20,7 @@ _MIN_RUNS = 3  # one of them counts
 _MAX_FAILURES = 1  # the library's rule for BERT; it counts as the slowest
 _REFERENCE_TARGET = 0.720
 _NOT_THE_RECIPE = ("seed", "init_checkpoint", "train_batch_size")
-_NOTE = "Note: "
+_ENDS = ("run_start", "run_stop")
 
 
 def score(runs: list[Run], ruleset: str) -> dict:
@@ -78,13 +78,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _read_run(run: Run, ruleset: str) -> dict:
-    times = {
-        event["key"]: event["time_ms"] for event in run.events if event["key"] in ("run_start", "run_stop")
-    }
+    times = {event["key"]: event["time_ms"] for event in run.events if event["key"] in _ENDS}
     if "run_start" not in times:
         raise ConfigError(f"{run.folder} has no MLPerf log of its own with a run_start: {run.log_path}.")
     failed, samples, batch_size = _read_log(run, ruleset)
-    whole = _first_samples(run) == 0
+    blocks = [event["metadata"] for event in run.events if event["key"] == "block_start"]
+    whole = not (blocks and blocks[0].get("first_epoch_num"))
     minutes = (times["run_stop"] - times["run_start"]) / 60_000 if "run_stop" in times and whole else None
     return {
         "run": run.name,
@@ -118,18 +117,6 @@ def _read_log(run: Run, ruleset: str) -> tuple[bool, float, int]:
     return bool(failed), samples, batch_size
 
 
-def _first_samples(run: Run) -> int:
-    """Returns the sequences that the run had seen where its log begins."""
-    return next(
-        (
-            event["metadata"].get("first_epoch_num") or 0
-            for event in run.events
-            if event["key"] == "block_start"
-        ),
-        0,
-    )
-
-
 def _olympic_mean(values: list[float], failures: int) -> float:
     """Returns the mean without the best and the worst; a failure is the worst."""
     from mlperf_logging.result_summarizer import result_summarizer
@@ -147,10 +134,18 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
     """
     from mlperf_logging.rcp_checker import rcp_checker
 
+    # pylint: disable=protected-access
     checker = rcp_checker.RCP_Checker("training", ruleset, "bert", verbose=False)
     found = []
     for points in ("full_rcps", "pruned_rcps"):
-        record, batch_sizes = _reference(checker, batch_size, points)
+        # As the library's check_directory chooses the reference for a batch size.
+        record, batch_sizes = checker._find_rcp(batch_size, points), [batch_size]
+        if not record:
+            low = checker._find_top_min_rcp(batch_size, points)
+            record = high = checker._find_bottom_max_rcp(batch_size, points)
+            batch_sizes = [each["BS"] for each in (low, high) if each]
+            if low and high:
+                record = checker._create_interp_rcp(batch_size, low, high)[1]
         if record:
             found.append(
                 {
@@ -161,24 +156,8 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
                     "accepted": bool(samples >= record["Min Epochs"]),
                     "normalization": float(checker._find_norm_factor(record, samples)),
                 }
-            )  # pylint: disable=protected-access
+            )
     return found
-
-
-def _reference(checker: Any, batch_size: int, points: str) -> tuple[dict | None, list[int]]:
-    """Returns the reference for a batch size and those it was made from, as the library's check_directory
-    chooses it."""
-    # pylint: disable=protected-access
-    record = checker._find_rcp(batch_size, points)
-    if record:
-        return record, [batch_size]
-    low, high = (
-        checker._find_top_min_rcp(batch_size, points),
-        checker._find_bottom_max_rcp(batch_size, points),
-    )
-    if low and high:
-        return checker._create_interp_rcp(batch_size, low, high)[1], [low["BS"], high["BS"]]
-    return (high, [high["BS"]]) if high else (None, [])
 
 
 def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[str]:
@@ -216,40 +195,30 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
 
 def format_score(values: dict) -> str:
     """Formats the score of `score` as text."""
-    rows = values["runs"]
-    table = format_table(
-        [
-            ("run", [row["run"] for row in rows]),
-            ("batch size", [str(row["batch_size"]) for row in rows]),
-            ("minutes", ["\u2013" if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows]),
-            (
-                "samples to target",
-                ["\u2013" if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows],
-            ),
-        ]
-    )
+    rows, references = values["runs"], values["references"]
+    minutes = [DASH if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows]
+    samples = [DASH if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows]
+    columns = [
+        ("run", [row["run"] for row in rows]),
+        ("batch size", [str(row["batch_size"]) for row in rows]),
+    ]
+    table = format_table([*columns, ("minutes", minutes), ("samples to target", samples)])
     parts = [f"MLPerf, ruleset {values['ruleset']}\n{table}"]
     if values["score_minutes"] is not None:
         parts.append(
             f"Score: {values['score_minutes']:,.2f} minutes; samples to target: {values['mean_samples']:,.0f}"
             " (means without the best and the worst run)"
         )
-    if values["references"]:
-        parts.append(_format_references(values))
-    return "\n\n".join(parts + ["\n".join(_NOTE + note for note in values["notes"])]).rstrip()
-
-
-def _format_references(values: dict) -> str:
-    references = values["references"]
-    return format_table(
-        [
+    if references:
+        columns = [
             ("reference points", [_describe_points(reference) for reference in references]),
             ("mean samples", [f"{reference['mean']:,.0f}" for reference in references]),
             ("fewest accepted", [f"{math.ceil(reference['minimum']):,}" for reference in references]),
             ("these runs", [f"{values['mean_samples']:,.0f}" for _ in references]),
             ("verdict", [_verdict(reference, values["score_minutes"]) for reference in references]),
         ]
-    )
+        parts.append(format_table(columns))
+    return "\n\n".join([*parts, "\n".join(f"Note: {note}" for note in values["notes"])]).rstrip()
 
 
 def _describe_points(reference: dict) -> str:

@@ -47,7 +47,11 @@ def render(facts: dict) -> str:
     """
     manifest, records, texts = facts["manifest"], facts["records"], facts["texts"]
     headline, line = _head(manifest, records)
-    skipped = _skipped(manifest)
+    skipped = {
+        name.replace("_", " "): f"{manifest[name]:,}: {reason}"
+        for name, reason in _REASONS.items()
+        if manifest.get(name)
+    }
     sections = [
         page.cards(numbers(manifest, records)),
         Section("charts", _charts(manifest, records)),
@@ -179,15 +183,6 @@ def _sources(manifest: dict) -> Section:
     return page.table(("Source", *(name.replace("_", " ") for name in columns)), rows, "Sources")
 
 
-def _skipped(manifest: dict) -> dict[str, str]:
-    """Returns the input that was left out or cut, with reasons."""
-    return {
-        name.replace("_", " "): f"{manifest[name]:,}: {reason}"
-        for name, reason in _REASONS.items()
-        if manifest.get(name)
-    }
-
-
 def _undecodable(manifest: dict) -> Section:
     """Returns the files with the most bytes that are not UTF-8."""
     counts = {path: file.get("undecodable_bytes", 0) for path, file in manifest.get("inputs", {}).items()}
@@ -236,7 +231,7 @@ def _details(manifest: dict, records: dict) -> Section:
 
 
 def _charts(manifest: dict, records: dict) -> list[dict]:
-    found = []
+    found: list[dict | None] = []
     if records:
         lengths = manifest.get("lengths") or dict(enumerate(records["lengths"]))
         points = histogram({int(length): count for length, count in lengths.items()})

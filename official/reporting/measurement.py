@@ -7,12 +7,8 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from official.reporting import palette, plots
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _BAR_INCHES = 0.42
 
@@ -80,7 +76,7 @@ class Bar:
 def draw_bars(
     bars: list[Bar], title: str, unit: str, limit: float | None = None, limit_text: str = ""
 ) -> bytes:
-    """Draws horizontal bars with their spread, and returns a PNG.
+    """Draws horizontal bars with their spread, a colour for each group, and returns a PNG.
 
     Args:
       bars: from top to bottom.
@@ -94,21 +90,6 @@ def draw_bars(
     longest = max(len(bar.name) for bar in bars)
     left = min(0.45, max(0.24, 0.02 + 0.0085 * longest))  # room for the names
     axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
-    _draw_values(axes, bars)
-    if limit is not None:
-        _draw_limit(axes, limit, limit_text)
-    axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
-    axes.set_xlabel(unit, color=palette.MUTED, fontsize=9)
-    axes.grid(axis="x", color=palette.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    figure.text(0.02, 1 - 0.3 / height, title, fontsize=12, fontweight="bold", color=palette.INK, va="center")
-    return plots.render(figure, "png")
-
-
-def _draw_values(axes: Axes, bars: list[Bar]) -> None:
-    """Draws the bars, a colour for each group, their names at the left and their texts at the right."""
     colors = dict(zip(dict.fromkeys(bar.group for bar in bars), palette.COLORS))
     places = range(len(bars))[::-1]
     axes.barh(
@@ -120,30 +101,19 @@ def _draw_values(axes: Axes, bars: list[Bar]) -> None:
         error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5},
     )
     for place, bar in zip(places, bars):
-        axes.annotate(
-            bar.text,
-            (1, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=palette.INK,
-            annotation_clip=False,
-        )
+        frame = ("axes fraction", "data")
+        plots.write(axes, bar.text, (1, place), (8, 0), frame, va="center", color=palette.INK)
     axes.set_yticks(list(places), [bar.name for bar in bars], fontsize=9.5)
     axes.tick_params(length=0, labelcolor=palette.INK)
-
-
-def _draw_limit(axes: Axes, limit: float, text: str) -> None:
-    axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
-    axes.annotate(
-        text,
-        (limit, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(0, 4),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8.5,
-        color=palette.MUTED,
-    )
+    if limit is not None:
+        axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
+        frame = ("data", "axes fraction")
+        plots.write(axes, limit_text, (limit, 1), (0, 4), frame, ha="center", fontsize=8.5)
+    axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
+    axes.set_xlabel(unit, color=palette.MUTED, fontsize=9)
+    axes.grid(axis="x", color=palette.GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    figure.text(0.02, 1 - 0.3 / height, title, fontsize=12, fontweight="bold", color=palette.INK, va="center")
+    return plots.render(figure, "png")

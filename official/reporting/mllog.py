@@ -96,8 +96,6 @@ def open_block(events: list[dict]) -> dict | None:
 # what reference-convergence checks compare.
 
 
-__all__ = ["FILE_NAME", "MLPerfLog", "log_path", "read_events", "run_settings"]
-
 FILE_NAME = "mllog.txt"
 _WEIGHT_DECAY_KEYS = {"lamb": "opt_lamb_weight_decay_rate", "adamw": "opt_adamw_weight_decay"}
 # By what name MLPerf's keys know an optimizer; those without one have no keys of their own.
@@ -123,10 +121,12 @@ def run_settings(
       sequences_per_step: of all replicas; of packed rows, on average.
       num_accumulation_steps: micro batches of a step of a replica.
     """
-    steps = config_lib.schedule_steps(config)
-    warmup = (
-        int(config.warmup_steps) if config.warmup_steps == int(config.warmup_steps) else config.warmup_steps
-    )
+    steps, rows, warmup = config_lib.schedule_steps(config), config.train_batch_size, config.warmup_steps
+    warmup = int(warmup) if warmup == int(warmup) else warmup
+    base, end, by_step = config.learning_rate, config.end_learning_rate, {}
+    if config.lr_schedule_by_step:  # such a run reads no other rates: these are the highest and the last
+        by_step = values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step")
+        base, end = max(by_step.values()), [*by_step.values()][-1]
     return [
         # The division comes before init_stop: from 2.0.0 on it sets the time allowed for it.
         ("submission_benchmark", "bert"),
@@ -136,13 +136,14 @@ def run_settings(
         ("submission_status", config.submission_status),
         ("seed", config.seed),
         ("global_batch_size", sequences_per_step),
-        *_packed_rows(config, sequences_per_step),
+        # Where rows hold several sequences: MLPerf counts its batch in sequences, and has no key for rows.
+        *([("rows_per_step", rows)] if sequences_per_step != rows else []),
         ("max_sequence_length", config.max_seq_length),
         ("max_predictions_per_seq", config.max_predictions_per_seq),
         ("opt_name", config.optimizer_type),
-        *_learning_rates(config),
-        *_optimizer_settings(config),
-        *_schedule_settings(config),
+        ("opt_base_learning_rate", base),
+        ("opt_end_learning_rate", end),
+        *_optimization(config, [step for step in by_step if step]),
         ("opt_learning_rate_training_steps", steps),
         ("opt_learning_rate_warmup_steps", warmup),
         ("num_warmup_steps", warmup),
@@ -154,53 +155,27 @@ def run_settings(
     ]
 
 
-def _learning_rates(config: Config) -> list[tuple[str, object]]:
-    """Returns the base rate and the end's: of rates by step, which is all that such a run reads, the highest
-    and the last."""
-    base, end = config.learning_rate, config.end_learning_rate
-    if config.lr_schedule_by_step:
-        rates = [*values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step").values()]
-        base, end = max(rates), rates[-1]
-    return [("opt_base_learning_rate", base), ("opt_end_learning_rate", end)]
-
-
-def _optimizer_settings(config: Config) -> list[tuple[str, object]]:
-    """Returns the numbers of the optimizer that MLPerf has keys for."""
+def _optimization(config: Config, changes: list[int]) -> list[tuple[str, object]]:
+    """Returns the numbers of the optimizer that MLPerf has keys for, and the shape of the schedule: the power
+    of a polynomial, or the name of another and the steps where it changes."""
     name = _KEY_NAMES.get(config.optimizer_type)
-    if name is None:
-        return []
-    settings: list[tuple[str, object]] = [
-        ("opt_epsilon", config.epsilon),
-        (f"opt_{name}_epsilon", config.epsilon),
-        (f"opt_{name}_beta_1", config.beta_1),
-        (f"opt_{name}_beta_2", config.beta_2),
-    ]
-    if name in _WEIGHT_DECAY_KEYS:
-        settings.append((_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate))
-    return settings
-
-
-def _schedule_settings(config: Config) -> list[tuple[str, object]]:
-    """Returns the shape of the schedule: the power of a polynomial, or the name of another, and where it
-    changes by step."""
-    name = _KEY_NAMES.get(config.optimizer_type)
-    if config.lr_schedule == "polynomial":
-        has_key = name in _WEIGHT_DECAY_KEYS
-        return [(f"opt_{name}_learning_rate_decay_poly_power", config.poly_power)] if has_key else []
-    settings: list[tuple[str, object]] = [("opt_learning_rate_decay_schedule", config.lr_schedule)]
-    if config.lr_schedule_by_step:
-        changes = [
-            step for step in values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step") if step
+    found: list[tuple[str, object]] = []
+    if name is not None:
+        found += [
+            ("opt_epsilon", config.epsilon),
+            (f"opt_{name}_epsilon", config.epsilon),
+            (f"opt_{name}_beta_1", config.beta_1),
+            (f"opt_{name}_beta_2", config.beta_2),
         ]
-        settings.append(("opt_learning_rate_decay_boundary_steps", changes))
-    return settings
-
-
-def _packed_rows(config: Config, sequences_per_step: int) -> list[tuple[str, object]]:
-    """Returns the rows of a step where they hold several sequences, under a key that MLPerf does not have:
-    its batch is counted in sequences."""
-    rows = config.train_batch_size
-    return [("rows_per_step", rows)] if sequences_per_step != rows else []
+    if name in _WEIGHT_DECAY_KEYS:
+        found.append((_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate))
+    if config.lr_schedule != "polynomial":
+        found.append(("opt_learning_rate_decay_schedule", config.lr_schedule))
+        if config.lr_schedule_by_step:
+            found.append(("opt_learning_rate_decay_boundary_steps", changes))
+    elif name in _WEIGHT_DECAY_KEYS:
+        found.append((f"opt_{name}_learning_rate_decay_poly_power", config.poly_power))
+    return found
 
 
 class MLPerfLog(Callback):

@@ -45,10 +45,10 @@ def cards(numbers: Iterable[tuple[str | None, str]]) -> Section:
     return Section("cards", [(value, name) for value, name in numbers if value])
 
 
-def pairs(values: Mapping | Iterable, title: str = "", note: str = "") -> Section:
+def pairs(values: Mapping | Iterable, title: str) -> Section:
     """Returns names and values, the values below the names on a narrow screen."""
     rows = list(values.items() if isinstance(values, Mapping) else values)
-    return Section("pairs", rows, title, note)
+    return Section("pairs", rows, title)
 
 
 def table(
@@ -57,7 +57,6 @@ def table(
     title: str = "",
     note: str = "",
     links: Mapping[str, str] | None = None,
-    folded: Sequence[Section] = (),
 ) -> Section:
     """Returns a table whose first column is names and whose others are numbers, in a frame of its own that
     scrolls; empty without rows.
@@ -65,12 +64,12 @@ def table(
     Args:
       head: names of the columns.
       rows: of cells, each a text or a number.
-      title, note, folded: of the section.
+      title, note: of the section.
       links: {name: relative address} of names in the first column.
     """
     found = [list(row) for row in rows]
     content = {"head": list(head), "rows": found, "links": links or {}} if found else None
-    return Section("table", content, title, note, folded)
+    return Section("table", content, title, note)
 
 
 def examples(groups: Iterable[dict]) -> list[Section]:

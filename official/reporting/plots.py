@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from official.reporting import charts, palette
 from official.reporting.charts import Chart
 from official.reporting.formats import format_power
-from official.reporting.verdict import Points, finite_values, thinned
+from official.reporting.verdict import finite_values, thinned
 
 if TYPE_CHECKING:  # matplotlib takes long to load: functions import it when they are called
     from matplotlib.axes import Axes
@@ -76,18 +76,23 @@ def render(figure: Figure, image_format: str) -> bytes:
 # Axes
 
 
+def write(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    offset: tuple[float, float],
+    frame: Any = "axes fraction",
+    **look: Any,
+) -> None:
+    """Writes a text beside a place, which the frame says the units of; the offset is in points."""
+    look = {"color": palette.MUTED, "fontsize": 9, **look}
+    axes.annotate(text, at, xycoords=frame, xytext=offset, textcoords="offset points", **look)
+
+
 def write_head(axes: Axes, title: str, unit: str) -> None:
     """Writes the title and, smaller below it, the unit of the vertical axis."""
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=palette.INK, pad=24)
-    axes.annotate(
-        unit,
-        (0, 1),
-        xycoords="axes fraction",
-        xytext=(0, 10),
-        textcoords="offset points",
-        color=palette.MUTED,
-        fontsize=9,
-    )
+    write(axes, unit, (0, 1), (0, 10))
 
 
 def finish_axes(axes: Axes, label: str, last: float) -> None:
@@ -110,36 +115,7 @@ def finish_axes(axes: Axes, label: str, last: float) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Lines and their labels
-
-
-def draw_line(axes: Axes, points: Points, max_dots: int = 0, **look: Any) -> None:
-    """Draws points as a line; nothing where none of them is finite.
-
-    Args:
-      axes: where to draw.
-      points: sorted; None interrupts the line.
-      max_dots: up to this many points are marked with a dot each.
-      **look: colour, width and the like, as `Axes.plot` takes them.
-    """
-    if not finite_values(points):
-        return
-    shown = thinned(points, _MAX_POINTS)
-    dots: dict[str, Any] = {"marker": "o", "markersize": 3.4, "markeredgewidth": 0}
-    axes.plot(
-        [at for at, _ in shown],
-        [math.nan if value is None else value for _, value in shown],
-        **look,
-        **(dots if len(points) <= max_dots else {}),
-    )
-
-
-def draw_level(axes: Axes, value: float | None, color: str, label: str) -> list[Label]:
-    """Draws a dashed horizontal line where there is a value; returns its label."""
-    if value is None:
-        return []
-    axes.axhline(value, color=color, linewidth=1.2, linestyle=(0, (5, 3)), zorder=3.5)
-    return [(value, label, color)]
+# Labels of lines
 
 
 def label_ends(axes: Axes, labels: Sequence[Label]) -> None:
@@ -150,17 +126,7 @@ def label_ends(axes: Axes, labels: Sequence[Label]) -> None:
     gap = min(_LABEL_GAP, 1 / max(len(labels) - 1, 1))
     heights = spread_heights([(value - low) / (high - low) for value, _, _ in labels], gap)
     for height, (_, text, color) in zip(heights, labels):
-        axes.annotate(
-            text,
-            (1, height),
-            xycoords="axes fraction",
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            color=color,
-            fontsize=9 * gap / _LABEL_GAP,
-            annotation_clip=False,
-        )
+        write(axes, text, (1, height), (6, 0), va="center", color=color, fontsize=9 * gap / _LABEL_GAP)
 
 
 def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
@@ -176,13 +142,15 @@ def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
 # Charts
 
 
-# {kind of a curve: its look}; points of few are marked with a dot each.
+# {kind of a curve: its look}, and up to how many points each is marked with a dot.
 _LOOKS: dict[str, dict[str, Any]] = {
-    "line": {"linewidth": 1.8, "zorder": 3, "max_dots": 10},
-    "dots": {"linewidth": 1.9, "zorder": 4, "max_dots": 40},
-    "faint": {"linewidth": 0.9, "alpha": 0.3, "max_dots": 2},
+    "line": {"linewidth": 1.8, "zorder": 3},
+    "dots": {"linewidth": 1.9, "zorder": 4},
+    "faint": {"linewidth": 0.9, "alpha": 0.3},
     "dashed": {"linewidth": 1.2, "zorder": 3.5},
 }
+_DOTTED = {"line": 10, "dots": 40, "faint": 2, "dashed": 0}
+_DOT: dict[str, Any] = {"marker": "o", "markersize": 3.4, "markeredgewidth": 0}
 # In inches. The margin right of a panel holds the labels; an inch of a label holds about thirteen characters.
 _PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.3, 2.7, 0.65, 0.75, 0.62, 0.08, 0.2
 
@@ -192,16 +160,27 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
     write_head(axes, chart.title, chart.unit)
     labels: list[Label] = []
     for each in chart.curves:
-        dashes = (0, (5, 3)) if each.kind == "dashed" else each.dashes
-        draw_line(axes, each.points, color=each.color, linestyle=dashes, clip_on=False, **_LOOKS[each.kind])
-        if each.name and finite_values(each.points):
-            labels.append((finite_values(each.points)[-1], f"{each.name} {each.value}".strip(), each.color))
+        finite, shown = finite_values(each.points), thinned(each.points, _MAX_POINTS)
+        if not finite:
+            continue
+        axes.plot(
+            [at for at, _ in shown],
+            [math.nan if value is None else value for _, value in shown],
+            color=each.color,
+            linestyle=(0, (5, 3)) if each.kind == "dashed" else each.dashes,
+            clip_on=False,
+            **_LOOKS[each.kind],
+            **(_DOT if len(each.points) <= _DOTTED[each.kind] else {}),
+        )
+        if each.name:
+            labels.append((finite[-1], f"{each.name} {each.value}".strip(), each.color))
     for name, value, color in chart.levels:
-        labels += draw_level(axes, value, color, f"{name} {value:.3f}")
+        axes.axhline(value, color=color, linewidth=1.2, linestyle=(0, (5, 3)), zorder=3.5)
+        labels.append((value, f"{name} {value:.3f}", color))
     for name, at, color in chart.marks:
         axes.axvline(at, color=color, linewidth=1, alpha=0.7, linestyle=":")
-        axes.annotate(name, (at, 1), xycoords=("data", "axes fraction"), xytext=(-4, -8), color=color,
-                      textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip
+        frame, look = ("data", "axes fraction"), {"ha": "right", "va": "top", "fontsize": 8.5}
+        write(axes, name, (at, 1), (-4, -8), frame, color=color, **look)
     if chart.values:
         low, high, cut = charts.vertical_range(
             chart.values, [value for _, value, _ in chart.levels], chart.may_cut
@@ -213,15 +192,14 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
     label_ends(axes, labels)
 
 
-def plot_charts(found: Sequence[Chart], columns: int = 2, captions: Sequence[tuple] = ()) -> Figure:
-    """Returns a figure of charts, by rows.
+def plot_charts(found: Sequence[Chart], captions: Sequence[tuple] = ()) -> Figure:
+    """Returns a figure of charts, two side by side.
 
     Args:
       found: the charts.
-      columns: charts side by side.
       captions: lines below them, (name, text, colour of the name).
     """
-    rows = -(-len(found) // columns)
+    columns, rows = 2, -(-len(found) // 2)
     names = [f"{name} {value}" for chart in found for _, _, name, value in chart.legend]
     margin = max(1.85, _CHARACTER * max(map(len, names), default=0))
     below = _LINE * (len(captions) + 1) if captions else 0
@@ -253,6 +231,6 @@ def save_run(model_dir: str, path: str) -> None:
 
     values = {"status": "interrupted", "reason": "", "step": 0, "samples": 0, **read_result(model_dir)}
     result, metrics = from_dict(values), read_metrics(model_dir)
-    _, metric, *others = charts.run_charts(metrics, result, looks_ahead=False)
-    found = [chart for chart in [_, metric, *others] if chart.title in (*_PICTURED, metric.title)]
+    found = charts.run_charts(metrics, result, looks_ahead=False)
+    found = [chart for chart in found if chart.title in (*_PICTURED, found[1].title)]
     replace_file(path, render(plot_charts(found), os.path.splitext(path)[1][1:]))

@@ -389,63 +389,49 @@ def memories(trace: Trace, places: Places) -> list[Memory]:
 
 
 def _memory(allocator: str, events: list[Allocation], places: Places) -> Memory:
-    """Goes through the events twice: the first time finds the peak."""
+    """Follows what each part takes and gives back. What was taken before the profiler looked is nobody's."""
     top = max(range(len(events)), key=lambda number: events[number].in_use)
     parts: dict[Place, PartMemory] = collections.defaultdict(PartMemory)
     holding: collections.Counter[Place] = collections.Counter()
     live: dict[int, tuple[Place, int]] = {}  # by address
-    resident = 0
     for number, event in enumerate(events):
         place = places.of(event.node, event.run)
-        _follow(event, place, live, holding)
         if not event.is_freed:
+            live[event.address] = (place, event.bytes)
+            holding[place] += event.bytes
             part = parts[place]
             part.most_held = max(part.most_held, holding[place])
             part.peak = max(part.peak, event.in_use)
+        elif event.address in live:
+            owner, size = live.pop(event.address)
+            holding[owner] -= size
         if number == top:
-            resident = _note_held(event, holding, parts)
-    running = places.of(events[top].node, events[top].run)
-    return Memory(allocator, events[top].in_use, resident, running, dict(parts))
-
-
-def _follow(
-    event: Allocation, place: Place, live: dict[int, tuple[Place, int]], holding: collections.Counter[Place]
-) -> None:
-    """Adds what was taken to its place, and takes away what was given back. What was taken before the
-    profiler looked is nobody's."""
-    if not event.is_freed:
-        live[event.address] = (place, event.bytes)
-        holding[place] += event.bytes
-    elif event.address in live:
-        owner, size = live.pop(event.address)
-        holding[owner] -= size
-
-
-def _note_held(event: Allocation, holding: collections.Counter[Place], parts: dict[Place, PartMemory]) -> int:
-    """Notes what each part holds at the peak, and returns the bytes that none of them does."""
-    for place, size in holding.items():
-        parts[place].held = size
-    return max(0, event.in_use - sum(holding.values()))
+            for owner, size in holding.items():
+                parts[owner].held = size
+    peak, running = events[top].in_use, places.of(events[top].node, events[top].run)
+    resident = max(0, peak - sum(part.held for part in parts.values()))
+    return Memory(allocator, peak, resident, running, dict(parts))
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Times
 
 
-PRODUCTS, ATTENTION, BLOCKS, UPDATE, NORM, CASTS, INPUT, EXCHANGE, REST = (
-    "matrix products",
-    "attention's products",
-    "compiled blocks",
-    "optimizer",
-    "gradient norm",
-    "casts",
-    "data",
-    "copies between devices",
-    "everything else",
-)
-CALL = "PartitionedCall"
-_EXCHANGE = re.compile(r"Collective|Nccl|^_?(Host)?(Send|Recv)$|MEMCPY|Memcpy")
-_PRODUCT = re.compile(r"MatMul|gemm", re.IGNORECASE)
+PRODUCTS, ATTENTION, BLOCKS = "matrix products", "attention's products", "compiled blocks"
+UPDATE, NORM, CASTS, INPUT = "optimizer", "gradient norm", "casts", "data"
+EXCHANGE, REST = "copies between devices", "everything else"
+# Pattern of a type -> kind; the first one counts.
+_KINDS = {
+    r"^ResourceApply": UPDATE,
+    r"^Iterator": INPUT,
+    r"PartitionedCall$": BLOCKS,
+    r"BatchMatMul": ATTENTION,
+    r"(?i)MatMul|gemm": PRODUCTS,
+    r"Collective|Nccl|^_?(Host)?(Send|Recv)$|MEMCPY|Memcpy": EXCHANGE,
+    r"^(L2Loss|BertGlobalNorm)$": NORM,
+    r"^(_Mkl)?Cast$": CASTS,
+    r"^Bert": BLOCKS,  # operations of our own
+}
 _LAYER = re.compile(r"layer_\d+")
 
 
@@ -473,19 +459,9 @@ def kind_of(place: Place, kind: str) -> str:
       place: where it is in a step.
       kind: its type, such as _MklMatMul.
     """
-    if place.part == OPTIMIZER or kind.startswith("ResourceApply"):
-        return UPDATE
-    if place.part == DATA or kind.startswith("Iterator"):
-        return INPUT
-    for found, name in ((kind.endswith(CALL), BLOCKS), ("BatchMatMul" in kind, ATTENTION)):
-        if found:
-            return name
-    if _PRODUCT.search(kind):
-        return PRODUCTS
-    if _EXCHANGE.search(kind):
-        return EXCHANGE
-    known = {"L2Loss": NORM, "BertGlobalNorm": NORM, "Cast": CASTS, "_MklCast": CASTS}
-    return known.get(kind, BLOCKS if kind.startswith("Bert") else REST)  # operations of our own are blocks
+    if place.part in (OPTIMIZER, DATA):
+        return UPDATE if place.part == OPTIMIZER else INPUT
+    return next((name for pattern, name in _KINDS.items() if re.search(pattern, kind)), REST)
 
 
 def add_up(trace: Trace, places: Places, steps: int) -> dict[Key, tuple[float, float]]:
@@ -499,16 +475,12 @@ def add_up(trace: Trace, places: Places, steps: int) -> dict[Key, tuple[float, f
     for operation in filter(places.counts, trace.operations):
         place = places.of_operation(operation)
         if operation.on_gpu == on_gpu or place.part == DATA:
-            key = _key(operation, place)
+            part = "layer_{}" if _LAYER.fullmatch(place.part) else place.part
+            name = split(bare(operation.node), {place.part})[1]
+            key = Key(part, place.passes, name, operation.kind, kind_of(place, operation.kind))
             times[key] += operation.picoseconds
             counts[key] += 1
     return {key: (picoseconds / 1e9 / steps, counts[key] / steps) for key, picoseconds in times.most_common()}
-
-
-def _key(operation: Operation, place: Place) -> Key:
-    part = "layer_{}" if _LAYER.fullmatch(place.part) else place.part
-    name = split(bare(operation.node), {place.part})[1]
-    return Key(part, place.passes, name, operation.kind, kind_of(place, operation.kind))
 
 
 def grouped(
@@ -536,40 +508,33 @@ def write_times(model_dir: str, head: dict, table: Table) -> None:
     """Writes the tables of times. Args: head: what stands before them in profile.json; table: of
     `add_up`."""
     total = sum(ms for ms, _ in table.values())
-    rows = [_row(key, ms, count, total) for key, (ms, count) in table.items()]
+
+    def rows_by(*names: str) -> list[dict]:
+        def group_of(key: Key) -> tuple[tuple[str, str], ...]:
+            of_key = {**key._asdict(), "pass": key.passes}
+            return tuple((name, of_key[name]) for name in names)
+
+        return [
+            {**dict(group), "ms_per_step": ms, "count_per_step": count, "share": ms / total if total else 0.0}
+            for group, (ms, count) in grouped(table, group_of).items()
+        ]
+
+    rows = rows_by("kind", "part", "pass", "name", "type")
     found = {
         **head,
         "busy_ms_per_step": total,
-        "kinds": _rows_of(table, lambda key: {"kind": key.kind}, total),
-        "parts": _rows_of(table, lambda key: {"part": key.part, "pass": key.passes}, total),
-        "types": _rows_of(table, lambda key: {"type": key.type}, total),
+        "kinds": rows_by("kind"),
+        "parts": rows_by("part", "pass"),
+        "types": rows_by("type"),
         "operations": rows[:_MAX_OPERATIONS],
     }
-    replace_file(os.path.join(model_dir, OPERATIONS), _csv(rows))
-    replace_file(os.path.join(model_dir, TIMES), json.dumps(found, indent=2) + "\n")
-
-
-def _row(key: Key, ms: float, count: float, total: float) -> dict:
-    names = {"kind": key.kind, "part": key.part, "pass": key.passes, "name": key.name, "type": key.type}
-    return names | _numbers(ms, count, total)
-
-
-def _numbers(ms: float, count: float, total: float) -> dict:
-    return {"ms_per_step": ms, "count_per_step": count, "share": ms / total if total else 0.0}
-
-
-def _rows_of(table: Table, names: Callable[[Key], dict], total: float) -> list[dict]:
-    groups = grouped(table, lambda key: tuple(names(key).items()))
-    return [{**dict(group), **_numbers(ms, count, total)} for group, (ms, count) in groups.items()]
-
-
-def _csv(rows: Sequence[dict]) -> str:
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    return text.getvalue()
+    replace_file(os.path.join(model_dir, OPERATIONS), text.getvalue())
+    replace_file(os.path.join(model_dir, TIMES), json.dumps(found, indent=2) + "\n")
 
 
 def write_memory(
@@ -597,22 +562,22 @@ def write_memory(
 def _allocator(memory: Memory, stages: Sequence[str]) -> dict:
     order = [Place(stage, passes) for stage in stages for passes in (FORWARD, BACKWARD)]
     others = sorted(place for place in memory.parts if place not in order)
+    parts = [(place, memory.parts[place]) for place in [*order, *others] if place in memory.parts]
     return {
         "allocator": memory.allocator,
         "peak_bytes": memory.peak,
         "running_at_peak": {"part": memory.running.part, "pass": memory.running.passes},
         "resident_bytes": memory.resident,
-        "parts": [_part(place, memory.parts[place]) for place in [*order, *others] if place in memory.parts],
-    }
-
-
-def _part(place: Place, part: PartMemory) -> dict:
-    return {
-        "part": place.part,
-        "pass": place.passes,
-        "held_at_peak_bytes": part.held,
-        "most_held_bytes": part.most_held,
-        "peak_while_running_bytes": part.peak,
+        "parts": [
+            {
+                "part": place.part,
+                "pass": place.passes,
+                "held_at_peak_bytes": part.held,
+                "most_held_bytes": part.most_held,
+                "peak_while_running_bytes": part.peak,
+            }
+            for place, part in parts
+        ],
     }
 
 
@@ -733,11 +698,15 @@ class Profile(Callback):
         folder.cleanup()
 
     def _finish(self) -> None:
-        """Writes the trace and the"""
+        """Writes the trace, and the tables that are made of it."""
         assert self._folder is not None
         tf.profiler.experimental.stop()
         first, last = self._window
-        content = _collected(self._folder.name)
+        paths = glob.glob(os.path.join(self._folder.name, "**", "*.xplane.pb"), recursive=True)
+        if not paths:
+            raise OSError("TensorFlow's profiler has written nothing.")
+        with open(paths[0], "rb") as file:
+            content = file.read()
         self._folder.cleanup()
         self._folder = None
         where = os.path.join(tensorboard.FOLDER, "plugins", "profile", f"steps-{first}-{last}")
@@ -774,15 +743,6 @@ class Profile(Callback):
                 found[0].running.name,
                 MEMORY,
             )
-
-
-def _collected(folder: str) -> bytes:
-    """Returns the content of the profiler's .xplane.pb file. Raises OSError where it has written none."""
-    paths = glob.glob(os.path.join(folder, "**", "*.xplane.pb"), recursive=True)
-    if not paths:
-        raise OSError("TensorFlow's profiler has written nothing.")
-    with open(paths[0], "rb") as file:
-        return file.read()
 
 
 def _first_line(error: BaseException) -> str:

@@ -40,12 +40,29 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
     Returns:
       Rows in the order in which their first variables come.
     """
-    groups = [_single(variable) for variable in variables]
+    # A group: the alternatives at each place of the name, and what all of them are like.
+    groups: list[dict[str, Any]] = [
+        {
+            "parts": tuple((part,) for part in variable.name.split(":")[0].split("/")),
+            "shape": tuple(int(size) for size in variable.shape),
+            "tensors": 1,
+            "item_bytes": getattr(getattr(variable, "dtype", None), "size", 4),
+        }
+        for variable in variables
+    ]
     depth = max((len(group["parts"]) for group in groups), default=0)
     for same_place in (_number_key, _word_key):
         for place in range(depth):
             groups = _merge(groups, place, same_place)
-    return [_row(group) for group in groups]
+    rows = []
+    for group in groups:
+        name, parameters = (
+            "/".join(map(_format_part, group["parts"])),
+            group["tensors"] * math.prod(group["shape"]),
+        )
+        size = parameters * group["item_bytes"]
+        rows.append(ParameterRow(name, group["shape"], group["tensors"], parameters, size))
+    return rows
 
 
 def format_parameter_table(rows: Sequence[ParameterRow]) -> str:
@@ -65,17 +82,6 @@ def format_total(rows: Sequence[ParameterRow]) -> str:
         sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes")
     )
     return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
-
-
-def _single(variable: Any) -> dict:
-    """A group is {parts: the alternatives at each place of the name, shape, tensors, item_bytes}."""
-    name = variable.name.split(":")[0]
-    return {
-        "parts": tuple((part,) for part in name.split("/")),
-        "shape": tuple(int(size) for size in variable.shape),
-        "tensors": 1,
-        "item_bytes": getattr(getattr(variable, "dtype", None), "size", 4),
-    }
 
 
 def _number_key(alternatives: tuple[str, ...]) -> str | None:
@@ -106,17 +112,6 @@ def _union(first: dict, second: dict, place: int) -> dict:
     if place < len(parts):
         parts[place] += tuple(part for part in second["parts"][place] if part not in parts[place])
     return {**first, "parts": tuple(parts), "tensors": first["tensors"] + second["tensors"]}
-
-
-def _row(group: dict) -> ParameterRow:
-    parameters = group["tensors"] * math.prod(group["shape"])
-    return ParameterRow(
-        "/".join(map(_format_part, group["parts"])),
-        group["shape"],
-        group["tensors"],
-        parameters,
-        parameters * group["item_bytes"],
-    )
 
 
 def _split_number(part: str) -> tuple[str, int | None]:

@@ -174,19 +174,11 @@ def over_fitting(evaluations: Points, losses: Points, rises: bool = False) -> tu
     allowed = _WORSE if rises else _OVER_FITTED * abs(best)
     worse = [(best - value if rises else value - best) / allowed for value in after[-2:]] if allowed else []
     sure = len(worse) == 2 and min(worse) > 1 or bool(worse) and worse[-1] > _BY_FAR
-    if not sure or _mean_after(train, step) >= _mean_until(train, step):
+    until = [value for at, value in train if at <= step][-5:] or [train[0][1]]
+    since = [value for at, value in train if at > step][-5:]
+    if not (sure and since) or sum(since) / len(since) >= sum(until) / len(until):
         return None
     return step, best, after[-1]
-
-
-def _mean_until(points: list[tuple[int, float]], step: int) -> float:
-    values = [value for at, value in points if at <= step][-5:] or [points[0][1]]
-    return sum(values) / len(values)
-
-
-def _mean_after(points: list[tuple[int, float]], step: int) -> float:
-    values = [value for at, value in points if at > step][-5:] or [math.inf]
-    return sum(values) / len(values)
 
 
 def smoothed(points: Points) -> list[tuple[int, float | None]]:
@@ -246,6 +238,8 @@ def split_at(points: list[tuple[int, float]], last: int) -> tuple[list, list]:
 # fractions.
 _BETTER, _CLEARLY_BETTER = 0.005, 0.02
 _GOOD_F1 = 0.3  # below it, most answers are wrong
+_TARGET = {"success": ("Target reached", "good"), "aborted": ("Target not reached", "bad")}
+_LESS = "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,20 +271,36 @@ def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdic
     losses = curve(metrics, "train", "loss")
     trained = result.config.get("do_train", True)
     if result.peer_lost:
-        return _lost_peer(result, same)
+        where = f"from {_base(result.checkpoint)}" if result.checkpoint else "from the start"
+        advice = f"Start all processes again with the same command, they go on {where}{same}"
+        return Verdict(f"A process was lost at step {result.step:,}", _sentence(result.reason), advice, "bad")
     if result.status == "failed":
-        return _failed(losses, result, same)
+        found = re.search(r"step (\d+)", result.reason)
+        where = f" Go on from {_base(result.checkpoint)}" if result.checkpoint else " Start again"
+        return Verdict(
+            f"Diverged at step {int(found[1]) if found else result.step:,}",
+            _sentence(result.reason) + _lowest(losses),
+            f"{_LESS}.{where} with the same command{same}",
+            "bad",
+        )
     if result.status == "interrupted":
         return _interrupted(losses, result, same)
     lost = divergence(losses) if trained else None
     if lost is not None and result.status != "success":
-        return _diverged(losses, lost, result)
+        last, new = finite_values(losses)[-1], _again(result, learning_rate=_third_of_rate(result))
+        return Verdict(
+            f"Diverged at step {lost:,}",
+            f"The training loss rose to {last:.3g}, far above its minimum, and did not come back."
+            f"{_lowest(losses)} {_score_sentence(result)}",
+            f"{_LESS}, and start in a new --model_dir: {new}",
+            "bad",
+        )
     constant, score = _constant(result), score_of(result)[0]
     if constant and score is not None and score < constant[1] + _CLEARLY_BETTER:
         return _no_better(constant, score, trend(losses), result)
     if not trained:
-        tone = "bad" if result.status == "aborted" else "good"
-        return _with_low_f1(Verdict(_evaluated_headline(result), _score_sentence(result), "", tone), result)
+        headline, tone = _TARGET.get(result.status, (_sentence(result.reason).rstrip("."), "good"))
+        return _with_low_f1(Verdict(headline, _score_sentence(result), "", tone), result)
     return _with_low_f1(_ended(metrics, losses, result), result)
 
 
@@ -325,39 +335,6 @@ def constant_name(result: TrainResult) -> str:
 
 def _constant(result: TrainResult) -> tuple[str, float] | None:
     return None if result.baseline_score is None else (constant_name(result), result.baseline_score)
-
-
-def _lost_peer(result: TrainResult, same: str) -> Verdict:
-    where = f"from {_base(result.checkpoint)}" if result.checkpoint else "from the start"
-    advice = f"Start all processes again with the same command, they go on {where}{same}"
-    return Verdict(f"A process was lost at step {result.step:,}", _sentence(result.reason), advice, "bad")
-
-
-def _failed(losses: Points, result: TrainResult, same: str) -> Verdict:
-    found = re.search(r"step (\d+)", result.reason)
-    step = int(found[1]) if found else result.step
-    where = f" Go on from {_base(result.checkpoint)}" if result.checkpoint else " Start again"
-    return Verdict(
-        f"Diverged at step {step:,}",
-        _sentence(result.reason) + _lowest(losses),
-        "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm."
-        f"{where} with the same command{same}",
-        "bad",
-    )
-
-
-def _diverged(losses: Points, step: int, result: TrainResult) -> Verdict:
-    values = [value for _, value in losses if value is not None]
-    return Verdict(
-        f"Diverged at step {step:,}",
-        f"The training loss rose to {values[-1]:.3g}, far above its minimum, and did not come back."
-        + _lowest(losses)
-        + " "
-        + _score_sentence(result),
-        "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm, and start in a new --model_dir:"
-        f" {_again(result, learning_rate=_third_of_rate(result))}",
-        "bad",
-    )
 
 
 def _lowest(losses: Points) -> str:
@@ -395,21 +372,12 @@ def _no_better(
     return Verdict(headline, sentence, advice if result.config.get("do_train", True) else "", "bad")
 
 
-def _evaluated_headline(result: TrainResult) -> str:
-    return {"success": "Target reached", "aborted": "Target not reached"}.get(
-        result.status, _sentence(result.reason).rstrip(".")
-    )
-
-
 def _ended(metrics: list[dict], losses: Points, result: TrainResult) -> Verdict:
     change, (worse, rising) = trend(losses), _over_fitted(metrics, losses, result)
-    headline, tone = {"success": ("Target reached", "good"), "aborted": ("Target not reached", "bad")}.get(
-        result.status, ("All steps done", "good")
-    )
-    parts, advice = (
-        [_score_sentence(result)],
-        _advice_of_success(result) if result.status == "success" else "",
-    )
+    headline, tone = _TARGET.get(result.status, ("All steps done", "good"))
+    parts, advice = [_score_sentence(result)], ""
+    if result.status == "success":
+        advice = _advice_of_success(result)
     if worse:
         parts.append(worse)
         if result.status == "finished" and rising is not None:

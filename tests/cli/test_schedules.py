@@ -3,7 +3,7 @@
 import pytest
 
 from official.cli import plan_pictures
-from official.reporting import plots, schedule_picture
+from official.reporting import plan_figures, plots
 from tests.distribution.schedule_checks import plan_of
 
 
@@ -20,7 +20,7 @@ def test_a_panel_has_a_bar_for_every_work():
 
 def test_gaps_are_the_bubble():
     panel = plan_pictures.schedule_of(plan_of(range(4), "gpipe", 8), "GPU")
-    gaps = schedule_picture._gaps(panel, panel.length)
+    gaps = plan_figures._gaps(panel, panel.length)
     assert sum(end - start for _, start, end in gaps) == pytest.approx(3 / 11 * 4 * panel.length)
     assert "27.3%" in panel.note
 
@@ -47,7 +47,7 @@ def test_a_plan_is_drawn(name, tmp_path, monkeypatch):
 
 def test_what_takes_longer_is_cut_off_and_says_so():
     panel = plan_pictures.schedule_of(plan_of(range(3), "sequential", 4), "IPU")
-    figure = schedule_picture.plot_schedules([panel], until=10)
+    figure = plan_figures.plot_schedules([panel], until=10)
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert "cut off: ends at 36" in texts and "bubble" in texts
     assert len(plots.render(figure, "png")) > 1000

@@ -231,5 +231,5 @@ def test_the_curves_are_drawn(make_config, tmp_path):
     config = make_config(**HOSTS, plan_picture=str(path))
     plan_lib.run(config, TASKS[config.task], plan_pictures.write_picture)
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    panel = plan_pictures.panel_of(plan_of(config))
-    assert [[hosts for hosts, _ in curve.points] for curve in panel.curves] == [[1, 2, 4, 8]] * 2
+    curves = plan_pictures.curves_of(plan_of(config))
+    assert [[hosts for hosts, _ in points] for _, points in curves.values()] == [[1, 2, 4, 8]] * 2

@@ -1,9 +1,9 @@
-"""The picture of a pipeline's schedules: time to the right, a row a device, passes in two colours."""
+"""Figures of plans: schedules of pipelines, and how speed grows with the number of hosts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from official.reporting import palette, plots
@@ -11,6 +11,12 @@ from official.reporting import palette, plots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# -----------------------------------------------------------------------------------------------------------
+# Schedules
+#
+# Time to the right, a row a device, passes in two colours.
+
 
 _WIDTH, _ROW, _ABOVE, _LEGEND = 4.6, 0.17, 0.5, 0.35  # inches: as wide as a phone, where it is still readable
 _FORWARD, _BACKWARD = palette.BLUE, palette.ORANGE
@@ -92,18 +98,15 @@ def _draw(axes: Axes, schedule: Schedule, until: float) -> None:
     axes.set_xticks([])
     axes.set_yticks(range(count), schedule.rows, fontsize=_SMALL)
     axes.spines["bottom"].set_visible(False)
-    axes.annotate(schedule.title, (0, 1), xycoords="axes fraction", xytext=(-28, 14), fontsize=9,
-                  textcoords="offset points", fontweight="bold", color=palette.INK)  # fmt: skip
-    axes.annotate(schedule.note, (0, 1), xycoords="axes fraction", xytext=(-28, 4), fontsize=_SMALL,
-                  textcoords="offset points", color=palette.MUTED)  # fmt: skip
+    plots.write(axes, schedule.title, (0, 1), (-28, 14), fontweight="bold", color=palette.INK)
+    plots.write(axes, schedule.note, (0, 1), (-28, 4), fontsize=_SMALL)
     for bar in schedule.bars:
         if bar.start < until:
             _draw_bar(axes, bar, until)
     _name_gaps(axes, schedule, until)
     if schedule.length > until * 1.001:
-        axes.annotate(f"cut off: ends at {schedule.length:g}", (1, 1), xycoords="axes fraction",
-                      xytext=(0, 4), textcoords="offset points", ha="right", fontsize=_SMALL,
-                      color=palette.MUTED)  # fmt: skip
+        text = f"cut off: ends at {schedule.length:g}"
+        plots.write(axes, text, (1, 1), (0, 4), ha="right", fontsize=_SMALL)
 
 
 def _draw_bar(axes: Axes, bar: Bar, until: float) -> None:
@@ -151,3 +154,41 @@ def _draw_legend(figure: Figure, has_later: bool) -> None:
         handles.append(Patch(color=_FORWARD, alpha=_LATER, label="later stage"))
     figure.legend(handles=handles, loc="lower center", ncols=4, frameon=False, fontsize=_SMALL,
                   handlelength=1, columnspacing=1, handletextpad=0.4)  # fmt: skip
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Scaling
+
+
+_MAX_TICKS = 13
+
+
+def plot_scaling(
+    title: str, unit: str, counted: str, curves: Mapping[str, tuple[str, Sequence[tuple[int, float]]]]
+) -> Figure:
+    """Returns a picture of the share of their speed that hosts keep.
+
+    Args:
+      title: of the picture.
+      unit: what the shares are of.
+      counted: what is counted along it.
+      curves: {name: (colour, [(number of hosts, share from 0 to 1)])}, rising numbers.
+    """
+    with plots.style():
+        figure = plots.new_figure(6.4, 3.5)
+        axes = figure.add_axes((0.09, 0.55 / 3.5, 0.88, 2.25 / 3.5))
+        for name, (color, points) in curves.items():
+            counts, shares = zip(*points)
+            axes.plot(counts, [100 * share for share in shares], color=color, label=name)
+        plots.write_head(axes, title, unit)
+        every = sorted({count for _, points in curves.values() for count, _ in points})
+        ticks = every[:: -(-len(every) // _MAX_TICKS)]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{count:,}" for count in ticks], fontsize=8)
+        axes.minorticks_off()
+        highest = max(share for _, points in curves.values() for _, share in points)
+        axes.set_ylim(0, max(105.0, 105 * highest))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+        axes.set_xlabel(counted, color=palette.MUTED)
+        axes.legend(loc="lower left", frameon=False, fontsize=8.5)
+    return figure
