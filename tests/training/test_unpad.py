@@ -208,14 +208,14 @@ def test_a_plan_says_what_full_rows_cost(make_config):
 def test_what_is_refused(make_config, packed_files):
     for settings, message in (
         (dict(pack_on_the_fly=True), "pack_on_the_fly fills rows with several. Drop one"),
-        (dict(enable_xla=True), "enable_xla compiles a step as a whole"),
+        (dict(enable_xla=True), "enable_xla takes batches of one size"),
         (
             dict(distribution_strategy="tpu", tpu="local"),
-            "distribution_strategy=tpu compiles a step as a whole",
+            "distribution_strategy=tpu takes batches of one size",
         ),
         (
             dict(distribution_strategy="ipu", num_gpus=0),
-            "distribution_strategy=ipu compiles a step as a whole",
+            "distribution_strategy=ipu takes batches of one size",
         ),
         (dict(distribution_strategy="pipeline", num_virtual_devices=2), "distribution_strategy=pipeline"),
     ):
