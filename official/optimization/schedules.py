@@ -212,19 +212,6 @@ class Warmup(tf.keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
-class Scaled(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule times a constant: decoupled weight decay follows the learning rate."""
-
-    def __init__(self, schedule, factor: float):
-        self.schedule, self.factor = schedule, factor
-
-    def __call__(self, step):
-        return self.factor * self.schedule(step)
-
-    def get_config(self):
-        return dict(vars(self))
-
-
 def from_config(config: Config) -> Schedule:
     """Returns the schedule that the configuration describes."""
     polynomial = config.lr_schedule == "polynomial"

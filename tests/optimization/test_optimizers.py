@@ -129,6 +129,19 @@ def test_optimizer_agrees_with_numpy(make_config, case, kernels, replicas):
             np.testing.assert_allclose(local.numpy(), value, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
+class _Scaled(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule times a constant: decoupled weight decay follows the learning rate."""
+
+    def __init__(self, schedule, factor: float):
+        self.schedule, self.factor = schedule, factor
+
+    def __call__(self, step):
+        return self.factor * self.schedule(step)
+
+    def get_config(self):
+        return dict(vars(self))
+
+
 class _AddonsAdamW:
     """tensorflow-addons' AdamW; the parent compares variable objects, which are never a replica's own."""
 
@@ -163,7 +176,7 @@ def test_plain_optimizers_equal_those_of_tensorflow_addons(make_config, kind):
             **hyper,
         )
     else:
-        other = _AddonsAdamW(excluded, weight_decay=schedules.Scaled(schedule, 0.1), **hyper)
+        other = _AddonsAdamW(excluded, weight_decay=_Scaled(schedule, 0.1), **hyper)
     for _ in range(5):
         gradients = [tf.constant(generator.normal(size=(4, 3)), tf.float32) for _ in NAMES]
         apply(gradients)

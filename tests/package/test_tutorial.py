@@ -1,13 +1,12 @@
 """The tutorial is run cell by cell, as a notebook would."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests import programs
 from tests.conftest import ROOT
 
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
@@ -30,15 +29,7 @@ def program() -> str:
 
 @pytest.mark.slow
 def test_every_cell_runs_and_the_classifier_learns(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", program()],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = programs.run("-c", program(), cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(re.findall(r"^accuracy ([0-9.]+)$", done.stdout, re.M)[0]) > 0.9
     assert (tmp_path / "tutorial" / "run" / "report.html").exists()

@@ -138,6 +138,7 @@ def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
 
 _CHUNK_BYTES = 1 << 20
 _MAX_DEPTH = 100  # levels of one element
+_MAX_ELEMENT_BYTES = 1 << 24  # the longest article has about 3 MB
 _UNDECODABLE_BYTES = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte that is not UTF-8
 
 
@@ -150,13 +151,15 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
       counts: `text_bytes` and `undecodable_bytes` grow with what is read.
 
     Raises:
-      ConfigError: for what is not a whole array. Behind a damage no element can be found.
+      ConfigError: for what is not a whole array, or an element of more than 16 MB. Behind a damage no element
+        can be found.
     """
     import ijson  # late: only arrays need it
 
     number, depth, builder = 0, 0, ijson.ObjectBuilder()
+    source = _Utf8(file, path, counts)
     # Not `ijson.items`, which keeps the path to each value: memory grows with the square of the nesting.
-    events = ijson.basic_parse(_Utf8(file, path, counts), buf_size=_CHUNK_BYTES, use_float=True)
+    events = ijson.basic_parse(source, buf_size=_CHUNK_BYTES, use_float=True)
     try:
         for event, value in itertools.islice(events, 1, None):  # behind the bracket that begins the array
             depth += event.startswith("start_") - event.startswith("end_")
@@ -167,6 +170,7 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
             builder.event(event, value)
             if depth == 0:
                 number += 1
+                source.unfinished_bytes = 0
                 yield builder.value
                 builder = ijson.ObjectBuilder()
     except (ijson.JSONError, ValueError) as error:
@@ -178,15 +182,23 @@ def read_elements(file: BinaryIO, path: str, counts) -> Iterator:
 
 
 class _Utf8:
-    """Bytes of a file without those that are not UTF-8, and without the mark that may begin it."""
+    """Bytes of a file without those that are not UTF-8, and without the mark that may begin it.
+
+    Attributes:
+      unfinished_bytes: read since the last whole element.
+    """
 
     def __init__(self, file: BinaryIO, path: str, counts):
         self._file, self._path, self._counts = file, path, counts
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+        self.unfinished_bytes = 0
 
     def read(self, size: int) -> bytes:
         while data := self._file.read(size):
             text_files.refuse_zeros(self._path, data)
+            if self.unfinished_bytes > _MAX_ELEMENT_BYTES:
+                raise ValueError(f"it has more than {_MAX_ELEMENT_BYTES:,} bytes")
+            self.unfinished_bytes += len(data)
             text, undecodable = _UNDECODABLE_BYTES.subn("", self._decoder.decode(data))
             self._counts.text_bytes += len(data)
             self._counts.undecodable_bytes += undecodable

@@ -62,7 +62,7 @@ def put_back(kept: bytes, spans: list[bytes]) -> bytes:
 
 
 def _skippable_spans(text: bytes) -> tuple[list[int], list[int]]:
-    """Returns where the spans begin, and where they end."""
+    """Returns the first places of the spans, and the places behind them."""
     classes = text.translate(_CLASSES)
     classes = classes.replace(_PUNCTUATION * _MAX_PUNCTUATION, _END_OR_OTHER * _MAX_PUNCTUATION)
     is_end = np.frombuffer(classes, np.uint8) == ord(_END_OR_OTHER)

@@ -96,18 +96,6 @@ def literal(word: str) -> str:
     return word.replace("$(", "$$(")
 
 
-def _resources(job: Job) -> Document:
-    """Returns the resources of a worker. Devices are whole; memory is not shared out twice, cores may be."""
-    devices: Document = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
-    if job.tpu_type:
-        devices = {"google.com/tpu": job.tpu_chips}
-    memory = {"memory": amount(job.memory)} if job.memory else {}
-    cores = {"cpu": amount(job.cpu)} if job.cpu else {}
-    # Of devices Kubernetes takes the limit for the request; GKE's page of TPUs has both.
-    requests, limits = {**cores, **memory, **(devices if job.tpu_type else {})}, {**memory, **devices}
-    return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
-
-
 def amount(text: str | None) -> str | int | None:
     """Returns a quantity as YAML has it: a whole number as one."""
     return int(text) if text and text.isdigit() else text

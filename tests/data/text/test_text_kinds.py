@@ -182,6 +182,13 @@ def test_memory_is_bounded_for_an_array_of_24_megabytes(tmp_path):
     assert count == 2400 and peak < 12e6
 
 
+def test_an_element_that_is_too_long_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents_lib, "_MAX_ELEMENT_BYTES", 100)
+    monkeypatch.setattr(documents_lib, "_CHUNK_BYTES", 50)
+    with pytest.raises(ConfigError, match="element 2: it has more than 100 bytes"):
+        read(write(tmp_path / "a.json", json.dumps(["a", "x" * 1000])))
+
+
 def test_very_many_files_are_told_from_others_by_names_sizes_and_times(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_MAX_OPENED", 2)
     paths = [write(tmp_path / str(number), "text") for number in range(3)]
