@@ -30,13 +30,13 @@ from official.io.errors import ConfigError, how_to_install
 
 _ENTITY = re.compile("&(?:amp|lt|gt|quot|apos|#0?39|#x27|#34);")
 _BARE = re.compile(f"[<>]|&(?!{_ENTITY.pattern[1:]})")
-_MADE = re.compile("</?(?:ul|ol|dl|li|dt|dd|h[1-6]|p)>|</<li>")  # by --html, after the text was escaped
+_MARKUP = re.compile("</?(?:ul|ol|dl|li|dt|dd|h[1-6]|p)>|</<li>")  # by --html, after the text was escaped
 _PAGE_URL = "?curid="  # of the address of a page, by its number, as only the tool writes it
 
 
 def is_unescaped(text: str) -> bool:
     """Tells whether a text holds characters that the tool would have escaped."""
-    return _BARE.search(_MADE.sub("", text)) is not None
+    return _BARE.search(_MARKUP.sub("", text)) is not None
 
 
 def without_escapes(document: list[str], is_bare_file: bool = False) -> list[str]:
@@ -65,14 +65,6 @@ def wrote_text(head: str, is_whole: bool) -> bool:
 
 
 _MAX_NAMED = 20  # fields in a message
-
-
-def parse_page(line: str, field: str, is_bare: bool = False) -> tuple[str, str] | None:
-    """Returns title and text of a line of JSON, or None where it has no text; see `page_of`."""
-    try:
-        return page_of(json_files.parse_json(line, "a line"), field, is_bare)
-    except ConfigError:
-        return None
 
 
 def page_of(value: object, field: str, is_bare: bool = False) -> tuple[str, str] | None:
@@ -218,11 +210,6 @@ _MAX_PAGE_CHARACTERS = 1 << 26  # MediaWiki's limit is 2 MB of wikitext; more ar
 _WIKITEXT_MODEL = ("wikitext", "")  # the second: dumps of before 2012 do not say
 
 
-def opens_page(line: str) -> bool:
-    """Tells whether a page begins with a line."""
-    return line.lstrip().startswith(_PAGE)
-
-
 def read_articles(lines: Iterable[tuple[bool, str]], counts: ReadCounts) -> Iterator[tuple[str, str]]:
     """Yields title and text of the articles.
 
@@ -338,7 +325,7 @@ _BLOCK_END = "</doc>"
 # Quotes inside a title may be escaped or not; attributes may stand behind it.
 _TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
 _JSON_START = re.compile(r'\{\s*("|$)')
-_XML_START, _DUMP_START, _PAGE_START = "<?xml", "<mediawiki", "<page>"
+_XML_START, _DUMP_START = "<?xml", "<mediawiki"
 _INDEX_NAME, _INDEX_LINE = "-multistream-index", re.compile(r"\d+:\d+:")
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
 _MAX_HEADING_CHARACTERS = 1000
@@ -349,11 +336,15 @@ _BYTE_ORDER_MARK = "\ufeff"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-# Lines as a format gets them: whether it is one that opens a document, and the text without white space
-# around it.
+# Lines as a format gets them: whether it is one that opens a document, and the text as `strip` leaves it.
 Lines = Iterable[tuple[bool, str]]
 # What it makes of them: None where a document begins, and paragraphs.
 Items = Iterator[str | None]
+
+
+def strip(text: str) -> str:
+    """Returns a line without white space around it, and without the mark that may begin a file."""
+    return text.strip().removeprefix(_BYTE_ORDER_MARK)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,8 +352,8 @@ class Format:
     """A format of text files.
 
     Attributes:
-      opens: whether a line opens a document, by its text as `strip` leaves it.
       items: what it makes of the lines of a split; of an open file where it has none.
+      opens: whether a line opens a document, by its text as `strip` leaves it.
       strip: what is taken from a line before anything else.
       has_lines: whether it is read line by line.
       needs_whole_lines: a part of a line is of no use.
@@ -370,9 +361,9 @@ class Format:
       plain: the paragraphs of its beginning -> the same as `items` yields them.
     """
 
-    opens: Callable[[str], bool]
     items: Callable[..., Items]
-    strip: Callable[[str], str]
+    opens: Callable[[str], bool] = lambda line: True
+    strip: Callable[[str], str] = strip
     has_lines: bool = True
     needs_whole_lines: bool = False
     may_hold_sentences: bool = False
@@ -396,13 +387,17 @@ def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -
         return dataclasses.replace(_PARQUET, items=functools.partial(_row_items, field=text_field))
     if text_files.is_json_array(head):
         return dataclasses.replace(_JSON_ARRAY, items=functools.partial(_array_items, field=text_field))
-    if first.startswith((_DUMP_START, _PAGE_START)) or (
+    if first.startswith((_DUMP_START, _PAGE)) or (
         first.startswith(_XML_START) and (_DUMP_START in first or next(lines, "").startswith(_DUMP_START))
     ):
         return _MEDIAWIKI
     if first.startswith(_BLOCK_START):
         pairs = itertools.pairwise([first, *lines])  # the line behind the first one of a block is a title
-        paragraphs = [line for before, line in pairs if not _opens_block(before) and not _is_tag(line)]
+        paragraphs = [
+            line
+            for before, line in pairs
+            if not before.startswith(_BLOCK_START) and not line.startswith((_BLOCK_START, _BLOCK_END))
+        ]
         is_bare = any(map(is_unescaped, paragraphs))
         return dataclasses.replace(_WIKIEXTRACTOR, items=_unescaped(_wikiextractor_items, is_bare))
     if _JSON_START.match(first):
@@ -422,11 +417,6 @@ def find_format(lines: Iterator[str], path: str, head: bytes, text_field: str) -
         plain = _unescaped(_plain_items, is_bare=False)
         return dataclasses.replace(PLAIN, items=plain, plain=without_escapes)
     return PLAIN
-
-
-def strip(text: str) -> str:
-    """Returns a line without white space around it, and without the mark that may begin a file."""
-    return text.strip().removeprefix(_BYTE_ORDER_MARK)
 
 
 def _unescaped(items_of: Callable[..., Items], is_bare: bool) -> Callable[..., Items]:
@@ -487,7 +477,7 @@ def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | N
     for opens, line in lines:
         if not opens or not line:  # the rest of a line that is too long, or a blank one
             continue
-        page = parse_page(line, field, is_bare)
+        page = page_of(next(parsed([line]), None), field, is_bare)
         if unchecked and page is None and len(first) < _MAX_CHECKED_LINES:
             first.append(line)
         elif page is not None:
@@ -522,13 +512,6 @@ def _page_items(lines: Lines, counts: ReadCounts) -> Items:
         yield from _items_of(page, counts)
 
 
-def _no_items(lines: Lines, counts: ReadCounts) -> Items:
-    del counts
-    for _ in lines:
-        pass
-    yield from ()
-
-
 def _items_of(page: tuple[str, str] | None, counts: ReadCounts) -> Items:
     """Yields the items of a document of which title and text are known; None is counted."""
     if page is None:
@@ -536,19 +519,13 @@ def _items_of(page: tuple[str, str] | None, counts: ReadCounts) -> Items:
         return
     yield None
     title, text = page
-    paragraphs = list(filter(None, map(strip, _drop_surrogates(text, counts).split("\n"))))
-    yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
-
-
-def _drop_surrogates(text: str, counts: ReadCounts) -> str:
-    """Drops halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
     try:
-        text.encode("utf-8")
-        return text
-    except UnicodeEncodeError:
+        text.encode()
+    except UnicodeEncodeError:  # halves of surrogate pairs, which JSON can spell and UTF-8 cannot
         text, dropped = _SURROGATE.subn("", text)
         counts.undecodable_bytes += dropped
-        return text
+    paragraphs = list(filter(None, map(strip, text.split("\n"))))
+    yield from paragraphs[1:] if paragraphs[:1] == [title] else paragraphs
 
 
 def _wikitext_items(lines: Lines, counts: ReadCounts) -> Items:
@@ -568,28 +545,20 @@ def _heading_level(line: str) -> int:
     return len(found.group(1)) // 2 if found and len(found.group(1)) == len(found.group(2)) else 0
 
 
-def _opens_block(line: str) -> bool:
-    return line.startswith(_BLOCK_START)
-
-
-def _is_tag(line: str) -> bool:
-    return _opens_block(line) or line == _BLOCK_END
-
-
-def _every_line(line: str) -> bool:
-    return True
-
-
-PLAIN = Format(lambda line: not line, _plain_items, strip, may_hold_sentences=True)
-_WIKIEXTRACTOR = Format(_opens_block, _wikiextractor_items, strip)
-_JSON = Format(_every_line, _json_items, strip, needs_whole_lines=True)
-_JSON_ARRAY = Format(_every_line, _array_items, strip, has_lines=False)
-_PARQUET = Format(_every_line, _row_items, strip, has_lines=False)
-_WIKITEXT = Format(lambda line: _heading_level(line) == 1, _wikitext_items, strip)
-# White space at the beginning of a line is markup.
-_MEDIAWIKI = Format(opens_page, _page_items, lambda line: line.rstrip("\r\n"), needs_whole_lines=True)
+PLAIN = Format(_plain_items, lambda line: not line, may_hold_sentences=True)
+_WIKIEXTRACTOR = Format(_wikiextractor_items, lambda line: line.startswith(_BLOCK_START))
+_JSON = Format(_json_items, needs_whole_lines=True)
+_JSON_ARRAY = Format(_array_items, has_lines=False)
+_PARQUET = Format(_row_items, has_lines=False)
+_WIKITEXT = Format(_wikitext_items, lambda line: _heading_level(line) == 1)
+_MEDIAWIKI = Format(
+    _page_items,
+    lambda line: line.lstrip().startswith(_PAGE),
+    lambda line: line.rstrip("\r\n"),  # white space at the beginning of a line is markup
+    needs_whole_lines=True,
+)
 # The index of a dump, which lies beside it in a folder: no text.
-_DUMP_INDEX = Format(_every_line, _no_items, strip)
+_DUMP_INDEX = Format(lambda lines, counts: (None for _ in lines if False))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -684,10 +653,10 @@ def _read_units(
         counts.files += split.start == 0
         others, own, undecodable = counts.bytes, counts.text_bytes, counts.undecodable_bytes
         documents = _collect(items, counts)
-        if _is_seen_later(file, layout, sentence_splitting):
-            yield sentences.Unit(list(documents), "auto")
+        splitting = _splitting_of(file, layout, sentence_splitting)
+        if splitting == "auto":
+            yield sentences.Unit(list(documents), splitting)
         else:
-            splitting = _splitting_of(file.head, layout, sentence_splitting)
             for document in documents:
                 counts.bytes = others + (file.packed.done() if file.packed else counts.text_bytes - own)
                 yield sentences.Unit([document], splitting)
@@ -709,8 +678,12 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
     for place, block in text_files.read_blocks(file.text, part, most_bytes):
         if inside and place is not None and not _is_behind(place + len(block) - 1, part.end):
             text = _plain_text_of(block)
-            if text is not None:
-                yield from _usual_lines(block, text, layout, counts)
+            if text is not None:  # nearly all there are
+                counts.text_bytes += len(block)
+                opens_document, strip_line = layout.opens, layout.strip
+                for line_text in text.removesuffix("\n").split("\n"):
+                    content = strip_line(line_text)
+                    yield opens_document(content), content
                 before = True
                 continue
         for offset, line in text_files.each_of(block, place):
@@ -727,18 +700,6 @@ def _lines_of_split(file: TextFile, split: Split, layout: Format, counts: ReadCo
                 counts.cut_lines += offset is None and before
                 yield opens, content
             before = offset is not None
-
-
-def _usual_lines(block: bytes, text: str, layout: Format, counts: ReadCounts) -> Lines:
-    """Yields the lines of a block of whole lines, `text` when it is decoded: nearly all there are."""
-    opens_document, strip = layout.opens, layout.strip
-    counts.text_bytes += len(block)
-    lines = text.split("\n")
-    if not lines[-1]:  # nothing is behind the last line feed
-        lines.pop()
-    for line in lines:
-        content = strip(line)
-        yield opens_document(content), content
 
 
 def _plain_text_of(block: bytes) -> str | None:
@@ -771,19 +732,16 @@ def _head_lines(head: bytes) -> Iterator[str]:
     return filter(None, map(strip, whole))
 
 
-def _is_seen_later(file: TextFile, layout: Format, sentence_splitting: str) -> bool:
-    """Tells whether all of the text is what decides on how it is split: then one call of the splitter does
-    both, for many small files at once."""
-    is_small = len(file.head) < text_files.HEAD_BYTES and file.part.start == 0
-    return sentence_splitting == "auto" and layout.may_hold_sentences and is_small and file.part.end is None
-
-
-def _splitting_of(head: bytes, layout: Format, sentence_splitting: str) -> str:
+def _splitting_of(file: TextFile, layout: Format, sentence_splitting: str) -> str:
+    """Returns always, never or auto, of a small file: all of its text decides on how it is split, and one
+    call of the splitter does both, for many files at once."""
     if sentence_splitting != "auto":
         return sentence_splitting
     if not layout.may_hold_sentences:
         return "always"
-    paragraphs = layout.plain(list(_head_lines(head)))
+    if len(file.head) < text_files.HEAD_BYTES and file.part.start == 0 and file.part.end is None:
+        return "auto"
+    paragraphs = layout.plain(list(_head_lines(file.head)))
     found = sum(map(len, sentences.split_paragraphs(paragraphs)))
     return "always" if sentences.hold_paragraphs(found, len(paragraphs)) else "never"
 

@@ -4,6 +4,7 @@ A row group belongs to the split in which its first byte lies. The package pyarr
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -71,8 +72,7 @@ def text_bytes(file: BinaryIO, path: str, field: str) -> int:
     row group it may be one. See `read_texts`."""
     with _reading(file, path) as parquet:
         _check_column(parquet, path, field)
-        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
-        columns = [group.column(column) for group in groups for column in range(group.num_columns)]
+        columns = itertools.chain.from_iterable(_columns_of_groups(parquet))
         return sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
 
 
@@ -99,21 +99,17 @@ def _reading(file: BinaryIO, path: str) -> Iterator:
 def _starts(parquet) -> list[int]:
     """Returns the first byte of each row group."""
     starts = []
+    for columns in _columns_of_groups(parquet):
+        pages = [(column.dictionary_page_offset, column.data_page_offset) for column in columns]
+        starts.append(min(filter(None, itertools.chain.from_iterable(pages)), default=0))
+    return starts
+
+
+def _columns_of_groups(parquet) -> Iterator[list]:
+    """Yields the metadata of the columns of each row group."""
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
-        columns = [group.column(column) for column in range(group.num_columns)]
-        starts.append(
-            min(
-                (
-                    place
-                    for column in columns
-                    for place in (column.dictionary_page_offset, column.data_page_offset)
-                    if place is not None and place > 0
-                ),
-                default=0,
-            )
-        )
-    return starts
+        yield [group.column(column) for column in range(group.num_columns)]
 
 
 def _check_column(parquet, path: str, field: str) -> None:

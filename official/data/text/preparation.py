@@ -60,7 +60,10 @@ def prepare(job: Job) -> dict:
     Raises:
       ConfigError: for input that cannot be used, or an output folder that is in use or cannot be written to.
     """
-    _check(job)
+    samples.check(SPLITS[0], job.eval_share)
+    if job.min_sentences < 1:
+        raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
+    engines.check(job)
     paths = files.find_files(job.input_files, "input_files")
     states, versions = files.states(paths), files.versions(paths)
     identity = _identity(job, paths, versions)
@@ -69,9 +72,8 @@ def prepare(job: Job) -> dict:
         return manifest
     sizes = {path: size for path, (size, _) in zip(paths, versions)}
     tasks = text_files.plan_tasks(sizes, _TASK_BYTES, states)
-    with jobs.unfinished_folder(
-        job.output_dir, identity | {"task_bytes": _TASK_BYTES}, job.overwrite
-    ) as folder:
+    work = identity | {"task_bytes": _TASK_BYTES}
+    with jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder:
         manifest = _make(job, folder, tasks, sum(sizes.values()))
         return jobs.write_manifest(job.output_dir, identity, manifest)
 
@@ -112,22 +114,12 @@ def _make(job: Job, folder: str, tasks: list[list[text_files.Split]], num_bytes:
 
 def _flags(job: Job) -> dict:
     """Returns the flags on which the files depend."""
-    return {
-        name: value
-        for name, value in dataclasses.asdict(job).items()
-        if name not in ("output_dir", "overwrite", *engines.FIELDS)
-    }
+    others = ("output_dir", "overwrite", *engines.FIELDS)
+    return {name: value for name, value in vars(job).items() if name not in others}
 
 
 def _identity(job: Job, paths: list[str], versions: list[tuple[int, int]]) -> dict:
     return {**_flags(job), "text": text_files.identify(paths, versions)}
-
-
-def _check(job: Job) -> None:
-    samples.check(SPLITS[0], job.eval_share)
-    if job.min_sentences < 1:
-        raise ConfigError(f"--min_sentences={job.min_sentences} is out of range. Allowed: 1 or more.")
-    engines.check(job)
 
 
 def _parts(job: Job, number: int) -> dict[str, str]:

@@ -25,14 +25,8 @@ class FileCounts:
     undecodable_bytes: int = 0
 
     def add(self, other: "FileCounts") -> None:
-        self.bytes += other.bytes
-        self.documents += other.documents
-        self.sentences += other.sentences
-        self.undecodable_bytes += other.undecodable_bytes
-
-    def to_json(self) -> list[int]:
-        """Returns the values, in the order in which the class takes them."""
-        return [self.bytes, self.documents, self.sentences, self.undecodable_bytes]
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
 
 @dataclasses.dataclass
@@ -47,9 +41,8 @@ class ReadCounts:
     empty_documents: int = 0  # title or heading and nothing else
     cut_documents: int = 0  # longer than a document may be: cut between two lines, as often as it takes
     cut_lines: int = 0  # longer than a line may be: taken as several
-    skipped_lines: int = (
-        0  # of no document, not JSON with a text, rows without one, or without a byte that could be decoded
-    )
+    # Of no document, not JSON with a text, rows without one, or without a byte that could be decoded.
+    skipped_lines: int = 0
     redirect_pages: int = 0  # of a MediaWiki dump, left out
     other_pages: int = 0  # of a MediaWiki dump, of another namespace or not wikitext: left out
     unreadable_pages: int = 0  # of a MediaWiki dump, damaged or not to be made text of: left out
@@ -78,9 +71,8 @@ class Owners:
 
     def __init__(self, counts: ReadCounts):
         self._counts = counts
-        self._waiting: collections.deque[list] = (
-            collections.deque()
-        )  # [path, documents that have not come out]
+        # [path, documents that have not come out]
+        self._waiting: collections.deque[list] = collections.deque()
 
     def begin(self, path: str) -> None:
         self._waiting.append([path, 0])
@@ -127,9 +119,8 @@ def sum_of(paths: Iterable[str]) -> Sum:
     for found in jobs.each_done(paths):
         totals.update(found["totals"])
         sample += found["sample"]
-        for name, own in from_json(found["by_file"]).items():
-            if read.by_file.setdefault(name, own) is not own:
-                read.by_file[name].add(own)
+        for name, own in found["by_file"].items():
+            read.of(name).add(FileCounts(*own))
     return Sum(totals, read.by_file, sample)
 
 
@@ -141,25 +132,13 @@ def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str
     """
     usual = (path for path, own in by_file.items() if not own.undecodable_bytes and path not in in_part)
     left_out = set(sorted(usual)[_MAX_LISTED:])
-    return {path: counts.to_json() for path, counts in by_file.items() if path not in left_out}
-
-
-def from_json(values: dict[str, list[int]]) -> dict[str, FileCounts]:
-    return {path: FileCounts(*counts) for path, counts in values.items()}
+    return {path: [*vars(counts).values()] for path, counts in by_file.items() if path not in left_out}
 
 
 def describe_undecodable(inputs: dict[str, dict[str, int]]) -> str:
     """Returns which of the files that a manifest lists have the most undecodable bytes: 'a.txt 12, b.txt
     3'."""
-    found = sorted(
-        (
-            (counts["undecodable_bytes"], path)
-            for path, counts in inputs.items()
-            if counts["undecodable_bytes"]
-        ),
-        reverse=True,
-    )
-    return ", ".join(
-        [f"{path} {count:,}" for count, path in found[:3]]
-        + [counted(len(found) - 3, "more file")] * (len(found) > 3)
-    )
+    by_path = {path: counts["undecodable_bytes"] for path, counts in inputs.items()}
+    found = sorted(((count, path) for path, count in by_path.items() if count), reverse=True)
+    more = [counted(len(found) - 3, "more file")] * (len(found) > 3)
+    return ", ".join([f"{path} {count:,}" for count, path in found[:3]] + more)

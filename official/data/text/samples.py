@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import hashlib
 import heapq
 import importlib.metadata
@@ -50,14 +49,13 @@ def split_of(text: str, eval_share: float) -> str:
 
     White space makes no difference: neither where the text is split into sentences, nor how lines end.
     """
-    return SPLITS[digest_of(text) < eval_share * 2**64]
+    return SPLITS[_digest_of("".join(text.split())) < eval_share * 2**64]
 
 
-def digest_of(text: str, purpose: bytes = b"") -> int:
-    """Returns 64 bits of a document's text without its white space; others for another purpose, of up to 16
-    bytes."""
-    plain = "".join(text.split()).encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(plain, digest_size=8, person=purpose).digest(), "little")
+def _digest_of(text: str, purpose: bytes = b"") -> int:
+    """Returns 64 bits of a text; others for another purpose, of up to 16 bytes."""
+    content = text.encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8, person=purpose).digest(), "little")
 
 
 def of_split(
@@ -105,13 +103,8 @@ def scripts_of(texts: Iterable[str]) -> collections.Counter[str]:
     scripts: collections.Counter[str] = collections.Counter()
     for character, count in characters.items():
         if character.isalpha():
-            scripts[_script(character)] += count
+            scripts[unicodedata.name(character, "unnamed").partition(" ")[0].capitalize()] += count
     return scripts
-
-
-@functools.cache
-def _script(character: str) -> str:
-    return unicodedata.name(character, "unnamed").partition(" ")[0].capitalize()
 
 
 def identifier() -> str | None:
@@ -143,7 +136,6 @@ def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
 FILE_NAME = jobs.SAMPLES
 _DOCUMENTS = 256  # of a job
 _CHARACTERS = 1000  # of a document
-_PURPOSE = b"sample"
 
 
 class DocumentSample:
@@ -152,7 +144,7 @@ class DocumentSample:
     def __init__(self, task: int, num_tasks: int):
         """Prepares for task number `task` of a job of `num_tasks`: those of a large job give a document now
         and then, so that all of them give 256 together."""
-        self._wanted = _documents_of(task, num_tasks)
+        self._wanted = (task + 1) * _DOCUMENTS // num_tasks - task * _DOCUMENTS // num_tasks
         self._found: list[tuple[int, str]] = []  # (minus the hash, text): the highest hash is the first
 
     def noted(self, parts: Iterator[Lines]) -> Iterator[Lines]:
@@ -170,8 +162,7 @@ class DocumentSample:
         if not self._wanted or not text.strip():
             return
         text = text[:_CHARACTERS]
-        digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8, person=_PURPOSE).digest()
-        item = (-int.from_bytes(digest, "little"), text)
+        item = (-_digest_of(text, b"sample"), text)
         if len(self._found) == self._wanted and item <= self._found[0] or item in self._found:
             return
         if len(self._found) == self._wanted:
@@ -198,7 +189,3 @@ def read(folder: str) -> dict:
     found = samples.get("documents")
     texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
     return {**samples, "documents": texts}
-
-
-def _documents_of(task: int, num_tasks: int) -> int:
-    return (task + 1) * _DOCUMENTS // num_tasks - task * _DOCUMENTS // num_tasks

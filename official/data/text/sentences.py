@@ -8,7 +8,7 @@ import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import blingfire
 import numpy as np
@@ -129,7 +129,6 @@ _BATCH_CHARACTERS = 1 << 19
 BATCHES_AHEAD = 1
 # Of paragraphs, per line on average; where sentences lie on lines of their own the splitter finds below 1.1.
 _SENTENCES_OF_PARAGRAPHS = 1.5
-_NONE = np.zeros(0, int)
 # A paragraph whose last letter or digit is followed by one space at most and then by punctuation alone, or by
 # one full stop of Chinese or Japanese: whether the text ends there makes no difference to the splitter. It
 # does after 'He left. )', which is split before the ")" at the end only. U+01C3 is a letter that the splitter
@@ -178,7 +177,8 @@ def split_paragraphs(paragraphs: Iterable[str]) -> Iterator[list[str]]:
     """Yields `split_sentences` of each paragraph, from one call of the splitter for many as far as that gives
     the same."""
     for batch in _batches(paragraphs, len):
-        yield from _begin_batch(batch, _split_now)().documents()
+        begun = _begin_batch(batch, lambda text: functools.partial(blingfire.text_to_sentences, text))
+        yield from begun().documents()
 
 
 def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
@@ -190,9 +190,13 @@ def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
     """
     # The splitter needs no lock of Python's; what does would stand in the other thread's way.
     with ThreadPoolExecutor(1) as splitter:
+
+        def split(text: str) -> Callable[[], str]:
+            return splitter.submit(blingfire.text_to_sentences, text).result
+
         begun: collections.deque[Callable[[], Lines]] = collections.deque()
         for batch in _batches(files, _num_characters):
-            begun.append(_begin_units(batch, functools.partial(_split_soon, splitter)))
+            begun.append(_begin_units(batch, split))
             if len(begun) > BATCHES_AHEAD:
                 yield begun.popleft()()
         for finish in begun:
@@ -203,21 +207,15 @@ def _num_characters(unit: Unit) -> int:
     return sum(len(paragraph) for document in unit.documents for paragraph in document)
 
 
-def _split_now(text: str) -> Callable[[], str]:
-    found = blingfire.text_to_sentences(text)
-    return lambda: found
-
-
-def _split_soon(splitter: Executor, text: str) -> Callable[[], str]:
-    return splitter.submit(blingfire.text_to_sentences, text).result
-
-
 def _begin_units(units: list[Unit], split: Split) -> Callable[[], Lines]:
     """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
     parts: list[Callable[[], Lines]] = []  # of which the paragraphs are the documents
     for splitting, group in itertools.groupby(units, lambda unit: unit.splitting):
-        begin = {"always": _begin_paragraphs, "never": _keep_paragraphs, "auto": _begin_to_see}[splitting]
-        parts.append(begin([unit.documents for unit in group], split))
+        own = [unit.documents for unit in group]
+        if splitting == "never":
+            parts.append(functools.partial(_as_they_are, list(_paragraphs_of(own))))
+        else:
+            parts.append((_begin_paragraphs if splitting == "always" else _begin_to_see)(own, split))
     # Here, so that what waits keeps no text that it need not.
     documents = [document for unit in units for document in unit.documents]
     paragraphs_before = np.cumsum([0, *map(len, documents)])
@@ -237,12 +235,6 @@ def _paragraphs_of(documents: list[list[list[str]]]) -> Iterator[str]:
 def _begin_paragraphs(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
     parts = [_begin_batch(batch, split) for batch in _batches(_paragraphs_of(files), len)]
     return lambda: _join(part() for part in parts)
-
-
-def _keep_paragraphs(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
-    del split
-    kept = _as_they_are(list(_paragraphs_of(files)))
-    return lambda: kept
 
 
 def _begin_to_see(files: list[list[list[str]]], split: Split) -> Callable[[], Lines]:
@@ -288,9 +280,8 @@ def hold_paragraphs(num_sentences, num_lines):
 
 def _join(parts: Iterable[Lines]) -> Lines:
     parts = list(parts)
-    return Lines(
-        b"".join(part.text for part in parts), np.concatenate([_NONE, *(part.counts for part in parts)])
-    )
+    counts = np.concatenate([np.zeros(0, int), *(part.counts for part in parts)])
+    return Lines(b"".join(part.text for part in parts), counts)
 
 
 def _as_they_are(sentences: list[str]) -> Lines:
@@ -348,6 +339,7 @@ def _begin_marking(text: str, split: Split) -> Callable[[], bytes]:
     if MARK in text:
         whole = split(text)
         return lambda: whole().encode()
+
     kept, spans = take_out(text.encode())
     found = split(kept.decode())
     return lambda: put_back(found().encode(), spans)

@@ -15,9 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, NamedTuple, Protocol
-
-import numpy as np
+from typing import BinaryIO, NamedTuple
 
 from official.data.text import parquet_files
 from official.io import files
@@ -31,6 +29,7 @@ from official.io.errors import ConfigError, how_to_install
 
 HEAD_BYTES = 1 << 16  # of a file, decompressed, are looked at
 MAX_UNDECODABLE = 0.01  # of the bytes of a part of a file; what has more is not UTF-8
+_PARQUET = b"PAR1"
 _BINARY = {
     b"\x89PNG": "a PNG picture",
     b"\xff\xd8\xff": "a JPEG picture",
@@ -39,25 +38,16 @@ _BINARY = {
     b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "an HDF5 file",
     b"\x7fELF": "a program",
-    b"PAR1": "a Parquet file inside of a compressed one",
+    _PARQUET: "a Parquet file inside of a compressed one",
     b"SQLite format 3\0": "an SQLite database",
     b"Rar!": "a RAR archive",
     b"\x80\x04\x95": "a Python pickle",
     b"\xd0\xcf\x11\xe0": "an Office file",
 }
-_ARCHIVES = {
-    b"PK\x03\x04": "zip archive",
-    b"PK\x05\x06": "zip archive",
-    b"7z\xbc\xaf": "7z archive",
-}
-_PARQUET = b"PAR1"
-_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
-_ARCHIVE_STARTS, _STARTS = tuple(_ARCHIVES), (*_BINARY, *_MARKS, files.POINTER_START)
+_ZIP_STARTS, _7Z_START = (b"PK\x03\x04", b"PK\x05\x06"), b"7z\xbc\xaf"
+_UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+_WIDE_MARKS = (*_UTF32_MARKS, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_STARTS = (*_BINARY, *_WIDE_MARKS, files.POINTER_START)
 _TAR_PLACE, _TAR = 257, b"ustar"
 _WIDE_SHARE = 0.3  # of zeros among the even or the odd bytes, from which on text is taken for UTF-16
 _BRACKET = re.compile(rb"(?:\xef\xbb\xbf|[ \t\r\n])*\[")
@@ -72,10 +62,10 @@ def is_parquet(head: bytes) -> bool:
 
 def refuse_archive(path: str, head: bytes) -> None:
     """Raises ConfigError for a file, as it lies on the disk, that is packed in a way that is not read."""
-    if head.startswith(_ARCHIVE_STARTS):
-        name = next(name for start, name in _ARCHIVES.items() if head.startswith(start))
+    if head.startswith((*_ZIP_STARTS, _7Z_START)):
+        name = "7z" if head.startswith(_7Z_START) else "zip"
         raise ConfigError(
-            f"{path} is a {name}. Allowed: text as it is, or compressed with gzip, bzip2, xz or zstd."
+            f"{path} is a {name} archive. Allowed: text as it is, or compressed with gzip, bzip2, xz or zstd."
         )
 
 
@@ -86,16 +76,20 @@ def refuse_binary(path: str, head: bytes) -> None:
     if head.startswith(_STARTS):  # of many small files almost none does
         if pointer := files.describe_pointer(head):
             raise ConfigError(f"{path} {pointer}.")
-        for mark, name in _MARKS.items():
-            if head.startswith(mark):
-                raise _not_utf8(path, f"{name} text (by its byte order mark)", name)
+        if head.startswith(_WIDE_MARKS):
+            name = "UTF-32" if head.startswith(_UTF32_MARKS) else "UTF-16"
+            raise _not_utf8(path, f"{name} text (by its byte order mark)", name)
         kind = next(name for start, name in _BINARY.items() if head.startswith(start))
     if head.startswith(_TAR, _TAR_PLACE):
         kind = "a tar archive"
     if kind:
         raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
     if b"\0" in head:
-        raise _with_zeros(path, head)
+        even, odd = (part.count(0) / max(len(part), 1) for part in (head[::2], head[1::2]))
+        for name, many, few in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
+            if many > _WIDE_SHARE > 4 * few:
+                raise _not_utf8(path, f"{name} text (every second byte is NUL)", name)
+        raise ConfigError(f"{path} holds NUL bytes: it is binary, not text. Leave it out of --input_files.")
 
 
 def refuse_zeros(path: str, line: bytes) -> None:
@@ -114,24 +108,11 @@ def refuse_undecodable(path: str, undecodable: int, num_bytes: int) -> None:
         raise _not_utf8(path, f"{found}; it may be Latin-1 or Windows-1252", "WINDOWS-1252")
 
 
-def _with_zeros(path: str, head: bytes) -> ConfigError:
-    even, odd = (part.count(0) / max(len(part), 1) for part in (head[::2], head[1::2]))
-    for name, many, few in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
-        if many > _WIDE_SHARE > 4 * few:
-            return _not_utf8(path, f"{name} text (every second byte is NUL)", name)
-    return ConfigError(f"{path} holds NUL bytes: it is binary, not text. Leave it out of --input_files.")
-
-
 def _not_utf8(path: str, found: str, encoding: str) -> ConfigError:
     return ConfigError(
         f"{path} is {found}. Convert it to UTF-8 (iconv -f {encoding} -t UTF-8), or leave it out of"
         " --input_files."
     )
-
-
-def ends_lines_with_returns(head: bytes) -> bool:
-    """Tells whether carriage returns alone end the lines of a file that begins so."""
-    return b"\n" not in head and b"\r" in head
 
 
 def is_json_array(head: bytes) -> bool:
@@ -159,11 +140,10 @@ def is_json_array(head: bytes) -> bool:
 MAGIC_BYTES = 10  # of a file tell how it is compressed
 _PACKED_BYTES = 1 << 16  # are decompressed at once
 _DECOMPRESSED_BYTES = 1 << 20
-_GZIP = re.compile(rb"\x1f\x8b\x08")
-_BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
-_XZ = re.compile(rb"\xfd7zXZ\x00")
-_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # the second: frames without text
-_FIRST = {b"\x1f", b"B", b"\xfd", b"\x28", *(bytes([code]) for code in range(0x50, 0x60))}  # bytes of them
+_COMPRESSED = re.compile(
+    rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9](1AY&SY|\x17rE8P\x90))|(?P<xz>\xfd7zXZ\x00)"
+    rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"  # the second: frames without text
+)
 _MAX_ZSTD_WINDOW = 31  # log2 of bytes; other people's corpora are made with --long=31
 
 
@@ -175,26 +155,24 @@ class DamagedError(Exception):
 DAMAGES = (DamagedError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
-def is_compressed(magic: bytes) -> bool:
-    """Tells whether a file that begins so is compressed."""
-    return magic[:1] in _FIRST and any(pattern.match(magic) for pattern in (_GZIP, _BZIP2, _XZ, _ZSTD))
-
-
-def is_bzip2(magic: bytes) -> bool:
-    """Tells whether a file that begins so is compressed in blocks that can be read alone."""
-    return _BZIP2.match(magic) is not None
+def compression_of(magic: bytes) -> str | None:
+    """Returns gzip, bzip2, xz or zstd for a compressed file that begins so; None for another. bzip2 has
+    blocks that can be read alone."""
+    found = _COMPRESSED.match(magic)
+    return found and next(name for name, start in found.groupdict().items() if start)
 
 
 def text_of(file: BinaryIO, magic: bytes) -> BinaryIO:
     """Returns the text of a compressed file that begins with `magic`. Raises DAMAGES while reading."""
-    if _GZIP.match(magic):
+    kind = compression_of(magic)
+    if kind == "gzip":
         return io.BufferedReader(gzip.GzipFile(fileobj=file), _DECOMPRESSED_BYTES)
-    new_stream: Callable = next(
-        made
-        for pattern, made in ((_BZIP2, bz2.BZ2Decompressor), (_XZ, lzma.LZMADecompressor), (_ZSTD, _new_zstd))
-        if pattern.match(magic)
-    )
-    return io.BufferedReader(_Decompressed(file, new_stream), _DECOMPRESSED_BYTES)
+    streams: dict[str | None, Callable] = {
+        "bzip2": bz2.BZ2Decompressor,
+        "xz": lzma.LZMADecompressor,
+        "zstd": _new_zstd,
+    }
+    return io.BufferedReader(_Decompressed(file, streams[kind]), _DECOMPRESSED_BYTES)
 
 
 def _new_zstd():
@@ -206,24 +184,7 @@ def _new_zstd():
             "text that is compressed with zstd needs the package backports.zstd:"
             f" {how_to_install('zstd')}, or give the text decompressed."
         ) from None
-    return _Zstd(zstd)
-
-
-class _Zstd:
-    """zstd's decompressor; its errors are DamagedErrors."""
-
-    def __init__(self, zstd):
-        options = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW}
-        self._errors, self._stream = zstd.ZstdError, zstd.ZstdDecompressor(options=options)
-
-    def __getattr__(self, name: str):
-        return getattr(self._stream, name)
-
-    def decompress(self, packed: bytes, size: int) -> bytes:
-        try:
-            return self._stream.decompress(packed, size)
-        except self._errors as error:
-            raise DamagedError(error) from None
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW})
 
 
 class _MadeText(io.RawIOBase):
@@ -235,7 +196,7 @@ class _MadeText(io.RawIOBase):
 
     def _begin(self) -> None:
         """Goes to the start."""
-        self._position = 0
+        self._position = 0  # of what is read next
 
     def _read(self, size: int) -> bytes:
         """Returns some bytes, b'' at the end."""
@@ -284,7 +245,9 @@ class _Decompressed(_MadeText):
                 return b""
             try:
                 data = self._stream.decompress(packed, size)
-            except (OSError, lzma.LZMAError) as error:
+            except MemoryError:
+                raise
+            except Exception as error:  # each library has its own
                 raise DamagedError(error) from None
         return data
 
@@ -322,6 +285,7 @@ class _Decompressed(_MadeText):
 
 _BLOCK, _END = 0x314159265359, 0x177245385090
 _MARK_BITS, _SUM_BITS = 48, 32
+_MARK_MASK = (1 << _MARK_BITS) - 1
 _HEADER = re.compile(rb"BZh[1-9]")
 _HEADER_BYTES = 4
 _CHUNK_BYTES = 1 << 18  # are read and looked through at once: about a block
@@ -335,35 +299,21 @@ class _Mark(NamedTuple):
     is_end: bool
 
 
-def _second_bytes() -> np.ndarray:
-    """Returns bool [65536]: whether two bytes are the second and third that a mark touches."""
-    found = np.zeros(1 << 16, bool)
-    for mark in (_BLOCK, _END):
-        for shift in range(8):
-            found[mark >> (24 + shift) & 0xFFFF] = True
-    return found
-
-
-_SECOND_BYTES = _second_bytes()
-
-
 def find_marks(data: bytes) -> list[_Mark]:
     """Returns the marks that lie whole in some bytes, in order; bit 0 is the highest of the first byte."""
-    padded = np.frombuffer(bytes(1) + data + bytes(8), np.uint8)
-    pairs = padded[1:-8].astype(np.uint16) << 8 | padded[2:-7]
-    # `padded` has one byte before: a mark that begins in byte i has its second byte at i + 1.
-    places = np.flatnonzero(_SECOND_BYTES[pairs])
-    words: np.ndarray = np.zeros(len(places), np.uint64)
-    for offset in range(8):
-        words = words << np.uint64(8) | padded[places + offset]
-    shifts = np.arange(8, dtype=np.uint64)
-    windows = (words[:, None] >> (np.uint64(16) - shifts)) & np.uint64((1 << _MARK_BITS) - 1)
     found = []
-    for place, shift in np.argwhere((windows == _BLOCK) | (windows == _END)).tolist():
-        bit = 8 * (int(places[place]) - 1) + shift
-        if 0 <= bit <= 8 * len(data) - _MARK_BITS:
-            found.append(_Mark(bit, int(windows[place, shift]) == _END))
-    return found
+    for mark in (_BLOCK, _END):
+        for shift in range(8):
+            window = (mark << 8 >> shift).to_bytes(7, "big")  # the bytes that it touches
+            inner = window[1:6]  # whole bytes of it
+            place = data.find(inner, 1)
+            while place >= 0:
+                bits = int.from_bytes(data[place - 1 : place + 6].ljust(7, b"\0"), "big")
+                bit = 8 * (place - 1) + shift
+                if bits >> (8 - shift) & _MARK_MASK == mark and bit + _MARK_BITS <= 8 * len(data):
+                    found.append(_Mark(bit, mark == _END))
+                place = data.find(inner, place + 1)
+    return sorted(found)
 
 
 class _Packed:
@@ -556,21 +506,6 @@ _CUT_WITHIN_BYTES = 1 << 12  # of the end of a piece of a line, where it is cut 
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 
 
-class Part(Protocol):
-    """The positions in a text at which the lines start that belong to a part of it."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int | None:
-        """Behind the last one; None where all belong to it, or that is not known yet."""
-
-
-def with_line_feeds(data: bytes) -> bytes:
-    """Returns text with line feeds for carriage returns."""
-    return data.translate(_TO_LINE_FEEDS)
-
-
 class LineFeeds(io.RawIOBase):
     """A text with line feeds for carriage returns, each byte in its place."""
 
@@ -591,12 +526,14 @@ class LineFeeds(io.RawIOBase):
         return self._text.seek(offset, whence)
 
     def readinto(self, buffer) -> int:
-        data = with_line_feeds(self._text.read(len(buffer)))
+        data = self._text.read(len(buffer)).translate(_TO_LINE_FEEDS)
         buffer[: len(data)] = data
         return len(data)
 
 
-def read_blocks(text: BinaryIO, part: Part, most_bytes: int) -> Iterator[tuple[int | None, bytes]]:
+def read_blocks(
+    text: BinaryIO, part: "Split | BlockText", most_bytes: int
+) -> Iterator[tuple[int | None, bytes]]:
     """Yields (offset, bytes) of whole lines, many at a time: those that start in the part and all lines after
     them.
 
@@ -647,7 +584,7 @@ def each_of(block: bytes, offset: int | None) -> Iterator[tuple[int | None, byte
         start = end
 
 
-def _seek_line(text: BinaryIO, part: Part, most_bytes: int) -> int | None:
+def _seek_line(text: BinaryIO, part: "Split | BlockText", most_bytes: int) -> int | None:
     """Goes to the first line that starts in the part and returns its offset, or None where there is none."""
     if part.start == 0:
         return 0
@@ -668,9 +605,7 @@ def _find_cut(piece: bytes) -> int:
     if space >= 0:
         return space + 1
     start = len(piece) - 1
-    while (
-        start > len(piece) - 4 and piece[start] & 0xC0 == 0x80
-    ):  # the second byte of a character or a later one
+    while start > len(piece) - 4 and piece[start] & 0xC0 == 0x80:  # not the first byte of a character
         start -= 1
     return max(start, 1)
 
@@ -681,7 +616,7 @@ def _find_cut(piece: bytes) -> int:
 
 _BUFFER_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 16  # of the beginning, the middle and the end of a file tell it from others
-_IDENTIFYING_THREADS, _IDENTIFIED_AT_ONCE = 8, 256  # files
+_IDENTIFYING_THREADS = 8
 _MAX_OPENED = 20_000  # files that are told from others by what they hold
 TEXT_OF_PACKED = 4  # bytes of text in a byte of bzip2, of English text
 
@@ -711,7 +646,7 @@ class TextFile:
     """An open split of a text file."""
 
     text: BinaryIO  # decompressed, its lines end in line feeds
-    part: Part  # positions in `text` at which the lines of the split begin
+    part: Split | BlockText  # `start` and `end`: positions in `text` at which the lines of the split begin
     head: bytes  # the first bytes of the text of the file; of Parquet of the file itself
     packed: "Packed | None"  # where the text is not the file's bytes
 
@@ -733,23 +668,6 @@ class Packed:
 # Parts of files
 
 
-def _sized_splits(sizes: dict[str, int], split_bytes: int) -> Iterator[tuple[Split, int]]:
-    """Yields parts of files of about the same size, `split_bytes` of text at most, and their sizes in bytes.
-
-    Args:
-      sizes: {file: its bytes}.
-
-    Raises:
-      ConfigError: for a file that cannot be read.
-    """
-    for path, size in sizes.items():
-        bounds, weight = [0, size], 1
-        if size > split_bytes // TEXT_OF_PACKED:
-            bounds, weight = _bounds(path, size, split_bytes)
-        for start, end in zip(bounds, bounds[1:]):
-            yield Split(path, start, None if end == size else end), (end - start) * weight
-
-
 def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
     """Returns the beginnings and ends of a file's splits, and the bytes of text in one of its bytes."""
     with open_text(Split(path)) as file:
@@ -758,7 +676,7 @@ def _bounds(path: str, size: int, split_bytes: int) -> tuple[list[int], int]:
             weight = TEXT_OF_PACKED
         if is_parquet(file.head):
             return parquet_files.bounds(file.text, path, size, split_bytes // weight), weight
-        if is_json_array(file.head) or (file.packed and not isinstance(file.part, BlockText)):
+        if is_json_array(file.head) or file.packed and not isinstance(file.part, BlockText):
             return [0, size], 1
     count = max(1, -(-size * weight // split_bytes))
     return [size * number // count for number in range(count + 1)], weight
@@ -775,12 +693,18 @@ def plan_tasks(
         raise ConfigError(f"--input_files: {next(iter(sizes))} is empty (0 bytes){others}. Give text.")
     tasks: list[list[Split]] = []
     left = 0
-    for split, size in _sized_splits(sizes, task_bytes):
-        if not tasks or size > left:
-            tasks.append([])
-            left = task_bytes
-        tasks[-1].append(dataclasses.replace(split, state=states[split.path]) if states else split)
-        left -= size
+    for path, size in sizes.items():
+        bounds, weight = [0, size], 1
+        if size > task_bytes // TEXT_OF_PACKED:
+            bounds, weight = _bounds(path, size, task_bytes)
+        for start, end in zip(bounds, bounds[1:]):
+            text_bytes = (end - start) * weight
+            if not tasks or text_bytes > left:
+                tasks.append([])
+                left = task_bytes
+            state = states[path] if states else None
+            tasks[-1].append(Split(path, start, None if end == size else end, state))
+            left -= text_bytes
     return tasks
 
 
@@ -815,21 +739,9 @@ def identify(paths: Iterable[str], versions: list[tuple[int, int]] | None = None
     found = dict(zip(paths, versions)) if versions else dict(zip(remote, files.versions(remote)))
     known = {path: _describe(*found[path]) for path in remote}
     here = [path for path in paths if path not in known]
-    parts = [here[first : first + _IDENTIFIED_AT_ONCE] for first in range(0, len(here), _IDENTIFIED_AT_ONCE)]
     with ThreadPoolExecutor(_IDENTIFYING_THREADS) as threads:
-        for identities in threads.map(_identities, parts):
-            known.update(identities)
+        known.update(zip(here, threads.map(_identity, here)))
     return {path: known[path] for path in paths}
-
-
-def _identities(paths: list[str]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    try:
-        for path in paths:
-            found.append((path, _identity(path)))
-    except OSError as error:
-        raise files.unreadable(paths[len(found)], error) from None
-    return found
 
 
 def _describe(size: int, changed: int) -> str:
@@ -837,21 +749,22 @@ def _describe(size: int, changed: int) -> str:
 
 
 def _identity(path: str) -> str:
-    """Returns the identity of a file of this machine. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Returns the identity of a file of this machine."""
     try:
-        found = os.fstat(descriptor)
-        size, changed = found.st_size, found.st_mtime_ns
-        is_large = size > 3 * _SAMPLE_BYTES
-        head = os.pread(descriptor, _SAMPLE_BYTES if is_large else size, 0)
-        refuse_archive(path, head)
-        if not is_compressed(head) and not is_parquet(head):
-            refuse_binary(path, head[:_SAMPLE_BYTES])
-        digest = hashlib.blake2b(head, digest_size=16)
-        for start in (size // 2, size - _SAMPLE_BYTES) if is_large else ():
-            digest.update(os.pread(descriptor, _SAMPLE_BYTES, start))
-    finally:
-        os.close(descriptor)
+        with open(path, "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            size, changed = found.st_size, found.st_mtime_ns
+            is_large = size > 3 * _SAMPLE_BYTES
+            head, *others = (
+                os.pread(file.fileno(), _SAMPLE_BYTES if is_large else size, start)
+                for start in ((0, size // 2, size - _SAMPLE_BYTES) if is_large else (0,))
+            )
+    except OSError as error:
+        raise files.unreadable(path, error) from None
+    refuse_archive(path, head)
+    if not compression_of(head) and not is_parquet(head):
+        refuse_binary(path, head[:_SAMPLE_BYTES])
+    digest = hashlib.blake2b(b"".join([head, *others]), digest_size=16)
     return f"{size} bytes, {digest.hexdigest()}" + (f", {changed}" if is_large else "")
 
 
@@ -887,9 +800,10 @@ def open_text(split: Split) -> Iterator[TextFile]:
 def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
     if is_parquet(magic):
         return TextFile(file, split, magic, None)
-    text, packed = file, Packed(file, split) if is_compressed(magic) else None
-    part: Part = split
-    if is_bzip2(magic):
+    compression = compression_of(magic)
+    text, packed = file, Packed(file, split) if compression else None
+    part: Split | BlockText = split
+    if compression == "bzip2":
         part = blocks = BlockText(file, split.start, split.end)
         text = io.BufferedReader(blocks, _BUFFER_BYTES)
     elif packed:
@@ -900,9 +814,9 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
         head = text.read(HEAD_BYTES)
         text.seek(0)
     refuse_binary(split.path, head)
-    if ends_lines_with_returns(head):
+    if b"\n" not in head and b"\r" in head:
         text = io.BufferedReader(LineFeeds(text), _BUFFER_BYTES)
-        head = with_line_feeds(head)
+        head = head.translate(_TO_LINE_FEEDS)
     return TextFile(text, part, head, packed)
 
 

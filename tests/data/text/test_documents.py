@@ -36,7 +36,7 @@ def sizes_of(paths):
 
 
 def plan_splits(paths, split_bytes):
-    return [split for split, _ in text_files._sized_splits(sizes_of(paths), split_bytes)]
+    return [split for task in text_files.plan_tasks(sizes_of(paths), split_bytes) for split in task]
 
 
 def write(path, text) -> str:
