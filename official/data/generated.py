@@ -52,9 +52,8 @@ class Text:
 
     def __init__(self, vocabulary: Vocabulary, generator: np.random.Generator):
         """Args: vocabulary: of the words; generator: all draws come from it."""
-        whole = [
-            word for word in vocabulary.words if word.isalnum() and word.isascii() and word == word.lower()
-        ]
+        words = [word for word in vocabulary.words if word.isalnum() and word.isascii()]
+        whole = [word for word in words if word == word.lower()]
         self._words = np.array(whole or ["word"])
         self._generator = generator
 
@@ -108,14 +107,11 @@ def _row(task: GlueTask, split: str, number: int, text: Text) -> list[str]:
     """Returns the fields of a row; a column that nobody reads holds its name."""
     values = {name: text.sentence(*_SENTENCE) for name in task.text_columns}
     values["index"] = str(number)
-    values[task.label_column] = _label(task, text)
-    return [values.get(name, name) for name in _columns(task, split)]
-
-
-def _label(task: GlueTask, text: Text) -> str:
     if task.labels is None:
-        return str(text.below(int(10 * MAX_SCORE) + 1) / 10)
-    return task.labels[text.below(len(task.labels))]
+        values[task.label_column] = str(text.below(int(10 * MAX_SCORE) + 1) / 10)
+    else:
+        values[task.label_column] = task.labels[text.below(len(task.labels))]
+    return [values.get(name, name) for name in _columns(task, split)]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -249,7 +245,8 @@ def _pretraining(config: Config, vocabulary: Vocabulary) -> Config:
 
 
 def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
-    folder, text = _folder(), Text(vocabulary, np.random.default_rng(config.seed))
+    folder = tempfile.mkdtemp(dir=_cleaned_up().name)
+    text = Text(vocabulary, np.random.default_rng(config.seed))
     if not config.vocab_file:
         path = os.path.join(folder, "vocab.txt")
         with open(path, "w", encoding="utf-8") as file:
@@ -267,11 +264,7 @@ def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _cleaned_up() -> tempfile.TemporaryDirectory:
+    """Returns a folder that is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="generated-")
     atexit.register(folder.cleanup)
     return folder
-
-
-def _folder() -> str:
-    """Returns a new folder, removed when the process ends."""
-    return tempfile.mkdtemp(dir=_cleaned_up().name)

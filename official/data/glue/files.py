@@ -188,11 +188,10 @@ def _misnumbered(rows: list[_Row], layout: _Columns) -> list[RowProblem]:
     too many."""
     if layout.index is None:
         return []
-    wrong = [(number, row) for number, row in enumerate(rows) if row.index != str(number) and not row.problem]
-    return [
-        RowProblem(layout.path, row.line, f"has index {row.index!r}, but is row {number}")
-        for number, row in wrong[:1]
-    ]
+    for number, row in enumerate(rows):
+        if row.index != str(number) and not row.problem:
+            return [RowProblem(layout.path, row.line, f"has index {row.index!r}, but is row {number}")]
+    return []
 
 
 def _without_dev(
@@ -223,10 +222,7 @@ def _labels(task: GlueTask, rows: list[_Row], path: str) -> np.ndarray:
 
 def _score(row: _Row, path: str) -> float:
     label = row.label or ""
-    try:
-        score = float(label)
-    except ValueError:
-        score = np.nan
+    score = _number(label)
     if not 0 <= score <= MAX_SCORE:  # true for NaN, too
         raise ConfigError(
             f"{path}:{row.line}: score {label[:100]!r} is not a number from 0 to {MAX_SCORE:g}."
@@ -286,12 +282,9 @@ def make_features(
             ragged.ranges(ragged.offsets(part_lengths)[:-1], part_kept)
         ]
         position = position + part_kept + 1  # over the [SEP] that is there already
-    is_truncated = np.any(
-        [part_kept < part_lengths for part_kept, part_lengths in zip(kept, lengths)], axis=0
-    )
-    return GlueFeatures(
-        ids, totals, (kept[0] + 2).astype(np.int32), rows.labels, truncated=int(is_truncated.sum())
-    )
+    is_truncated = np.any([own < whole for own, whole in zip(kept, lengths)], axis=0)
+    first_lengths = (kept[0] + 2).astype(np.int32)
+    return GlueFeatures(ids, totals, first_lengths, rows.labels, truncated=int(is_truncated.sum()))
 
 
 def _kept(lengths: tuple[np.ndarray, ...], max_seq_length: int) -> tuple[np.ndarray, ...]:
@@ -342,13 +335,7 @@ def _texts(task: GlueTask, predictions: np.ndarray) -> list[str]:
                 " lower --learning_rate."
             )
         return [f"{score:.3f}" for score in np.clip(predictions, 0.0, MAX_SCORE) + 0.0]  # no "-0.000"
-    words = _submitted(task)
-    return [words[number] for number in predictions]
-
-
-def _submitted(task: GlueTask) -> tuple[str, ...]:
-    """Returns the text of each class in the file."""
-    return task.classes if task.words_in_submission else tuple(map(str, range(len(task.classes))))
+    return [task.submitted_labels[number] for number in predictions]
 
 
 def check_predictions(task: GlueTask, path: str, rows: int) -> None:
@@ -391,20 +378,20 @@ def _problem(task: GlueTask, fields: list[str], index: int) -> str | None:
     if fields[0] != str(index):
         return f"index {fields[0][:100]!r}, expected {index}"
     if task.is_regression:
-        if _is_score(fields[1]):
+        if 0 <= _number(fields[1]) <= MAX_SCORE:  # false for NaN
             return None
         return f"prediction {fields[1][:100]!r}, expected a number from 0 to {MAX_SCORE:g}"
-    allowed = _submitted(task)
-    if fields[1] in allowed:
+    if fields[1] in task.submitted_labels:
         return None
-    return f"prediction {fields[1][:100]!r}, expected one of {', '.join(allowed)}"
+    return f"prediction {fields[1][:100]!r}, expected one of {', '.join(task.submitted_labels)}"
 
 
-def _is_score(text: str) -> bool:
+def _number(text: str) -> float:
+    """Returns the number that a text is, NaN where it is none."""
     try:
-        return 0 <= float(text) <= MAX_SCORE
+        return float(text)
     except ValueError:
-        return False
+        return np.nan
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -63,6 +63,11 @@ class GlueTask:
         return self.labels or ()
 
     @property
+    def submitted_labels(self) -> tuple[str, ...]:
+        """The text of each class in a file of predictions."""
+        return self.classes if self.words_in_submission else tuple(map(str, range(len(self.classes))))
+
+    @property
     def class_names(self) -> list[tuple[str, ...]] | None:
         """All names of each class, by which the outputs of a model are told apart, its word last; None where
         a score is predicted."""
@@ -95,9 +100,8 @@ class GlueTask:
 
 
 MAX_SCORE = 5.0  # of STS-B, from 0
-MRPC_TRAIN_AND_DEV = (
-    "msr_paraphrase_train.txt"  # the corpus as published, before GLUE set rows of it apart as dev set
-)
+# The corpus as published, before GLUE set rows of it apart as dev set.
+MRPC_TRAIN_AND_DEV = "msr_paraphrase_train.txt"
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")

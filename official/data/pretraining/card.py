@@ -23,7 +23,6 @@ from official.data.pretraining.plan import Layout
 from official.data.pretraining.summary import Summary
 from official.data.records import encoding
 from official.data.text import samples
-from official.data.text import samples as samples_lib
 from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files, jobs, json_files, writing
@@ -47,18 +46,18 @@ def gather(
       vocabulary: of the records, where it is known.
       summary: of all records, where they have been counted; else some are read.
     """
-    samples = samples_lib.read(folder)
+    shown = samples.read(folder)
     manifest = json_files.read_json_or_empty(os.path.join(folder, jobs.MANIFEST))
     facts: dict = {
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
-        "texts": facts_of(samples["documents"], vocabulary),
+        "texts": facts_of(shown["documents"], vocabulary),
         "records": {},
         "examples": [],
     }
-    if paths and not summary and "records" in samples:  # of the job, as it made them
-        return {**facts, "records": samples["records"], "examples": samples.get("examples", [])}
+    if paths and not summary and "records" in shown:  # of the job, as it made them
+        return {**facts, "records": shown["records"], "examples": shown.get("examples", [])}
     return {**facts, **_read_records(paths, vocabulary, summary)} if paths else facts
 
 

@@ -26,7 +26,7 @@ from official.data.records import encoding, shard_files
 from official.data.text import read_counts, samples, text_files
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import engines, files, jobs, record_paths
-from official.io.engines import Engine, Round
+from official.io.engines import Round
 
 _VERSION = 7  # of what the same flags make of the same text
 _TASKS = 64  # of the first round, at least, where the text is large
@@ -57,31 +57,28 @@ def create_pretraining_data(job: Job) -> dict:
     if manifest:
         return manifest
     record_paths.check_vocabulary(job.output_dir, job.vocab_file, job.overwrite)
-    task_bytes = task_bytes_of(num_bytes)
+    task_bytes = min(max(num_bytes // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
     tasks = [
         (number, splits)
         for number, source in enumerate(sources)
         for splits in text_files.plan_tasks({path: sizes[path] for path in source.paths}, task_bytes, states)
     ]
     disk_needs.check(job, sizes, len(tasks), words)
+    work = identity | {"task_bytes": task_bytes}
     with (
-        jobs.unfinished_folder(
-            job.output_dir, identity | {"task_bytes": task_bytes}, job.overwrite
-        ) as folder,
+        jobs.unfinished_folder(job.output_dir, work, job.overwrite) as folder,
         engines.opened(job) as engine,
     ):
         shard_files.remove_earlier(job.output_dir)
         grouping = Grouping(folder, 0, 0, jobs.digest(identity))
-        run = _runner(engine, num_bytes)
+
+        def run(tasks: Iterable[tuple], number: int, doing: str, items: str) -> None:
+            engine.run(Round(tasks, number, num_bytes, doing, items, __name__))
+
         is_alone = not engines.has_others(job, num_bytes)
         manifest = _make(job, run, grouping, sources, tasks, words, is_alone)
         record_paths.put_vocabulary(job.output_dir, job.vocab_file)
         return jobs.write_manifest(job.output_dir, identity, manifest)
-
-
-def task_bytes_of(num_bytes: int) -> int:
-    """Returns the most bytes that a task of the first round reads, of a text of so many bytes."""
-    return min(max(num_bytes // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
 
 
 def is_finished(job: Job) -> bool:
@@ -113,7 +110,7 @@ def _make(
     """Runs all rounds and returns the manifest.
 
     Args:
-      run: runs the tasks of a round; see `_runner`.
+      run: runs the tasks of a round: (tasks, number of them, doing, items) -> None.
       grouping: says where the first round is to write.
       tasks: (number of the source, parts of its text) each.
       is_alone: whether this process does all the work.
@@ -130,10 +127,9 @@ def _make(
     tokens_read = [own["tokens"] for own in by_source]
     tokens: Sequence[float] = tokens_read
     if rounds.needs_dedup_estimate(job):
-        listed = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
-        tokens = rounds.tokens_left(
-            tokens_read, ((source, own["keys"]) for (source, _), own in zip(tasks, listed))
-        )
+        done = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
+        listed = ((source, own["keys"]) for (source, _), own in zip(tasks, done))
+        tokens = rounds.tokens_left(tokens_read, listed)
     copies = copies_of(sources, tokens, job.rules.dupe_factor)
     layout = plan_layout(job, text, copies)
     grouping = dataclasses.replace(grouping, files=text["blocks"])
@@ -142,24 +138,17 @@ def _make(
     shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
     with card.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
-    done = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
+    shard_counts = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
     shard_files.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
-    for counts in (dropped, *(shard["dropped"] for shard in done)):
+    for counts in (dropped, *(shard["dropped"] for shard in shard_counts)):
         text.update(counts)
     shown = card.kept_examples(folder, layout, job.record_format, words)
     samples.publish(sums.sample, job.output_dir, shown)
     return {
-        **_manifest(job, layout, words, text, done),
-        **_mixture(sources, by_source, copies, done),
+        **_manifest(job, layout, words, text, shard_counts),
+        **_mixture(sources, by_source, copies, shard_counts),
         "inputs": read_counts.listed(sums.by_file),
     }
-
-
-def _runner(engine: Engine, num_bytes: int) -> Callable[[Iterable[tuple], int, str, str], None]:
-    """Returns the runner of a round's tasks over all of the text: (tasks, number, doing, items) -> None."""
-    return lambda tasks, number, doing, items: engine.run(
-        Round(tasks, number, num_bytes, doing, items, __name__)
-    )
 
 
 def _sums(
@@ -196,6 +185,10 @@ def _manifest(
 ) -> dict:
     """Returns the manifest. `num_workers` is not in it: the records do not depend on it."""
     lengths = np.sum([shard["lengths"] for shard in shards], axis=0)
+    copied = ("other_side_documents", "skipped_lines")
+    more = ("undecodable_bytes", "cut_documents", "duplicate_documents")
+    pages = [name for name in read_counts.PAGES_LEFT_OUT if text[name]]
+    summed = ("instances", "random_next", "masked_tokens")
     return {
         "version": _VERSION,
         "flags": job.flags() | {"num_shards": layout.num_shards},
@@ -209,17 +202,10 @@ def _manifest(
         "document_lengths": examples.listed_lengths(text),
         "unknown_share": text["unknown_tokens"] / max(text["tokens"], 1),
         "pools": layout.num_pools,
-        "other_side_documents": text["other_side_documents"],
-        "skipped_lines": text["skipped_lines"],
+        **{name: text[name] for name in copied},
         "skipped_sentences": text["sentences"] - text["kept_sentences"] - text["other_side_sentences"],
-        "undecodable_bytes": text["undecodable_bytes"],
-        "cut_documents": text["cut_documents"],
-        "duplicate_documents": text["duplicate_documents"],
-        **{name: text[name] for name in read_counts.PAGES_LEFT_OUT if text[name]},
-        **{
-            name: sum(shard[name] for shard in shards)
-            for name in ("instances", "random_next", "masked_tokens")
-        },
+        **{name: text[name] for name in (*more, *pages)},
+        **{name: sum(shard[name] for shard in shards) for name in summed},
         "lengths": {str(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
         "files": {name: shard["instances"] for name, shard in zip(layout.files, shards)},
         "file_bytes": {name: shard["bytes"] for name, shard in zip(layout.files, shards)},

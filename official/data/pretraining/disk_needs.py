@@ -83,10 +83,9 @@ def _bytes_in(folder: str) -> int:
 
 
 def _shown(count: float) -> str:
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:,.1f} {unit}"
-    return f"{count / 1e3:,.1f} kB"
+    units = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3}
+    unit = next((unit for unit, size in units.items() if count >= size), "kB")
+    return f"{count / units[unit]:,.1f} {unit}"
 
 
 def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> DiskNeeds:
@@ -107,7 +106,8 @@ def estimate(job: Job, sizes: dict[str, int], tasks: int, words: Vocabulary) -> 
     if not any(part.num_documents for part in parts):
         return DiskNeeds(text, 0, 0)  # the job will say what is wrong
     sample = examples_lib.concatenate(parts)
-    scale = text / read * _share_of_split(job)
+    held_out = job.eval_share or 0.0
+    scale = text / read * (held_out if job.side == "eval" else 1 - held_out)
     whole = rounds.Sample(sample, np.zeros(sample.num_documents), np.zeros(sample.num_documents))
     work = rounds.size(whole) * scale
     pools = -(-len(sample.tokens) * scale // plan_lib.POOL_TOKENS)
@@ -129,13 +129,6 @@ def _tokenized(
             share = number / (number + sentences.BATCHES_AHEAD)  # more is read than given
             return parts, share * counts.text_bytes
     return parts, counts.text_bytes
-
-
-def _share_of_split(job: Job) -> float:
-    """Returns the share of the documents that is made records of."""
-    if not job.side or not job.eval_share:
-        return 1.0
-    return job.eval_share if job.side == "eval" else 1 - job.eval_share
 
 
 def _samples(
@@ -180,12 +173,9 @@ def _record_bytes(job: Job, sample: examples_lib.TokenizedDocuments, sha256: str
     twice = examples_lib.concatenate([sample, sample])  # so that there is another document than the only one
     chosen = np.tile(np.arange(count), _COPIES)
     plan = examples_lib.plan_pairs(twice, chosen, np.zeros_like(chosen), job.rules, rng)
-    made = 0
+    made, words = 0, vocabulary_of(job.vocab_file, sha256)
     for first in range(0, len(plan), _BATCH):
-        rows = plan[first : first + _BATCH]
-        examples = examples_lib.build_examples(
-            rows, twice, vocabulary_of(job.vocab_file, sha256), job.rules, rng
-        )
+        examples = examples_lib.build_examples(plan[first : first + _BATCH], twice, words, job.rules, rng)
         records = encoding.encode(examples, job.record_format, job.pad_position_value)
         made += sum(map(len, records)) + _FRAME_BYTES * len(records)
     return made / _COPIES * job.rules.dupe_factor

@@ -181,9 +181,8 @@ class ExampleRules:
     def predictions(self, tokens):
         """Returns the number of predicted tokens for rows of `tokens` tokens, special ones among them.
         Source: Google's rules."""
-        return np.clip(
-            np.rint(tokens * self.masked_lm_prob).astype(np.int64), 1, self.max_predictions_per_seq
-        )
+        wanted = np.rint(tokens * self.masked_lm_prob).astype(np.int64)
+        return np.clip(wanted, 1, self.max_predictions_per_seq)
 
     @property
     def max_tokens(self) -> int:
@@ -238,7 +237,7 @@ def plan_pairs(
         steps.append((lanes, cuts))
         lanes = lanes.advance(np.where(cuts.is_random, cuts.middle, cuts.end))
     steps.append(lanes.cut_to_the_end(documents.sentence_starts, rng))
-    lanes, cuts = (_joined(parts) for parts in zip(*steps))
+    lanes, cuts = map(_joined, zip(*steps))
     plan = _plan(lanes, chosen[lanes.number], cuts, documents, rules, rng)
     order = rng.permutation(len(plan))
     return plan[order[np.argsort(ranks[lanes.number[order]], kind="stable")]]
@@ -246,13 +245,7 @@ def plan_pairs(
 
 def _joined(parts):
     """Returns one dataclass of arrays for those of many steps."""
-    parts = list(parts)
-    return type(parts[0])(
-        *(
-            np.concatenate([getattr(part, field.name) for part in parts])
-            for field in dataclasses.fields(parts[0])
-        )
-    )
+    return type(parts[0])(*map(np.concatenate, zip(*(vars(part).values() for part in parts))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,14 +350,11 @@ def _plan(
     starts = documents.sentence_starts
     a_start, a_end = starts[lanes.sentence], starts[cuts.middle]
     random_start, random_end = _random_segments(documents, document, lanes.target - (a_end - a_start), rng)
-    b_start, b_end = (
-        np.where(cuts.is_random, random_start, a_end),
-        np.where(cuts.is_random, random_end, starts[cuts.end]),
-    )
+    b_start = np.where(cuts.is_random, random_start, a_end)
+    b_end = np.where(cuts.is_random, random_end, starts[cuts.end])
     a_length, b_length = kept_lengths(a_end - a_start, b_end - b_start, rules.max_pair_length)
-    a_start = a_start + rng.binomial(
-        a_end - a_start - a_length, 0.5
-    )  # what is cut is cut token by token at the front or the back
+    # What is cut is cut token by token at the front or the back.
+    a_start = a_start + rng.binomial(a_end - a_start - a_length, 0.5)
     b_start = b_start + rng.binomial(b_end - b_start - b_length, 0.5)
     return np.stack([a_start, a_length, b_start, b_length, cuts.is_random], axis=1).astype(np.int32)
 
@@ -372,9 +362,8 @@ def _plan(
 def _reach(starts: np.ndarray, sentence: np.ndarray, last: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Returns the end of the shortest run of sentences from `sentence` on with `target` tokens or more,
     `last` at most."""
-    return np.minimum(
-        np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1), last
-    )  # a third of np.clip's time
+    end = np.maximum(np.searchsorted(starts, starts[sentence] + target), sentence + 1)
+    return np.minimum(end, last)  # a third of np.clip's time
 
 
 def _random_segments(
@@ -431,9 +420,8 @@ def build_examples(
     a_length_N, text_N = plan[:, A_LENGTH], plan[:, A_LENGTH] + plan[:, B_LENGTH]
     wanted_N = np.minimum(rules.predictions(text_N + 3), text_N)
     if rules.do_whole_word_mask:
-        chosen_NT = _choose_words(
-            _continues(input_ids_NL, a_length_N, text_N, vocabulary), text_N, wanted_N, rng
-        )
+        continues_NT = _continues(input_ids_NL, a_length_N, text_N, vocabulary)
+        chosen_NT = _choose_words(continues_NT, text_N, wanted_N, rng)
     else:
         chosen_NT = _choose_tokens(text_N, wanted_N, rng)
     # One index for both axes: numpy is twice as fast with it.
@@ -466,9 +454,8 @@ def _assemble(plan: np.ndarray, tokens: np.ndarray, vocabulary: Vocabulary, leng
         plan[:, A_START, None] - 1,
         (plan[:, B_START] - first_sep_N - 1)[:, None],
     )
-    input_ids_NL = np.take(
-        tokens, shift_NL + column_L, mode="clip"
-    )  # a separator and the padding take what lies beside the segment
+    # A separator and the padding take what lies beside the segment.
+    input_ids_NL = np.take(tokens, shift_NL + column_L, mode="clip")
     input_ids_NL[column_L > second_sep_N[:, None]] = vocabulary.id_of("[PAD]")
     row_N = np.arange(len(plan))
     input_ids_NL[:, 0] = vocabulary.id_of("[CLS]")

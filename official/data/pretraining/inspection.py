@@ -43,7 +43,10 @@ def summarize(
     states = files.states(paths)
     total = sum(files.sizes(paths))
     engine = engine or engines.Local(1)
-    groups = _groups(paths, 1 if engine.num_workers == 1 else _MAX_TASKS)
+    # Few tasks, so that what they write stays little, however many files there are.
+    count = min(1 if engine.num_workers == 1 else _MAX_TASKS, len(paths))
+    bounds = np.linspace(0, len(paths), count + 1).astype(int)
+    groups = [paths[first:end] for first, end in zip(bounds, bounds[1:])]
     with writing.new_folder(work_dir) as folder:
         tasks = [
             (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)
@@ -56,13 +59,6 @@ def summarize(
             summary.merge(part)
     files.check_unchanged(states)
     return summary
-
-
-def _groups(paths: list[str], most: int) -> list[list[str]]:
-    """Deals files out to `most` groups at most, in order: so that what the tasks write stays little, however
-    many files there are."""
-    bounds = np.linspace(0, len(paths), min(most, len(paths)) + 1).astype(int)
-    return [paths[first:end] for first, end in zip(bounds, bounds[1:])]
 
 
 def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary | None) -> None:
@@ -155,10 +151,7 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
     """Returns {name: [N, length]} of the N examples of a batch, whose first record is the one of that number
     in the file. Raises ConfigError for its first bad record."""
     try:
-        values = {
-            name: value.numpy()
-            for name, value in record_formats.parse_records(tf.constant(batch), features, kind).items()
-        }
+        values = _parsed(batch, features, kind)
         suspect = bool(_faults(values, features).any())
     # TensorFlow cannot hand over a message that quotes a record's bytes.
     except (tf.errors.OpError, UnicodeDecodeError):
@@ -166,12 +159,15 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
     if not suspect:
         return values
     for number, record in enumerate(batch, first):
-        fault = record_formats.describe_mismatch(record, features, kind) or _describe_faults(
-            record, features, kind
-        )
-        if fault:
+        fault = record_formats.describe_mismatch(record, features, kind)
+        if fault := fault or _describe_faults(record, features, kind):
             raise ConfigError(f"{path}, record {number}: {fault}.")
     return values
+
+
+def _parsed(batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarray]:
+    tensors = record_formats.parse_records(tf.constant(batch), features, kind)
+    return {name: value.numpy() for name, value in tensors.items()}
 
 
 _FAULTS = (
@@ -207,11 +203,7 @@ def _faults(values: dict[str, np.ndarray], features: dict) -> np.ndarray:
 
 
 def _describe_faults(record: bytes, features: dict, kind: str) -> str | None:
-    values = {
-        name: value.numpy()
-        for name, value in record_formats.parse_records(tf.constant([record]), features, kind).items()
-    }
-    faults = _faults(values, features)
+    faults = _faults(_parsed([record], features, kind), features)
     bad = np.flatnonzero(faults.any(axis=1))
     if not len(bad):
         return None

@@ -9,7 +9,6 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,9 +39,8 @@ from official.io.files import store_of
 
 
 ALL_KEYS = (0, 1 << KEY_BITS)
-_HEADER = struct.Struct(
-    "<8sBBBBQ"
-)  # magic, bits of the chunks' numbers, of the range, bytes of a token, 0, first key
+# Magic, bits of the chunks' numbers, of the range, bytes of a token, 0, first key.
+_HEADER = struct.Struct("<8sBBBBQ")
 _MAGIC = b"BERTDOCS"
 _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
 _PLACE = np.dtype("<u8")
@@ -92,8 +90,6 @@ class Sample:
             is_other[number] = any(self._are_equal(number, earlier) for earlier in different)
             if not is_other[number]:
                 different.append(int(number))
-        if not is_other.any():
-            return self, self.take(np.flatnonzero(is_other))
         return self.take(np.flatnonzero(~is_other)), self.take(np.flatnonzero(is_other))
 
     def _are_equal(self, one: int, other: int) -> bool:
@@ -149,16 +145,9 @@ def _chunk(sample: Sample, first: int, end: int) -> bytes:
     sentences = texts.document_starts[first : end + 1]
     tokens = texts.tokens[slice(*texts.sentence_starts[sentences[[0, -1]]])]
     lengths = np.diff(texts.sentence_starts[sentences[0] : sentences[-1] + 1])
-    data = b"".join(
-        [
-            _CHUNK.pack(end - first, len(lengths), len(tokens)),
-            sample.keys[first:end].tobytes(),
-            np.diff(sentences).astype(np.uint32).tobytes(),
-            lengths.astype(np.uint32).tobytes(),
-            tokens.tobytes(),
-            sample.sources[first:end].tobytes(),
-        ]
-    )
+    counts, lengths = np.diff(sentences).astype(np.uint32), lengths.astype(np.uint32)
+    arrays = (sample.keys[first:end], counts, lengths, tokens, sample.sources[first:end])
+    data = _CHUNK.pack(end - first, len(lengths), len(tokens)) + b"".join(array.tobytes() for array in arrays)
     return data + bytes(-len(data) % _ALIGNED_BYTES)
 
 
@@ -177,9 +166,8 @@ def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Sample:
     Raises:
       ConfigError: for a file that is not there, or damaged.
     """
-    return concatenate(chunk for path in paths for chunk in _read_chunks(path, first_key, end_key)).sorted(
-        first_key, end_key
-    )
+    chunks = (chunk for path in paths for chunk in _read_chunks(path, first_key, end_key))
+    return concatenate(chunks).sorted(first_key, end_key)
 
 
 def _read_chunks(path: str, first_key: int, end_key: int) -> Iterator[Sample]:
@@ -204,15 +192,10 @@ def _parse(data: bytes, place: int, token_type: np.dtype) -> Sample:
     documents, sentences, tokens = _CHUNK.unpack_from(data, place)
     place += _CHUNK.size
     arrays = []
-    for kind, count in (
-        (np.dtype("<u8"), documents),
-        (np.dtype("<u4"), documents),
-        (np.dtype("<u4"), sentences),
-        (token_type, tokens),
-        (np.dtype("u1"), documents),
-    ):
+    kinds = (*map(np.dtype, ("<u8", "<u4", "<u4")), token_type, np.dtype("u1"))
+    for kind, count in zip(kinds, (documents, documents, sentences, tokens, documents)):
         arrays.append(np.frombuffer(data, kind, count, place))
-        place += kind.itemsize * count
+        place += arrays[-1].nbytes
     keys, sentences_of, lengths, ids, sources = arrays
     texts = TokenizedDocuments(ids, ragged.offsets(lengths), ragged.offsets(sentences_of))
     return Sample(texts, keys, sources)
@@ -241,13 +224,10 @@ def compact(
         share = text["bytes"] / above.ranges / above.files
         return merge, job, above, files_below, place, share, sha256
 
-    return compaction.compact(
-        grouping,
-        text["block_bytes"],
-        num_pools,
-        task,
-        lambda tasks, number: run(tasks, number, "Regrouping", "documents"),
-    )
+    def regroup(tasks: Iterable[tuple], number: int) -> None:
+        run(tasks, number, "Regrouping", "documents")
+
+    return compaction.compact(grouping, text["block_bytes"], num_pools, task, regroup)
 
 
 def merge(
@@ -329,18 +309,13 @@ def tokens_left(tokens: Sequence[int], listed: Iterable[tuple[int, dict]]) -> li
       tokens: of each source, as they were read.
       listed: of each task, in their order: the number of its source, and what `KeyList.to_json` returned.
     """
-    keys, counts, sources, halvings = [], [], [], 0
-    for source, own in listed:
-        halvings = max(halvings, own["halvings"])
-        keys.append(np.array(own["keys"], np.int64).view(np.uint64))
-        counts.append(np.array(own["tokens"], np.int64))
-        sources.append(np.full(len(own["keys"]), source))
-    sample = np.concatenate(keys)
-    is_in_all = _is_below(sample, halvings)
-    sample, count, source_of = (
-        values[is_in_all] for values in (sample, np.concatenate(counts), np.concatenate(sources))
-    )
-    _, first = np.unique(sample, return_index=True)
+    tasks = list(listed)
+    keys = np.concatenate([np.array(own["keys"], np.int64) for _, own in tasks]).view(np.uint64)
+    count = np.concatenate([np.array(own["tokens"], np.int64) for _, own in tasks])
+    source_of = np.repeat([source for source, _ in tasks], [len(own["keys"]) for _, own in tasks])
+    is_in_all = _is_below(keys, max(own["halvings"] for _, own in tasks))
+    count, source_of = count[is_in_all], source_of[is_in_all]
+    _, first = np.unique(keys[is_in_all], return_index=True)
     before = np.bincount(source_of, count, len(tokens))
     after = np.bincount(source_of[first], count[first], len(tokens))
     return (np.array(tokens) * np.where(before > 0, after / np.maximum(before, 1), 1.0)).tolist()
@@ -390,9 +365,8 @@ def tokenize_text(
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
     store_of(grouping.folder).make_folder(grouping.level_folder)
     for texts in _blocks(parts):
-        sample = Sample(
-            texts, _keys(job, texts, rng), np.full(texts.num_documents, source, np.uint8)
-        ).sorted()
+        sources = np.full(texts.num_documents, source, np.uint8)
+        sample = Sample(texts, _keys(job, texts, rng), sources).sorted()
         if job.drop_duplicates:
             sample, others = sample.without_duplicates()
             kept["duplicate_documents"] += len(others.keys)
@@ -415,9 +389,8 @@ def _keys(job: Job, texts: examples_lib.TokenizedDocuments, rng: np.random.Gener
     digests = []
     for number in range(texts.num_documents):
         tokens, lengths = texts.content(number)
-        digest = hashlib.blake2b(tokens.tobytes(), digest_size=8, key=seed[:64])
-        digest.update(lengths.astype("<u4").tobytes())
-        digests.append(digest.digest())
+        content = tokens.tobytes() + lengths.astype("<u4").tobytes()
+        digests.append(hashlib.blake2b(content, digest_size=8, key=seed[:64]).digest())
     return np.frombuffer(b"".join(digests), "<u8")
 
 
@@ -503,9 +476,10 @@ def _write_shard_records(
     """Writes the records and returns the shard's counts."""
     totals: collections.Counter[str] = collections.Counter(instances=0, random_next=0, masked_tokens=0)
     lengths = np.zeros(job.rules.max_seq_length + 1, np.int64)
-    contents = _Contents(collections.Counter(), np.zeros(len(plan.copies), np.int64))
+    dropped: collections.Counter[str] = collections.Counter()  # of pools that no other shard counts
+    source_tokens = np.zeros(len(plan.copies), np.int64)  # of documents that were cut, each copy for itself
     with shard_files.writing(path, job.record_format, job.pad_position_value) as write:
-        for examples, part in _shard_examples(job, grouping, plan, number, sha256, contents):
+        for examples, part in _shard_examples(job, grouping, plan, number, sha256, dropped, source_tokens):
             if not totals["instances"]:
                 card.keep_first_examples(grouping.folder, number, plan.num_shards, examples)
             write(examples)
@@ -521,25 +495,21 @@ def _write_shard_records(
             f"--num_shards={plan.num_shards} is so many that {plan.file(number)} would hold no example. Lower"
             " --num_shards."
         )
-    return {
-        **totals,
-        "lengths": lengths.tolist(),
-        "dropped": contents.dropped,
-        "source_tokens": contents.source_tokens.tolist(),
-    }
-
-
-class _Contents(NamedTuple):
-    """Counts of the documents that a shard is made of, added up while it is made."""
-
-    dropped: collections.Counter[str]  # of the pools that no other shard counts, see `dropped_counts`
-    source_tokens: np.ndarray  # of the documents that were cut, by source, each copy for itself
+    counts = {"lengths": lengths, "source_tokens": source_tokens}
+    return {**totals, "dropped": dropped, **{name: array.tolist() for name, array in counts.items()}}
 
 
 def _shard_examples(
-    job: Job, grouping: Grouping, plan: Layout, shard: int, sha256: str, contents: _Contents
+    job: Job,
+    grouping: Grouping,
+    plan: Layout,
+    shard: int,
+    sha256: str,
+    dropped_documents: collections.Counter[str],
+    source_tokens: np.ndarray,
 ) -> Iterator[tuple[Examples, float]]:
-    """Yields (examples, their part of the shard) in batches."""
+    """Yields (examples, their part of the shard) in batches; adds to `dropped_documents` and, by source, to
+    `source_tokens`."""
     words = vocabulary_of(job.vocab_file, sha256)
     stretches = plan.stretches(shard)
     portions = sum(len(stretch.passes) for stretch in stretches)
@@ -547,27 +517,22 @@ def _shard_examples(
         rngs = [np.random.default_rng([job.random_seed, kind, shard, number]) for kind in (PLAN, MASKS)]
         sample, dropped = _pool(grouping, *plan.keys(stretch.pool), job.drop_duplicates, words.id_of("[UNK]"))
         if (0, 0) in zip(stretch.passes, stretch.parts):  # of one shard alone
-            contents.dropped.update(dropped)
+            dropped_documents.update(dropped)
+        if len(sample.keys) == 1:
+            raise ConfigError(
+                f"--input_files: pool {stretch.pool} holds 1 document, expected at least 2: a random next"
+                " segment comes from another document. With --drop_duplicates too little of the text is left."
+            )
         chosen, ranks = _choose(sample, plan, stretch)
-        _check_pool(sample, stretch)
         tokens = np.diff(sample.documents.token_starts())[chosen]
-        np.add.at(contents.source_tokens, sample.sources[chosen], tokens)
+        np.add.at(source_tokens, sample.sources[chosen], tokens)
         rows = examples_lib.plan_pairs(sample.documents, chosen, ranks, job.rules, rngs[0])
         part = len(stretch.passes) / portions / max(len(rows), 1)
         bounds = np.linspace(0, len(rows), -(-len(rows) // _MAX_EXAMPLES) + 1).astype(int)
         for first, end in zip(bounds, bounds[1:]):
-            examples = examples_lib.build_examples(
-                rows[first:end], sample.documents, words, job.rules, rngs[1]
-            )
+            own = rows[first:end]
+            examples = examples_lib.build_examples(own, sample.documents, words, job.rules, rngs[1])
             yield examples, part * len(examples)
-
-
-def _check_pool(sample: Sample, stretch: Stretch) -> None:
-    if len(sample.keys) == 1:
-        raise ConfigError(
-            f"--input_files: pool {stretch.pool} holds 1 document, expected at least 2: a random next segment"
-            " comes from another document. With --drop_duplicates too little of the text is left."
-        )
 
 
 def _choose(sample: Sample, plan: Layout, stretch: Stretch) -> tuple[np.ndarray, np.ndarray]:

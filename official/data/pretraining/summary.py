@@ -163,9 +163,8 @@ class ShownExample:
     def title(self) -> str:
         predicted = sum(label is not None for _, label in self.words)
         relation = "a random one" if self.is_random else "the next one"
-        return (
-            f"{self.place}: {len(self.words)} tokens, {predicted} predicted, the second segment is {relation}"
-        )
+        counts = f"{len(self.words)} tokens, {predicted} predicted"
+        return f"{self.place}: {counts}, the second segment is {relation}"
 
     def text(self) -> str:
         """Returns the title and, below it, the words; a predicted one is {word>what stands in its place},

@@ -157,31 +157,25 @@ def write_answers(answers: Answers, folder: str) -> list[str]:
     if answers.null_odds is not None:
         values[NULL_ODDS] = answers.null_odds
     for name, by_question in values.items():
-        _write(os.path.join(folder, name), by_question)
+        path = os.path.join(folder, name)
+        # A line per question.
+        lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
+        try:
+            os.makedirs(folder, exist_ok=True)
+            writing.replace_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
     return [os.path.join(folder, name) for name in values]
-
-
-def _write(path: str, by_question: dict) -> None:
-    """Writes a JSON object with a line per question."""
-    lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        writing.replace_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def _check_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Features) -> None:
     longest = int(features.lengths.max(initial=0))
     for name, logits in (("start", start_logits), ("end", end_logits)):
-        if (
-            logits.ndim != 2
-            or len(logits) != len(features)
-            or not longest <= logits.shape[1] <= features.input_ids.shape[1]
-        ):
+        rows, columns = features.input_ids.shape
+        if logits.ndim != 2 or len(logits) != rows or not longest <= logits.shape[1] <= columns:
             raise ConfigError(
-                f"{name} logits have the shape {logits.shape}. Expected {len(features)} rows, one per"
-                f" feature, of {longest} to {features.input_ids.shape[1]} columns."
+                f"{name} logits have the shape {logits.shape}. Expected {rows} rows, one per feature, of"
+                f" {longest} to {columns} columns."
             )
         finite = np.isfinite(logits).all(axis=1)
         if not finite.all():

@@ -107,13 +107,11 @@ def score_v2(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
         identity: [answer for answer in answers if normalize(answer)] or [""]
         for identity, answers in gold.items()
     }
-    return _score(
-        kept,
-        predictions,
-        lambda answer, predicted: (
-            f1_of(answer, predicted) if answer and predicted else int(answer == predicted)
-        ),
-    )
+
+    def word_f1(answer: list[str], predicted: list[str]) -> float:
+        return f1_of(answer, predicted) if answer and predicted else int(answer == predicted)
+
+    return _score(kept, predictions, word_f1)
 
 
 def evaluate_v2(
@@ -134,8 +132,13 @@ def evaluate_v2(
     """
     scores = score_v2(gold, predictions)
     _check(scores, na_probs)
-    counted = _without_answers_above(
-        scores, gold, dict.fromkeys(scores.exact, 0.0) if na_probs is None else na_probs, na_prob_thresh
+    odds = dict.fromkeys(scores.exact, 0.0) if na_probs is None else na_probs
+    unanswered = {identity for identity in scores.exact if odds[identity] > na_prob_thresh}
+    counted = Scores(
+        *(
+            {name: float(not gold[name]) if name in unanswered else value for name, value in kind.items()}
+            for kind in scores
+        )
     )
     result = _means(counted, list(scores.exact))
     for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
@@ -168,20 +171,6 @@ def _means(scores: Scores, identities: list[str]) -> dict[str, float]:
         "f1": 100.0 * sum(scores.f1[identity] for identity in identities) / total,
         "total": total,
     }
-
-
-def _without_answers_above(
-    scores: Scores, gold: AcceptedAnswers, na_probs: Mapping[str, float], threshold: float
-) -> Scores:
-    return Scores(
-        *(
-            {
-                identity: float(not gold[identity]) if na_probs[identity] > threshold else score
-                for identity, score in kind.items()
-            }
-            for kind in scores
-        )
-    )
 
 
 def best_thresholds(
@@ -259,9 +248,8 @@ def _curve(gold: AcceptedAnswers, na_probs: Mapping[str, float], scores: Mapping
     for number, identity in enumerate(order, 1):
         if gold[identity]:
             found += scores[identity]
-        if (
-            number == len(order) or na_probs[identity] != na_probs[order[number]]
-        ):  # a threshold can be put behind it
+        # Where a threshold can be put behind it.
+        if number == len(order) or na_probs[identity] != na_probs[order[number]]:
             precisions.append(found / number)
             recalls.append(found / answerable)
             average += precisions[-1] * (recalls[-1] - recalls[-2])
@@ -279,21 +267,15 @@ def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, 
     Args:
       questions: {question id: text}.
     """
-    return _by_kind(
-        {identity: _question_word(questions[identity]) for identity in scores.exact},
-        scores,
-        (*_QUESTION_WORDS, _OTHER),
-    )
+    kinds = {identity: _question_word(questions[identity]) for identity in scores.exact}
+    return _by_kind(kinds, scores, (*_QUESTION_WORDS, _OTHER))
 
 
 def by_answer_length(gold: AcceptedAnswers, scores: Scores) -> dict[str, dict[str, float]]:
     """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds
     without one are left out."""
-    return _by_kind(
-        {identity: _length_name(gold[identity]) for identity in scores.exact},
-        scores,
-        (*_LENGTHS.values(), _LONGER, _NO_ANSWER),
-    )
+    kinds = {identity: _length_name(gold[identity]) for identity in scores.exact}
+    return _by_kind(kinds, scores, (*_LENGTHS.values(), _LONGER, _NO_ANSWER))
 
 
 def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dict[str, dict[str, float]]:

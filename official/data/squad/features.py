@@ -47,9 +47,8 @@ class Words:
           begins, lengths: int [A], in characters of the context; a length is at least 1.
         """
         first = np.searchsorted(self.begins, self.text_begins[contexts] + begins, side="right") - 1
-        last = (
-            np.searchsorted(self.begins, self.text_begins[contexts] + begins + lengths - 1, side="right") - 1
-        )
+        ends = self.text_begins[contexts] + begins + lengths - 1
+        last = np.searchsorted(self.begins, ends, side="right") - 1
         return self.first_pieces[first], self.first_pieces[last + 1] - 1
 
     def exact_piece_span(self, context: int, begin: int, end: int) -> tuple[int, int]:
@@ -336,15 +335,9 @@ def concatenate(parts: list[Features]) -> Features:
     """Puts the features of consecutive chunks together."""
     pieces = np.cumsum([0, *(len(part.piece_begins) for part in parts)])
     shifted = [
-        dataclasses.replace(part, first_pieces=part.first_pieces + shift)
-        for part, shift in zip(parts, pieces)
+        {**vars(part), "first_pieces": part.first_pieces + shift} for part, shift in zip(parts, pieces)
     ]
-    return Features(
-        **{
-            field.name: np.concatenate([getattr(part, field.name) for part in shifted])
-            for field in dataclasses.fields(Features)
-        }
-    )
+    return Features(**{name: np.concatenate([part[name] for part in shifted]) for name in shifted[0]})
 
 
 def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: WindowRules) -> Features:
