@@ -17,7 +17,6 @@ import tempfile
 import harness
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
 from official.io.json_files import read_json
 
 SHAPES = ((128, 20), (512, 76))
@@ -188,9 +187,9 @@ def time_all(flags, folder: str) -> dict:
     counts = documents.ReadCounts()
     sentences = [sentence for document in documents.read_documents(paths, counts) for sentence in document]
     cases = {"tokenizer": tokenizer_case(flags, sentences), **creation_cases(flags, folder)}
-    made = inputs.in_turns(cases, flags.rounds, 1, "creation")
+    made = harness.in_turns(cases, flags.rounds, 1, "creation")
     read_cases, records = reading_cases(folder)
-    read = inputs.in_turns(read_cases, flags.rounds, 1, "reading")
+    read = harness.in_turns(read_cases, flags.rounds, 1, "reading")
     sizes = {
         kind: sum(files.sizes(files.find_files(f"{folder}/512_10_{kind}/*.tfrecord", "x")))
         for kind in FORMATS

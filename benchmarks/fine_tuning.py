@@ -364,7 +364,8 @@ def make_parser() -> command_line.Parser:
     add("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     add("--seeds", type=int, default=3, help="Runs of each system and type, from --seed on.")
     add("--seed", type=int, default=12345, help="The first seed.")
-    parser.add_bool("scores", True, "Score every checkpoint.")
+    text = "Score every checkpoint."
+    parser.add_argument("--scores", action=argparse.BooleanOptionalAction, default=True, help=text)
     harness.add_environment_flags(parser)
     outputs.add_flags(parser)
     add("train_flags", nargs="*", help="After --: the recipe, flags of train.py.")

@@ -883,7 +883,8 @@ def make_parser() -> command_line.Parser:
     add("--secs", type=float, default=60.0, help="Seconds of the long load, and of that with a new version.")
     add("--rounds", type=int, default=5, help="Turns of every system.")
     add("--round_secs", type=float, default=6.0, help="Seconds of a turn.")
-    parser.add_bool("reload", False, "Let a new version of the model appear under load.")
+    text = "Let a new version of the model appear under load."
+    parser.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help=text)
     add("--peers", default="", help=f"Comma-separated: {', '.join(PEERS)}.")
     harness.add_environment_flags(parser)
     add("--backend", default=BACKENDS[0], choices=BACKENDS, help="What computes.")

@@ -1,7 +1,7 @@
 """The table of commands: what follows `bert`, the function that runs it, and a line of help.
 
-The function returns an exit code or None, or ends the process. `run_ask` has its flags from `ask_parser`
-of the same module, `main` from `make_parser`; without a parser they are the settings of training.
+The function returns an exit code or None, or ends the process. The flags of `run_fill_mask` are the class
+`FillMask` of the same module, those of `main` the class `Main`; without one they are settings of training.
 """
 
 import importlib
@@ -31,9 +31,9 @@ class Command(NamedTuple):
 
     def parser(self) -> Any:
         """Returns the parser of its flags; None: they are the settings of training."""
-        maker = "make_parser" if self.function == "main" else self.function.removeprefix("run_") + "_parser"
-        make = getattr(importlib.import_module(self.module), maker, None)
-        return make() if make else None
+        name = self.function.removeprefix("run_").title().replace("_", "")
+        flags = getattr(importlib.import_module(self.module), name, None)
+        return flags.parser() if flags else None
 
 
 _ROWS = tuple(

@@ -695,7 +695,7 @@ def test_flags_take_no_arguments_from_others(monkeypatch):
 
 def parse(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["convert_ckpt.py", *arguments])
-    return checkpoints.convert_flags()
+    return checkpoints.convert_flags()[0]
 
 
 def test_flags_that_do_nothing_are_refused(monkeypatch):

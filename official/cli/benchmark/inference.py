@@ -10,7 +10,6 @@ they answer. A line of the log tells each turn.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import math
@@ -18,7 +17,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,9 +36,9 @@ BACKENDS = ("tensorflow", "onnxruntime", "openvino")
 DTYPES = ("fp32", "bf16", "int8")
 SEED = 12345
 ANSWERING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answering.py")
-_BATCHES = "1,2,4,8,16,32,64,80"
 _LENGTHS = "128,384"
 _HEAD = "answer"
+_COUNTS = ("instances", "num_inference_thread", "rounds", "num_threads", "num_iter", "sequences")
 _CALIBRATION = 8, 8  # batches and their sequences, for the ranges of int8
 _GENERATED = 4  # different batches; their answers take the same time
 _MAX_REAL = 64
@@ -80,48 +79,67 @@ PRODUCTS = System("products", "bare products", "products", ("fp32", "bf16"))
 # Flags
 
 
-def make_parser(text: str | None = __doc__) -> command_line.Parser:
-    parser = command_line.Parser(text)
-    add = parser.add_argument
-    add("--bert_config_file", default=None, help="Sizes of a made-up model. Unset: --config's, else base's.")
-    add("--config", default=None, help="Ours or Graphcore's, such as squad_base_128_inf: sizes and length.")
-    add("--checkpoint", default=None, help="A model that was fine-tuned on SQuAD, of any known format.")
-    add("--vocab_file", default=None, help="Vocabulary of real questions. Unset: that beside --checkpoint.")
-    lengths = f"Tokens of a row, comma-separated. Unset: --config's, else {_LENGTHS}."
-    add("--max_seq_length", default=None, help=lengths)
-    add("--micro_batch_size", default=_BATCHES, help="Sequences of a batch, comma-separated.")
-    generated = "Ask about made-up rows, all of full length. Unset: without questions."
-    parser.add_bool("generated_data", None, generated)
-    add("--predict_file", default=None, help="Real questions: SQuAD JSON.")
-    whole = "Each turn answers all questions once; systems that pad do it in every usual way."
-    parser.add_bool("whole_set", False, whole)
-    sequences = "Take so many of the questions' windows, drawn at random."
-    add("--sequences", type=int, default=None, help=sequences)
-    add("--backends", default=",".join(BACKENDS), help="Comma-separated back ends of this project.")
-    add("--dtypes", default="fp32", help=f"Comma-separated: {', '.join(DTYPES)}.")
-    add("--instances", type=int, default=1, help="Processes of each system that answer at once.")
-    add("--num_inference_thread", type=int, default=1, help="Threads of a process that ask at the same time.")
-    add("--num_threads", type=int, default=None, help="Threads of a process's products. Unset: its cores.")
-    add("--rounds", type=int, default=10, help="Turns of every system in every case.")
-    add("--num_iter", type=int, default=None, help="Batches of a thread in all turns. Unset: for --secs.")
-    add("--secs", type=float, default=10.0, help="Seconds of a system's turns in a case, without --num_iter.")
-    add("--log_style", default="plain", choices=("plain", "popart"), help="Words of the log's lines.")
-    add("--work_dir", default=None, help="Keep the instances' folders in this new one. Unset: temporary.")
-    outputs.add_flags(parser)
-    parser.also(
-        {
-            "input_files": "predict_file",
-            "epochs_inference": "rounds",
-            "sequence_length": "max_seq_length",
-            "seq_length": "max_seq_length",
-            "dtype": "dtypes",
-        }
-    )
-    return parser
+class Main(command_line.Flags):
+    """Measures inference: throughput and latency of this project's back ends.
+
+    Attributes:
+      bert_config_file: Sizes of a made-up model. Unset: --config's, else base's.
+      config: Ours or Graphcore's, such as squad_base_128_inf: sizes and length.
+      checkpoint: A model that was fine-tuned on SQuAD, of any known format.
+      vocab_file: Vocabulary of real questions. Unset: that beside --checkpoint.
+      max_seq_length: Tokens of a row, comma-separated. Unset: --config's, else 128,384.
+      micro_batch_size: Sequences of a batch, comma-separated.
+      generated_data: Ask about made-up rows, all of full length. Unset: without questions.
+      predict_file: Real questions: SQuAD JSON.
+      whole_set: Each turn answers all questions once; systems that pad do it in every usual way.
+      sequences: Take so many of the questions' windows, drawn at random.
+      backends: Comma-separated back ends of this project.
+      dtypes: Comma-separated: fp32, bf16, int8.
+      instances: Processes of each system that answer at once.
+      num_inference_thread: Threads of a process that ask at the same time.
+      num_threads: Threads of a process's products. Unset: its cores.
+      rounds: Turns of every system in every case.
+      num_iter: Batches of a thread in all turns. Unset: for --secs.
+      secs: Seconds of a system's turns in a case, without --num_iter.
+      log_style: Words of the log's lines.
+      work_dir: Keep the instances' folders in this new one. Unset: temporary.
+      output: Also write OUTPUT.json and the chart OUTPUT.png.
+      overwrite: Replace them where they are there.
+    """
+
+    ALIASES = {
+        "input_files": "predict_file",
+        "epochs_inference": "rounds",
+        "sequence_length": "max_seq_length",
+        "seq_length": "max_seq_length",
+        "dtype": "dtypes",
+    }
+    bert_config_file: str | None = None
+    config: str | None = None
+    checkpoint: str | None = None
+    vocab_file: str | None = None
+    max_seq_length: str | None = None
+    micro_batch_size: str = "1,2,4,8,16,32,64,80"
+    generated_data: bool | None = None
+    predict_file: str | None = None
+    whole_set: bool = False
+    sequences: int | None = None
+    backends: str = "tensorflow,onnxruntime,openvino"
+    dtypes: str = "fp32"
+    instances: int = 1
+    num_inference_thread: int = 1
+    num_threads: int | None = None
+    rounds: int = 10
+    num_iter: int | None = None
+    secs: float = 10.0
+    log_style: Literal["plain", "popart"] = "plain"
+    work_dir: str | None = None
+    output: str | None = None
+    overwrite: bool = False
 
 
-def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace:
-    flags = (parser or make_parser()).parse()
+def parse_flags(parser: command_line.Parser | None = None) -> Main:
+    flags = (parser or Main.parser()).parse()
     flags.rank = find_rank()
     if flags.rank:  # DIR/NAME becomes DIR/NAME_rank_N/NAME
         for name in ("output", "work_dir"):
@@ -129,10 +147,7 @@ def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace
             own = path and os.path.join(f"{path}_rank_{flags.rank.rank}", os.path.basename(path))
             setattr(flags, name, own)
     outputs.check_results(flags)
-    command_line.check_counts(flags, "instances", "num_inference_thread", "rounds")
-    for name in ("num_threads", "num_iter", "sequences"):
-        if getattr(flags, name) is not None:
-            command_line.check_counts(flags, name)
+    command_line.check_counts(flags, *_COUNTS)
     if flags.secs <= 0:
         raise ConfigError(f"--secs={flags.secs:g}, expected more than 0.")
     if flags.work_dir and os.path.exists(flags.work_dir):
@@ -154,7 +169,7 @@ def read_sizes(text: str, flag: str) -> list[int]:
     return sizes
 
 
-def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
+def add_settings(flags: Main, settings: dict[str, Any]) -> None:
     """Fills in what --config says and no flag does. Raises ConfigError for what does not go together."""
     lengths = flags.max_seq_length or str(settings.get("max_seq_length", _LENGTHS))
     flags.max_seq_length = read_sizes(lengths, "max_seq_length")
@@ -248,7 +263,7 @@ def split_cores(cores: Sequence[int], parts: int) -> list[list[int]]:
 # Model and questions
 
 
-def find_model(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
+def find_model(flags: Main, settings: dict[str, Any]) -> Source:
     """Returns the model of --checkpoint, or one with random weights and, for real questions, --vocab_file.
     Raises ConfigError where it has no head for answers, or too few positions for --max_seq_length."""
     from official.inference import source
@@ -405,7 +420,7 @@ class Turn(NamedTuple):
     calls: int | None
     lengths: np.ndarray
 
-    def question(self, flags: argparse.Namespace) -> dict:
+    def question(self, flags: Main) -> dict:
         """Returns the question for each round, after calls that warm up and, unless the whole set is asked,
         show how long one takes."""
         question = {
@@ -445,7 +460,7 @@ class Bench:
     """Shared state of all cases: flags, model, systems, folder, and the reference logits that others are
     compared with."""
 
-    def __init__(self, flags: argparse.Namespace, found: Source, systems: Sequence[System], folder: str):
+    def __init__(self, flags: Main, found: Source, systems: Sequence[System], folder: str):
         self.flags, self.found, self.systems, self.folder = flags, found, systems, folder
         os.makedirs(folder, exist_ok=True)
         self.reference: dict[tuple, np.ndarray] = {}
@@ -492,9 +507,7 @@ class Bench:
         return started
 
 
-def measure(
-    flags: argparse.Namespace, found: Source, systems: Sequence[System], folder: str
-) -> dict[str, Any]:
+def measure(flags: Main, found: Source, systems: Sequence[System], folder: str) -> dict[str, Any]:
     """Returns {cases, products_gflops, rounds, instances, ...}. Raises ConfigError."""
     bench = Bench(flags, found, systems, folder)
     measured = {dtype: measure_dtype(bench, dtype) for dtype in flags.dtypes}
@@ -658,7 +671,7 @@ def verdicts(rows: Sequence[dict], groups: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def run(flags: argparse.Namespace, peers: Sequence[System] = ()) -> None:
+def run(flags: Main, peers: Sequence[System] = ()) -> None:
     """Measures, prints and writes the back ends of the flags, and other systems.
 
     Args:

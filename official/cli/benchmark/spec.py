@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import itertools
 import json
-import operator
 import os
 import re
 import string
@@ -24,19 +23,10 @@ from official.io.json_files import is_of_kind, kind_of, read_yaml
 # commands that it shows, and no other code.
 
 
-_LONGEST = 1000  # characters
-_OPERATIONS: dict[type, Callable[..., float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
-_FUNCTIONS: dict[str, Callable[..., float]] = {
+_MAX_CHARACTERS = 1000
+_NODES = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load)
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.UAdd, ast.USub)
+_FUNCTIONS: dict[str, Any] = {
     "abs": abs,
     "float": float,
     "int": lambda value: float(int(value)),
@@ -53,11 +43,21 @@ def evaluate(expression: str) -> float:
       ValueError: where it is no arithmetic, or its value is no real number.
       ArithmeticError: for a division by zero and the like.
     """
-    if len(expression) > _LONGEST:
-        raise ValueError(f"it has {len(expression)} characters, expected {_LONGEST} at most")
+    if len(expression) > _MAX_CHARACTERS:
+        raise ValueError(f"it has {len(expression)} characters, expected {_MAX_CHARACTERS} at most")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
-        value = _value(tree.body)
+        for node in ast.walk(tree):
+            is_other_name = isinstance(node, ast.Name) and node.id not in _FUNCTIONS
+            is_text = isinstance(node, ast.Constant) and not isinstance(node.value, (int, float))
+            if not isinstance(node, _NODES + _OPERATORS) or is_other_name or is_text:
+                raise ValueError(
+                    f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of"
+                    f" {', '.join(_FUNCTIONS)}"
+                )
+            if isinstance(node, ast.Constant):
+                node.value = float(node.value)
+        value = eval(compile(tree, "expression", "eval"), {"__builtins__": {}, **_FUNCTIONS})
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("it is no arithmetic") from None
     except TypeError as error:
@@ -65,22 +65,6 @@ def evaluate(expression: str) -> float:
     if not isinstance(value, float):
         raise ValueError(f"its value {value} is no real number")
     return value
-
-
-def _value(node: ast.expr) -> float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return float(node.value)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.operand))
-    if isinstance(node, ast.Call) and not node.keywords:
-        function = _FUNCTIONS.get(ast.unparse(node.func))
-        if function:
-            return function(*map(_value, node.args))
-    raise ValueError(
-        f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
-    )
 
 
 # -----------------------------------------------------------------------------------------------------------
