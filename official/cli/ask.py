@@ -162,11 +162,17 @@ class Ask(ModelFlags, LengthFlag):
     answers: int = 1
 
 
+def read_context(path: str) -> str:
+    """Returns the text of a file. Raises ConfigError where there is none."""
+    text = files.read_text(path, f"--context={path}")
+    if not text.strip():
+        raise ConfigError(f"--context={path} has no text.")
+    return text
+
+
 def run_ask() -> int:
     flags = Ask.parse()
-    context = files.read_text(flags.context, f"--context={flags.context}")
-    if not context.strip():
-        raise ConfigError(f"--context={flags.context} has no text.")
+    context = read_context(flags.context)
     model = load(flags)
     model.prepare("answer")
 

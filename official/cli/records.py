@@ -102,9 +102,6 @@ def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_fil
 # bert data inspect
 
 
-_LABELS = {"records": "these records", "compare_to": "compared with"}
-
-
 class Inspect(command_line.EngineFlags):
     """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
 
@@ -170,29 +167,31 @@ def describe_records(summary, shares: dict, vocabulary) -> str:
     return "\n".join([*lines, "random next {random_next:.2%}", repeated]).format(**shares)
 
 
-def draw_lengths(lengths: dict, path: str, longest: int) -> None:
-    """Draws histograms of the lengths, each as a share of its examples."""
+def draw_tokens(axes, counts: dict[str, Any], title: str, unit: str) -> None:
+    """Draws {label: how many have 0, 1, 2 .. tokens}, each as shares, the first one filled."""
     import numpy as np
 
     from official.reporting import palette, plots
 
+    for number, ((label, values), color) in enumerate(zip(counts.items(), palette.COLORS)):
+        tokens, weights = np.arange(len(values)), np.asarray(values) / np.sum(values)
+        shares, edges = np.histogram(tokens, min(len(values) - 1, 64), (0, len(values)), weights=weights)
+        axes.stairs(shares, edges, fill=not number, color=color, label=label)
+    plots.write_head(axes, title, unit)
+    axes.set_xlabel("tokens")
+    if len(counts) > 1:
+        axes.legend(frameon=False, loc="best")
+
+
+def draw_lengths(lengths: dict, path: str) -> None:
+    """Draws histograms of the lengths, each as a share of its examples."""
+    from official.reporting import plots
+
     with plots.style():
         figure = plots.new_figure(8, 3.6)
-        axes = figure.subplots()
-        edges = np.linspace(0, longest + 1, min(longest, 64) + 1)
-        for (name, counts), color in zip(lengths.items(), palette.COLORS):
-            axes.hist(
-                np.arange(len(counts)),
-                edges.tolist(),
-                weights=counts / counts.sum(),
-                histtype="stepfilled" if name == "records" else "step",
-                color=color,
-                label=_LABELS[name],
-            )
-        plots.write_head(axes, "Tokens of an example", "share of the examples")
-        axes.set_xlabel("tokens")
-        if len(lengths) > 1:
-            axes.legend(frameon=False, loc="upper left")
+        labels = {"records": "these records", "compare_to": "compared with"}
+        named = {labels[name]: counts for name, counts in lengths.items()}
+        draw_tokens(figure.subplots(), named, "Tokens of an example", "share of the examples")
         figure.tight_layout()
         outputs.write_picture(path, figure)
 
@@ -241,7 +240,7 @@ def run_inspect() -> None:
         for example in inspection.first_examples(paths["records"][0], flags.examples, vocabulary):
             print(example.text())
     if flags.picture:
-        draw_lengths(lengths, flags.picture, summaries["records"].max_seq_length)
+        draw_lengths(lengths, flags.picture)
     if flags.report:
         outputs.write_json(flags.report, report)
     if flags.report_page:
@@ -511,22 +510,13 @@ def pack_files(flags: Any) -> dict:
 
 def draw_plan(numbers: dict, path: str) -> None:
     """Draws the tokens of the sequences and of the planned rows, and the padding before and after."""
-    import numpy as np
-
     from official.reporting import palette, plots
 
     with plots.style():
         figure = plots.new_figure(8, 3.6)
         lengths, shares = figure.subplots(1, 2, width_ratios=[3, 2])
-        drawn = {"lengths": "a sequence", "tokens_of_rows": "a packed row"}
-        for (name, label), color in zip(drawn.items(), palette.COLORS):
-            counts = np.array(numbers[name])
-            bins = min(len(counts) - 1, 64)
-            found, edges = np.histogram(np.arange(len(counts)), bins, weights=counts / counts.sum())
-            lengths.stairs(found, edges, fill=name == "lengths", color=color, label=f"tokens of {label}")
-        plots.write_head(lengths, "Before and after", "share of the sequences, share of the rows")
-        lengths.set_xlabel("tokens")
-        lengths.legend(frameon=False, loc="upper center")
+        counts = {"a sequence": numbers["lengths"], "a packed row": numbers["tokens_of_rows"]}
+        draw_tokens(lengths, counts, "Before and after", "share of the sequences, share of the rows")
         padding = [numbers["padding_before"], numbers["padding_after"]]
         bars = shares.bar(["one a row", "packed"], padding, color=palette.COLORS[:2])
         shares.bar_label(bars, [f"{share:.1%}" for share in padding])

@@ -75,11 +75,7 @@ _ROWS = tuple(
     )
 )
 COMMANDS = {command.name: command for command in _ROWS}
-GROUPS = {
-    "data": "make, check and download data",
-    "evaluate": "score predictions",
-    "benchmark": "measure",
-}
+GROUPS = {"data": "make, check and download data", "evaluate": "score predictions", "benchmark": "measure"}
 # Benchmarks that are programs of a checkout.
 PROGRAMS = {
     name: f"benchmarks/{name.replace('-', '_')}.py"

@@ -159,10 +159,7 @@ def test_keys_that_the_published_files_have_and_nothing_reads_are_accepted(read)
 def test_combinations_and_rows():
     grid = spec.expand({"a": "1,2", "b": "x,y"}, "")
     assert [each["a"] + each["b"] for each in grid] == ["1x", "2x", "1y", "2y"]  # as published
-    assert spec.expand([["a", "b"], [1, "x"], [2, "y"]], "") == [
-        {"a": "1", "b": "x"},
-        {"a": "2", "b": "y"},
-    ]
+    assert spec.expand([["a", "b"], [1, "x"], [2, "y"]], "") == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
     assert spec.name_of("n", {"b": "x", "a": "1"}) == "n_a_1_b_x"
 
 

@@ -55,10 +55,7 @@ def test_a_command_is_found(arguments, name, rest):
         ),
         (["evaluate"], "bert: evaluate: give one of squad-v1, squad-v2, glue-submission."),
         (["vocab", "--sise=3"], "bert vocab: unknown flag --sise"),
-        (
-            ["train", "--lerning_rate=3"],
-            "bert train: Unknown flag --lerning_rate (did you mean ",
-        ),
+        (["train", "--lerning_rate=3"], "bert train: Unknown flag --lerning_rate (did you mean "),
         (["plan", "--train_batch_size=x"], "bert plan: --train_batch_size=x, expected an integer."),
     ],
 )

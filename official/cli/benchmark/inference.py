@@ -555,11 +555,7 @@ def measure_dtype(bench: Bench, dtype: str) -> tuple[list[dict], float | None]:
 
 
 def measure_case(
-    bench: Bench,
-    running: dict[str, Instances],
-    case: dict[str, Any],
-    windows: Windows,
-    seconds: list[float],
+    bench: Bench, running: dict[str, Instances], case: dict[str, Any], windows: Windows, seconds: list[float]
 ) -> list[dict]:
     """Returns a result row for each system and way of padding; adds the seconds of bare products to
     `seconds`."""

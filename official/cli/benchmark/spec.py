@@ -71,6 +71,9 @@ def evaluate(expression: str) -> float:
 # Parameters: a run for each combination or row, and their {places} in a text
 
 
+_BRACES = "Braces that are no {parameter} are written twice."
+
+
 def expand(values: Any, source: str) -> list[dict[str, str]]:
     """Returns {parameter: value} of every variant; [{}] without parameters.
 
@@ -87,10 +90,8 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
     if isinstance(values, dict):
         for name, value in values.items():
             if isinstance(value, (dict, list)) or value is None:
-                raise ConfigError(
-                    f"{source}: parameters: {name} is {value!s:.40}, expected values with commas between"
-                    ' them, such as "1,2".'
-                )
+                wanted = 'values with commas between them, such as "1,2"'
+                raise ConfigError(f"{source}: parameters: {name} is {value!s:.40}, expected {wanted}.")
         names = [str(name) for name in values]
         choices = [str(value).split(",") for value in values.values()]
         # As published: the parameter that is named first changes fastest.
@@ -100,10 +101,8 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
     names = [str(name) for name in values[0]]
     for number, row in enumerate(values[1:], start=1):
         if len(row) != len(names):
-            raise ConfigError(
-                f"{source}: parameters: row {number} has {len(row)} values, expected {len(names)}:"
-                f" {', '.join(names)}."
-            )
+            wanted = f"{len(names)}: {', '.join(names)}"
+            raise ConfigError(f"{source}: parameters: row {number} has {len(row)} values, expected {wanted}.")
     return [dict(zip(names, map(str, row))) for row in values[1:]]
 
 
@@ -117,14 +116,12 @@ def check_placeholders(text: str, known: Collection[str], source: str) -> list[s
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
     except ValueError as error:
-        raise ConfigError(f"{source}: {error}. Braces that are no {{parameter}} are written twice.") from None
+        raise ConfigError(f"{source}: {error}. {_BRACES}") from None
     for field in fields:
         if field not in known:
             names = ", ".join(sorted(known)) or "none"
-            raise ConfigError(
-                f"{source}: there is no parameter {{{field}}}{suggest(field, known)}. Known: {names}. Braces"
-                " that are no parameter are written twice."
-            )
+            problem = f"{source}: there is no parameter {{{field}}}{suggest(field, known)}"
+            raise ConfigError(f"{problem}. Known: {names}. {_BRACES}")
     return fields
 
 
@@ -330,10 +327,8 @@ def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Ben
 def _check_names(values: dict[Any, Any], known: Iterable[str], source: str) -> None:
     for key in values:
         if key not in known:
-            raise ConfigError(
-                f"{source}: unknown key {str(key)[:60]!r}{suggest(str(key), known)}. Allowed:"
-                f" {', '.join(known)}."
-            )
+            meant = f"{str(key)[:60]!r}{suggest(str(key), known)}"
+            raise ConfigError(f"{source}: unknown key {meant}. Allowed: {', '.join(known)}.")
 
 
 def _read_metric(name: Any, value: Any, source: str) -> Metric:
@@ -347,16 +342,12 @@ def _read_metric(name: Any, value: Any, source: str) -> Metric:
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(f"{source}: regexp {value['regexp']!r} is none: {error}.") from None
     if pattern.groups > 1:
-        raise ConfigError(
-            f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups, expected one at most: (?:...)"
-            " is none."
-        )
+        found = f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups"
+        raise ConfigError(f"{found}, expected one at most: (?:...) is none.")
     reduction = value.get("reduction_type", REDUCTIONS[0])
     if reduction not in REDUCTIONS:
-        raise ConfigError(
-            f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}, expected one of"
-            f" {', '.join(REDUCTIONS)}."
-        )
+        given = f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}"
+        raise ConfigError(f"{given}, expected one of {', '.join(REDUCTIONS)}.")
     return Metric(str(name), pattern, skip, reduction)
 
 
