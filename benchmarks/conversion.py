@@ -79,7 +79,7 @@ def run_measured(command: list[str]) -> tuple[float, int]:
 def measure(config_file: str, folder: str) -> dict:
     size = write_random(config_file, os.path.join(folder, "a", "model.ckpt"))
     _, baseline = run_measured([sys.executable, "-c", _IMPORTS])
-    tool = command_line.in_new_process("convert")
+    tool = harness.in_new_process("convert")
     kept = ["--precision=32", "--vocab_size=30522", "--use_cls_layer"]
     conversions = {}
     for action, source, target, flags in (

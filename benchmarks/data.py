@@ -40,7 +40,7 @@ def make_parser() -> command_line.Parser:
         action="store_true",
         help="Also measure the peak memory for 40 and 400 MB, made by repeating the text.",
     )
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 
@@ -163,7 +163,7 @@ def peak_memory(flags, folder: str) -> dict:
             while file.tell() < wanted:
                 file.writelines(texts)
         command = [
-            *command_line.in_new_process("data", "create"),
+            *harness.in_new_process("data", "create"),
             f"--input_files={path}",
             f"--output_dir={folder}/memory",
             f"--vocab_file={flags.vocab_file}",

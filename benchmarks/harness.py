@@ -257,3 +257,14 @@ def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:
         default=default,
         help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
     )
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a benchmark that `outputs.write_results` serves."""
+    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
+
+
+def in_new_process(*words: str) -> list[str]:
+    """Returns the words that run a command of `bert` in a new process; the caller adds its flags."""
+    return [sys.executable, "-m", "official.cli", *words]

@@ -54,7 +54,7 @@ def make_parser() -> command_line.Parser:
     )
     harness.add_gpus_flag(parser)
     harness.add_timing_flags(parser, rounds=9)
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 

@@ -37,7 +37,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--dtypes", default="fp32", help="Comma-separated: fp32, bf16, fp16.")
     harness.add_gpus_flag(parser)
     harness.add_timing_flags(parser, rounds=7, steps=1)
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 

@@ -66,7 +66,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
     harness.add_environment_flags(parser)
     harness.add_timing_flags(parser, rounds=5, steps=2)
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 

@@ -32,7 +32,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument(
         "--steps", type=int, default=5, help="Steps that are profiled, after two that are not."
     )
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 

@@ -312,11 +312,6 @@ def as_typed() -> str:
     return shlex.join([*first, *sys.argv[1:]])
 
 
-def in_new_process(*words: str) -> list[str]:
-    """Returns the words that run a command of `bert` in a new process; the caller adds its flags."""
-    return [sys.executable, "-m", "official.cli", *words]
-
-
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with its code; bad input ends with one line on stderr and code 2, a signal with
     129, 130 or 143."""

@@ -51,12 +51,6 @@ def check_files(flags: argparse.Namespace, *names: str) -> None:
             check_output_file(getattr(flags, name), name, flags.overwrite)
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a benchmark that `write_results` serves."""
-    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
-
-
 def check_results(flags: argparse.Namespace) -> None:
     """Checks before a benchmark that its results can be written. Raises ConfigError."""
     for ending in (".json", ".png") if flags.output else ():

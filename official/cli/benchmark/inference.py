@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from official.cli import command_line, configs, outputs
-from official.cli.benchmark import latency
 from official.cli.benchmark.answering import Batch, write_batches
-from official.cli.benchmark.latency import Block
 from official.cli.benchmark.programs import Program
 from official.config import BertConfig, bert_config_from_dict, read_json
+from official.graphcore import popart_lines
 from official.io.errors import ConfigError
+from official.reporting.measurement import Timing
 
 if TYPE_CHECKING:
     from official.inference.source import Source
@@ -191,17 +192,12 @@ def add_settings(flags: Main, settings: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # Processes that mpirun started, and their cores
 
-# Variable of the rank -> those of processes, of the rank on this machine and of processes on this machine, as
-# mpirun's kinds name them.
-_MPI_VARIABLES = {
-    "OMPI_COMM_WORLD_RANK": (
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    "PMI_RANK": ("PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "PMIX_RANK": ("PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
-}
+# Variables of mpirun's kinds: rank, number of processes, and both on this machine.
+_MPI_VARIABLES = (
+    tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
+)
 
 
 class Rank(NamedTuple):
@@ -215,19 +211,17 @@ class Rank(NamedTuple):
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
     ConfigError for variables that are not numbers."""
-    rank = next((name for name in _MPI_VARIABLES if name in environment), None)
+    rank, size, local_rank, local_size = next(
+        (row for row in _MPI_VARIABLES if row[0] in environment), (None,) * 4
+    )
     if rank is None:
         return None
-    size, local_rank, local_size = _MPI_VARIABLES[rank]
-    names = (
-        rank,
-        local_rank if local_rank in environment else rank,
-        local_size if local_size in environment else size,
-    )
+    own = environment[rank]
+    places = (own, environment.get(local_rank, own), environment.get(local_size, environment.get(size, "1")))
     try:
-        return Rank(*(int(environment.get(name, "1")) for name in names))
+        return Rank(*map(int, places))
     except ValueError:
-        shown = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        shown = f"{rank}={own}, on this machine {places[1]} of {places[2]}"
         raise ConfigError(f"{shown[:150]}: expected the numbers that mpirun sets.") from None
 
 
@@ -353,6 +347,78 @@ def real_windows(path: str, found: Source, length: int) -> Windows:
 
 
 # ------------------------------------------------------------------------------------------------------------
+# Timed calls: throughput and latency, and lines of a log that tell them
+
+_PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
+
+
+class Block(NamedTuple):
+    """Calls that were timed together, of all instances.
+
+    Attributes:
+      secs: of each call.
+      sequences_per_sec, tokens_per_sec: of the instances together: each one's own rate, summed.
+    """
+
+    secs: tuple[float, ...]
+    sequences_per_sec: float
+    tokens_per_sec: float
+
+
+def block_of(answers: Sequence[dict]) -> Block:
+    """Returns the block of the instances' answers, see `answering.measure`."""
+    return Block(
+        tuple(secs for answer in answers for secs in answer["secs"]),
+        sum(answer["sequences"] / answer["total_secs"] for answer in answers),
+        sum(answer["tokens"] / answer["total_secs"] for answer in answers),
+    )
+
+
+def latency_ms(secs: Sequence[float]) -> dict[str, float]:
+    """Returns {mean, min, max, p50, p99, p999} of calls in milliseconds. Between two calls, percentiles are
+    interpolated linearly, as NumPy does it."""
+    values = np.asarray(secs, np.float64) * 1000
+    percentiles = {name: float(np.percentile(values, share)) for name, share in _PERCENTILES.items()}
+    extremes = {"min": float(values.min()), "max": float(values.max())}
+    return {"mean": float(values.mean()), **extremes, **percentiles}
+
+
+def summary(blocks: Sequence[Block]) -> dict:
+    """Returns the statistics of a case's blocks.
+
+    Returns:
+      sequences_per_sec, tokens_per_sec: medians over the blocks; spread: half the distance between the
+      quartiles of the first, over it; latency_ms of all calls; calls: their number.
+    """
+    rates = Timing(tuple(block.sequences_per_sec for block in blocks))
+    secs = [secs for block in blocks for secs in block.secs]
+    return {
+        "sequences_per_sec": rates.median,
+        "tokens_per_sec": statistics.median(block.tokens_per_sec for block in blocks),
+        "spread": rates.spread,
+        "latency_ms": latency_ms(secs),
+        "calls": len(secs),
+    }
+
+
+def plain_line(case: str, block: Block) -> str:
+    """Returns the line of a case in the words of the published benchmarks' regular expressions.
+
+    Source: Graphcore's examples v3.4.1, run_squad_runtime.py and benchmarks.yml.
+    """
+    latency = latency_ms(block.secs)
+    shown = {"avg": "mean", "min": "min", "max": "max", "99p": "p99", "99p9": "p999"}
+    latencies = [f"latency {name}: {latency[key]:.3f} ms" for name, key in shown.items()]
+    return ", ".join([f"{case}: throughput: {block.sequences_per_sec:.3f} samples/sec", *latencies])
+
+
+def popart_line(number: int, block: Block) -> str:
+    """Returns the line of PopART's inference; `number` counts blocks from 0."""
+    duration = sum(block.secs) / len(block.secs)
+    return popart_lines.inference_line(number, duration, block.sequences_per_sec, block.secs)
+
+
+# ------------------------------------------------------------------------------------------------------------
 # Instances of a system, and their turns
 
 
@@ -384,7 +450,7 @@ class Instances(contextlib.ExitStack):
         """Asks all at the same time, and returns their timed calls."""
         for program in self._programs:
             program.ask(question)
-        return latency.block_of([program.answer() for program in self._programs])
+        return block_of([program.answer() for program in self._programs])
 
     def logits(self, batches: str, width: int | None, folder: str) -> np.ndarray:
         """Returns the first one's logits [2, T] of all batches in a file. Also compiles for their shapes."""
@@ -577,9 +643,9 @@ def measure_case(
             if label == PRODUCTS.name:
                 seconds.extend(block.secs)
             elif flags.log_style == "popart":
-                print(latency.popart_line(number, block), flush=True)
+                print(popart_line(number, block), flush=True)
             else:
-                print(latency.plain_line(f"{shape}: {label}", block), flush=True)
+                print(plain_line(f"{shape}: {label}", block), flush=True)
     rows = []
     for label, values in compared.items():
         turn = turns[label]
@@ -593,7 +659,7 @@ def measure_case(
                 **case,
                 "padding": turn.padding,
                 "order": turn.order,
-                **latency.summary(blocks[label]),
+                **summary(blocks[label]),
                 **values,
                 "start_secs": turn.instances.start_secs,
                 "flops_of_a_sequence": flops / len(turn.lengths) if flops else None,
