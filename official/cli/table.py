@@ -54,12 +54,7 @@ _ROWS = tuple(
         ("convert", "checkpoints", "run_convert", "convert checkpoints between formats"),
         ("evaluate squad-v1", "scores", "run_squad_v1", "score answers to SQuAD 1.1"),
         ("evaluate squad-v2", "scores", "run_squad_v2", "score answers to SQuAD 2.0"),
-        (
-            "evaluate glue-submission",
-            "scores",
-            "run_glue_submission",
-            "check and zip predictions for GLUE's server",
-        ),
+        ("evaluate glue-submission", "scores", "run_glue_submission", "zip predictions for GLUE's server"),
         ("ask", "ask", "run_ask", "answer typed questions about a text"),
         ("classify", "ask", "run_classify", "label typed sentences"),
         ("fill-mask", "ask", "run_fill_mask", "predict the words that are [MASK] in typed text"),
