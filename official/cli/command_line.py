@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from official.io import files, quiet, signals
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
@@ -114,11 +114,11 @@ class Flags(argparse.Namespace):
     words.
     """
 
-    POSITIONAL = ()  # names of the arguments without dashes
-    ALIASES = {}  # {another name: ours}
-    SHORT = {}  # {name: letter}
-    LISTS = ()  # names of more flags with commas between values
-    RANGES = {}  # {name: (smallest, largest)}, see `check_ranges`
+    POSITIONAL: ClassVar[tuple[str, ...]] = ()  # names of the arguments without dashes
+    ALIASES: ClassVar[Mapping[str, str]] = {}  # {another name: ours}
+    SHORT: ClassVar[Mapping[str, str]] = {}  # {name: letter}
+    LISTS: ClassVar[tuple[str, ...]] = ()  # names of more flags with commas between values
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}  # {name: (smallest, largest)}
 
     @classmethod
     def parser(cls) -> Parser:
@@ -130,6 +130,8 @@ class Flags(argparse.Namespace):
         for each in reversed(cls.__mro__):
             texts |= dict(_TEXT.findall(inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]))
         for name, hint in get_type_hints(cls).items():
+            if get_origin(hint) is ClassVar:
+                continue
             hint = get_args(hint)[0] if type(None) in get_args(hint) else hint
             has_default = hasattr(cls, name)
             settings: dict[str, Any] = {"type": hint}

@@ -10,6 +10,7 @@ they answer. A line of the log tells each turn.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import math
@@ -139,8 +140,8 @@ class Main(command_line.Flags):
     overwrite: bool = False
 
 
-def parse_flags(parser: command_line.Parser | None = None) -> Main:
-    flags = (parser or Main.parser()).parse()
+def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace:
+    flags: argparse.Namespace = (parser or Main.parser()).parse()
     flags.rank = find_rank()
     if flags.rank:  # DIR/NAME becomes DIR/NAME_rank_N/NAME
         for name in ("output", "work_dir"):
@@ -170,7 +171,7 @@ def read_sizes(text: str, flag: str) -> list[int]:
     return sizes
 
 
-def add_settings(flags: Main, settings: dict[str, Any]) -> None:
+def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
     """Fills in what --config says and no flag does. Raises ConfigError for what does not go together."""
     lengths = flags.max_seq_length or str(settings.get("max_seq_length", _LENGTHS))
     flags.max_seq_length = read_sizes(lengths, "max_seq_length")
@@ -211,11 +212,10 @@ class Rank(NamedTuple):
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
     ConfigError for variables that are not numbers."""
-    rank, size, local_rank, local_size = next(
-        (row for row in _MPI_VARIABLES if row[0] in environment), (None,) * 4
-    )
-    if rank is None:
+    names = next((row for row in _MPI_VARIABLES if row[0] in environment), None)
+    if names is None:
         return None
+    rank, size, local_rank, local_size = names
     own = environment[rank]
     places = (own, environment.get(local_rank, own), environment.get(local_size, environment.get(size, "1")))
     try:
@@ -257,7 +257,7 @@ def split_cores(cores: Sequence[int], parts: int) -> list[list[int]]:
 # Model and questions
 
 
-def find_model(flags: Main, settings: dict[str, Any]) -> Source:
+def find_model(flags: argparse.Namespace, settings: dict[str, Any]) -> Source:
     """Returns the model of --checkpoint, or one with random weights and, for real questions, --vocab_file.
     Raises ConfigError where it has no head for answers, or too few positions for --max_seq_length."""
     from official.inference import source
@@ -486,7 +486,7 @@ class Turn(NamedTuple):
     calls: int | None
     lengths: np.ndarray
 
-    def question(self, flags: Main) -> dict:
+    def question(self, flags: argparse.Namespace) -> dict:
         """Returns the question for each round, after calls that warm up and, unless the whole set is asked,
         show how long one takes."""
         question = {
@@ -526,7 +526,7 @@ class Bench:
     """Shared state of all cases: flags, model, systems, folder, and the reference logits that others are
     compared with."""
 
-    def __init__(self, flags: Main, found: Source, systems: Sequence[System], folder: str):
+    def __init__(self, flags: argparse.Namespace, found: Source, systems: Sequence[System], folder: str):
         self.flags, self.found, self.systems, self.folder = flags, found, systems, folder
         os.makedirs(folder, exist_ok=True)
         self.reference: dict[tuple, np.ndarray] = {}
@@ -573,7 +573,9 @@ class Bench:
         return started
 
 
-def measure(flags: Main, found: Source, systems: Sequence[System], folder: str) -> dict[str, Any]:
+def measure(
+    flags: argparse.Namespace, found: Source, systems: Sequence[System], folder: str
+) -> dict[str, Any]:
     """Returns {cases, products_gflops, rounds, instances, ...}. Raises ConfigError."""
     bench = Bench(flags, found, systems, folder)
     measured = {dtype: measure_dtype(bench, dtype) for dtype in flags.dtypes}
@@ -733,7 +735,7 @@ def verdicts(rows: Sequence[dict], groups: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def run(flags: Main, peers: Sequence[System] = ()) -> None:
+def run(flags: argparse.Namespace, peers: Sequence[System] = ()) -> None:
     """Measures, prints and writes the back ends of the flags, and other systems.
 
     Args:

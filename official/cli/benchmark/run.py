@@ -10,6 +10,7 @@ that fails is reported, and the others run. Exit code 1 where one has failed.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import datetime
 import io
@@ -243,12 +244,12 @@ class Main(command_line.Flags):
     progress_trace_period: float = 1.0
 
 
-def parse_flags() -> Main:
+def parse_flags() -> argparse.Namespace:
     for word in sys.argv[1:]:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
         if word.startswith("--") and name in _REFUSED:
             raise ConfigError(f"--{name} is not an option here: {_REFUSED[name]}.")
-    flags = Main.parse()
+    flags: argparse.Namespace = Main.parse()
     for name in Main.LISTS:
         text = getattr(flags, name)
         setattr(flags, name, [part for part in (text or "").split(",") if part])
@@ -273,7 +274,7 @@ def chosen(benchmarks: Collection[str], names: list[str], with_convergence: bool
     return names or [name for name in benchmarks if with_convergence or "_conv" not in name]
 
 
-def plan(flags: Main) -> list[runs.Variant]:
+def plan(flags: argparse.Namespace) -> list[runs.Variant]:
     """Returns all runs, in order: what cannot run is known before the first one. Raises ConfigError."""
     benchmarks = spec.read(
         flags.spec, lambda names: chosen(names, flags.benchmark, flags.include_convergence)
@@ -288,7 +289,7 @@ def plan(flags: Main) -> list[runs.Variant]:
     return found
 
 
-def prepare(flags: Main) -> runs.Session:
+def prepare(flags: argparse.Namespace) -> runs.Session:
     """Checks where the results go. Raises ConfigError where there are some."""
     functions = runs.load_functions(flags.custom_metrics_files)
     now = datetime.datetime.now().strftime("%Y-%m-%d-%H.%M.%S.%f")

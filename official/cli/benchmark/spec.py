@@ -56,7 +56,7 @@ def evaluate(expression: str) -> float:
                     f" {', '.join(_FUNCTIONS)}"
                 )
             if isinstance(node, ast.Constant):
-                node.value = float(node.value)
+                node.value = float(node.value)  # type: ignore[arg-type]
         value = eval(compile(tree, "expression", "eval"), {"__builtins__": {}, **_FUNCTIONS})
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("it is no arithmetic") from None

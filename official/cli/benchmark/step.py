@@ -10,6 +10,7 @@ distance between the quartiles beside them. A step is everything: forward, backw
 dropout as the model says, on synthetic full-length data. Several models, comma-separated, take turns too.
 """
 
+import argparse
 import itertools
 import sys
 from collections.abc import Callable
@@ -83,8 +84,8 @@ class Main(command_line.Flags):
     overwrite: bool = False
 
 
-def parse_flags() -> Main:
-    flags = Main.parse()
+def parse_flags() -> argparse.Namespace:
+    flags: argparse.Namespace = Main.parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
     flags.shapes = read_shapes(flags.shapes)
@@ -93,7 +94,7 @@ def parse_flags() -> Main:
     return flags
 
 
-def make_configs(flags: Main) -> dict[str, Config]:
+def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
     """Returns {name of a case: its configuration}."""
     from official.training import step_benchmark
 
@@ -114,7 +115,7 @@ def make_configs(flags: Main) -> dict[str, Config]:
     return configs
 
 
-def measure(flags: Main) -> dict:
+def measure(flags: argparse.Namespace) -> dict:
     """Returns {cases: [...], products: {dtype: GFLOP/s}} of the flags."""
     if len(flags.dtypes) == 1:  # a process has one choice
         official.choose_kernels(*flags.dtypes)  # those of train.py
