@@ -302,9 +302,7 @@ def test_arithmetic_and_nothing_else():
         ("int(2.9)", 2),
     ):
         assert spec.evaluate(text) == value
-    others = (
-        "__import__('os')|a|[1]|(1).real|1 if 1 else 2|'a' * 9|max|min()|(-8) ** 0.5|1 +|1 << 2"
-    )
+    others = "__import__('os')|a|[1]|(1).real|1 if 1 else 2|'a' * 9|max|min()|(-8) ** 0.5|1 +|1 << 2"
     for text in others.split("|"):
         with pytest.raises(ValueError):
             spec.evaluate(text)
