@@ -142,7 +142,7 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
         problem = f"a classifier of problem_type={kind}, the task one label of: {expected}"
     elif order is None:
         problem = f"the labels: {' '.join(labels)}; the task has: {expected}"
-    if problem:
+    if problem or order is None:
         raise ConfigError(
             f"init_checkpoint {location} has {problem}. Give a checkpoint without a classifier, or correct"
             " the labels beside it."

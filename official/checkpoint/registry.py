@@ -172,7 +172,7 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
     Raises:
       ConfigError: where there is no checkpoint, or it is damaged.
     """
-    known = format_name and get_format(format_name)
+    known = get_format(format_name) if format_name else None
     in_order = [known] if known else sorted(FORMATS.values(), key=lambda one: -one.precedence)
     strange = None
     try:

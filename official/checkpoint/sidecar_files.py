@@ -155,7 +155,8 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
 def sizes_of(tensors: Tensors) -> dict:
     """Returns the keys of bert_config.json that canonical tensors give: sizes, GroupBERT's blocks, and biases
     and the masked-LM head's transform where the model is without."""
-    sizes = {key: tensors[name].shape[axis] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    found = {key: (tensors[name], axis) for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    sizes: dict[str, int | str] = {key: tensor.shape[axis] for key, (tensor, axis) in found.items()}
     sizes["num_hidden_layers"] = canonical.layers_of(tensors)
     inner = tensors.get("bert/encoder/layer_0/feed_forward_1/intermediate/dense/bias")
     output = tensors.get("bert/encoder/layer_0/feed_forward_1/output/dense/kernel")

@@ -216,8 +216,8 @@ def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
     paths = {}
     for name, number in numbers.items():
         layer, _, variable = name.rpartition("/")
-        ways = _HEAD_OBJECTS.get(layer)
-        if ways is None:
+        ways: tuple[str, ...] = _HEAD_OBJECTS.get(layer, ())
+        if not ways:
             path = _ENCODER_OBJECTS[re.sub(r"^transformer/layer_\d+", _LAYER, layer)]
             place = _FIRST_LAYER + (int(number[1]) if number else layers)
             ways = (f"{'layer_with_weights-0/' if has_heads else ''}{path.format(place=place)}",)
