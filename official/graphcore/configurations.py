@@ -12,54 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.table import FIELDS
-from official.graphcore import configuration_keys as tables
 from official.graphcore import configuration_terms
-from official.graphcore.configuration_keys import IPU_ONLY, NOT_NEEDED, Row, Table, with_older
+from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED, OPTIONS, Family, Row, Table
 from official.io.errors import ConfigError, suggest
 
 # -----------------------------------------------------------------------------------------------------------
-# Kinds of files
+# Keys
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """A kind of files.
-
-    Attributes:
-      name: also of its folder in configs/graphcore/.
-      label: for people.
-      table: of its keys, in older spellings, too.
-      defaults: {key: value} where a file says nothing.
-      nested: keys whose values hold keys; {"a": {"b": 1}} is the key a.b.
-    """
-
-    name: str
-    label: str
-    table: Table
-    defaults: Mapping[str, Any]
-    nested: tuple[str, ...] = ()
-
-
-_ROWS = (
-    Family("pytorch", "PyTorch", with_older("pytorch", tables.PYTORCH_ROWS), tables.PYTORCH_DEFAULTS),
-    Family("tf1", "TensorFlow 1", with_older("tf1", tables.TF1_ROWS), tables.TF1_DEFAULTS),
-    Family("tf2", "TensorFlow 2", with_older("tf2", tables.TF2_ROWS), tables.TF2_DEFAULTS, tables.TF2_NESTED),
-    Family(
-        "popart",
-        "PopART",
-        with_older("popart", tables.POPART_ROWS),
-        tables.POPART_DEFAULTS,
-        tables.POPART_NESTED,
-    ),
-    Family(
-        "packed",
-        "packed PopART (MLPerf 2.0)",
-        with_older("packed", tables.PACKED_ROWS),
-        tables.POPART_DEFAULTS,
-        tables.POPART_NESTED + tables.PACKED_NESTED,
-    ),
-)
-FAMILIES = {row.name: row for row in _ROWS}
 _LEAVES = ("packing_factor", "lr_schedule_by_step", "loss_scaling_by_step")  # objects that are values
 
 
@@ -106,28 +66,6 @@ def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
             " files.",
             {"unknown keys": unknown},
         )
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Options of their command lines
-
-
-# Of all their programs. What only one of them has is a key of its files, too, and taken with those.
-OPTIONS: Table = {
-    **tables.means(
-        """micro_batch_size=@micro gradient_accumulation_count=@accumulation
-        gradient_accumulation=@accumulation gradient_accumulation_factor=@accumulation
-        replication_factor=@replicas replicas=@replicas global_batch_size=@global training_steps=@steps
-        steps=@steps num_train_steps=@steps max_steps=@steps epochs=@epochs num_epochs=@epochs
-        no_model_save=@no_model_save no_validation=@no_validation vocab_size=@vocab_size
-        squad_do_validation=@validation epochs_inference=predict_epochs"""
-    ),
-    "dataset": Row("@dataset", tables.of(tables.PYTORCH_DATASETS)),
-    "do_training": Row("@do_training", tables.truth),
-    "task_name": Row("glue_task", lambda name: str(name).lower()),
-    **tables.ipu_only("use_default_available_memory_proportion"),
-    **tables.IPU_OPTIONS,
-}
 
 
 def table_for(family: str | None) -> Table:

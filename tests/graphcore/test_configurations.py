@@ -8,8 +8,8 @@ from official import config as config_lib
 from official.cli import configs, flags
 from official.config.model import BertConfig
 from official.graphcore import configuration_terms
-from official.graphcore.configuration_keys import IPU_ONLY, NOT_NEEDED
-from official.graphcore.configurations import FAMILIES, family_of, flat
+from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
+from official.graphcore.configurations import family_of, flat
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from official.cli import flags
-from official.graphcore.configuration_keys import OLDER
-from official.graphcore.configurations import FAMILIES
+from official.graphcore.configuration_keys import FAMILIES
 from official.io.errors import ConfigError
 from official.io.json_files import read_yaml
 from tests.conftest import ROOT
@@ -122,7 +121,7 @@ def test_lamb_decays_gamma_where_their_programs_do():
 
 def renamed(values: dict, family: str) -> dict:
     """Returns the keys of a flat file in their older spellings."""
-    older = {new: old for old, new in OLDER[family].items()}
+    older = {new: old for old, new in FAMILIES[family].older.items()}
     return {older.get(key, key): value for key, value in values.items()}
 
 
@@ -186,8 +185,8 @@ def test_older_spellings_are_those_of_today(backend, tmp_path):
 
 
 def test_older_spellings_stand_for_keys_that_there_are():
-    for family, older in OLDER.items():
-        assert set(older.values()) <= set(FAMILIES[family].table)
+    for family in FAMILIES.values():
+        assert set(family.older.values()) <= set(family.table)
 
 
 def test_packed_rows_without_a_factor_have_their_accumulation_divided_already(tmp_path):
