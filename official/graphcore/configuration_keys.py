@@ -212,30 +212,14 @@ def lower(value: Any) -> str | None:
     return str(value).lower() or None
 
 
-# Reader -> the terms that it reads, and settings that it reads in place of the reader of their type.
-_READ: dict[Callable[[Any], Any], str] = {
-    count: """@micro @accumulation @replicas @global @steps @epochs @samples @duplication @vocab_size
-        device_iterations predict_epochs""",
-    whole: "@encoder_start @sequences_per_pack",
-    number: "@warmup @warmup_share @dropout @clip",
-    truth: """@recomputation @groupbert @nvlamb @mpclip @lamb_debiasing @dynamic_scale @packs @prepacked
-        @packed_data @no_dropout @no_attention_dropout @no_model_save @no_validation @validation
-        @inference""",
-    text: "@folder @output_folder @dataset_dir @wandb_project executable_cache_path",
-    files: "@files @predict_files @eval_files",
-    as_json: "@loss_scale_by_step lr_schedule_by_step",
-    counts: "@layers_per_ipu",
-    placement: "@placement",
-    powers: "@powers",
-    stages: "pipeline_stages",
-    devices: "device_mapping",
-    loss_scale: "loss_scale",
-    shares: "available_memory_proportion",
-    of({"half": "half", "float": "float"}): "partials_type",
-    of({name: name for name in FIELDS["scheduler"].choices}): "scheduler",
-    of({name.capitalize(): name for name in ("grouped", "interleaved", "sequential")}): "@pipeline_schedule",
+with open(os.path.join(os.path.dirname(__file__), "configuration_keys.yml"), encoding="utf-8") as _file:
+    _TABLES = yaml.safe_load(_file)
+partials = of({"half": "half", "float": "float"})
+scheduler = of({name: name for name in FIELDS["scheduler"].choices})
+schedule = of({name.capitalize(): name for name in ("grouped", "interleaved", "sequential")})
+_READERS = {
+    name: globals()[reader] for reader, names in _TABLES.pop("readers").items() for name in names.split()
 }
-_READERS = {name: read for read, names in _READ.items() for name in names.split()}
 _READERS_OF_TYPES: dict[Any, Callable[[Any], Any]] = {int: whole, float: number, bool: truth}
 _BACKENDS = {
     "@recomputation": ("ipu",),
@@ -307,9 +291,9 @@ def _families(tables: Mapping[str, Any]) -> dict[str, Family]:
     return found
 
 
-with open(os.path.join(os.path.dirname(__file__), "configuration_keys.yml"), encoding="utf-8") as _file:
-    _TABLES = yaml.safe_load(_file)
 _UNREAD = _TABLES.pop("unread")
+# Term -> the settings in which it shows.
+SHOWN = {term: fields.split() for fields, terms in _TABLES.pop("shown").items() for term in terms.split()}
 # Options of all their programs, on a command line.
 OPTIONS = _table(_TABLES.pop("options"))
 FAMILIES = _families(_TABLES)

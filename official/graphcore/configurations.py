@@ -13,7 +13,16 @@ from typing import Any
 
 from official.config.table import FIELDS
 from official.graphcore import configuration_terms
-from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED, OPTIONS, Family, Row, Table
+from official.graphcore.configuration_keys import (
+    FAMILIES,
+    IPU_ONLY,
+    NOT_NEEDED,
+    OPTIONS,
+    SHOWN,
+    Family,
+    Row,
+    Table,
+)
 from official.io.errors import ConfigError, suggest
 
 # -----------------------------------------------------------------------------------------------------------
@@ -75,51 +84,6 @@ def table_for(family: str | None) -> Table:
 
 # -----------------------------------------------------------------------------------------------------------
 # Translation
-
-
-# Term -> the settings in which it shows.
-_SHOWN = {
-    **dict.fromkeys(
-        ("micro", "accumulation", "replicas", "global"),
-        "train_batch_size num_accumulation_steps eval_batch_size",
-    ),
-    **dict.fromkeys(("steps", "samples"), "num_steps_per_epoch"),
-    "epochs": "num_train_epochs count_records",
-    "duplication": "count_records",
-    **dict.fromkeys(("warmup", "warmup_share"), "warmup_steps warmup_proportion"),
-    "powers": "warmup_power poly_power",
-    "schedule": "lr_schedule poly_power",
-    "optimizer": "optimizer_type bias_correction",
-    **dict.fromkeys(("nvlamb", "mpclip"), "lamb_variant"),
-    "lamb_debiasing": "bias_correction",
-    "reduction": "gradient_reduction",
-    **dict.fromkeys(("dynamic_scale", "loss_scale_by_step"), "loss_scale"),
-    "clip": "clip_norm clip_scope",
-    "files": "input_files train_file predict_file",
-    "predict_files": "predict_file",
-    "eval_files": "eval_files",
-    "dataset": "task generated_data",
-    "dataset_dir": "input_files",
-    "inference": "do_train do_predict",
-    "validation": "do_eval do_predict",
-    "no_validation": "do_eval",
-    "do_training": "do_train",
-    **dict.fromkeys(("packs", "prepacked", "packed_data", "sequences_per_pack"), "max_sequences_per_pack"),
-    "packing_factor": "average_sequences_per_pack",
-    "no_model_save": "checkpoint_every_steps keep_checkpoints",
-    **dict.fromkeys(("folder", "output_folder"), "model_dir"),
-    "wandb_project": "wandb_project",
-    "model_name": "model.hidden_size model.num_hidden_layers",
-    "groupbert": "model.block_type",
-    "pipeline_schedule": "pipeline_schedule",
-    "recomputation": "recompute",
-    **dict.fromkeys(("layers_per_ipu", "encoder_start", "placement"), "pipeline_stages device_mapping"),
-    "vocab_size": "model.vocab_size",
-    **dict.fromkeys(
-        ("dropout", "no_dropout", "no_attention_dropout"),
-        "model.hidden_dropout_prob model.attention_probs_dropout_prob",
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +193,7 @@ def _read(
         if row.to in (IPU_ONLY, NOT_NEEDED) or not row.is_known_to(backend):
             lines.append(Line(prefix + key, value, (), row.why if row.to == NOT_NEEDED else IPU_ONLY))
             continue
-        fields = _SHOWN[row.to[1:]].split() if row.to.startswith("@") else [row.to]
+        fields = SHOWN[row.to[1:]] if row.to.startswith("@") else [row.to]
         lines.append(Line(prefix + key, value, tuple(fields)))
         if value is None or value == "":
             continue
