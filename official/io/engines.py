@@ -17,7 +17,7 @@ from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
-from official.io import jobs, signals, streams
+from official.io import signals, streams
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -196,15 +196,13 @@ class Round:
     bytes_per_worker: int = _BYTES_PER_WORKER
 
 
+Choice = Any  # has FIELDS: a job, or the flags
+
+
 class Engine(Protocol):
-    """An engine, which runs the tasks of a job.
+    """An engine, which runs the tasks of a job."""
 
-    Attributes:
-      num_workers: tasks that run at the same time, at most; None: as many as there are cores for.
-    """
-
-    @property
-    def num_workers(self) -> int | None: ...
+    num_workers: int | None  # tasks that run at the same time, at most; None: as many as there are cores
 
     def run(self, tasks: Round) -> None:
         """Runs the tasks of a round, the later ones after the earlier ones have begun.
@@ -215,18 +213,7 @@ class Engine(Protocol):
         """
 
 
-class Choice(Protocol):
-    """Fields of a job that choose its engine, by the flags' names."""
-
-    @property
-    def num_workers(self) -> int | None: ...
-    @property
-    def engine(self) -> str: ...
-    @property
-    def ray_address(self) -> str | None: ...
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Local:
     """Runs tasks in processes of this machine; a single one in this process."""
 
@@ -237,15 +224,13 @@ class Local:
 
         wanted = self.processes_for(tasks.total_bytes, tasks.bytes_per_worker)
         number = max(min(wanted, tasks.number), 1)
-        timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "local", number))
-        with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+        with bars.of_round(tasks, "local", number) as bar:
             if number > 1:
                 _run_in_processes(tasks, number, bar)
             else:
                 with reporting_to(bar.add):
                     for function, *arguments in tasks.tasks:
                         function(*arguments)
-            found.bytes, found.items = bar.n, bar.items
 
     def processes_for(self, total_bytes: float | None, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
         """Returns the number of processes for so much work, the most where None is known, if it comes in as
