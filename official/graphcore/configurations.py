@@ -53,12 +53,8 @@ def family_of(values: Mapping[str, Any]) -> Family | None:
     keys = set(flat(values))
     ours = sum(key.split(".")[0] in FIELDS or key.startswith("model.") for key in keys)
     known = {name: len(keys & set(family.table)) for name, family in FAMILIES.items()}
-    best = max(
-        known, key=known.__getitem__
-    )  # of several that know as many the first: packed knows all of popart
-    if known[best] <= ours:
-        return None
-    return FAMILIES[best]
+    best = max(known, key=known.__getitem__)  # the first of equals: packed knows all of popart
+    return FAMILIES[best] if known[best] > ours else None
 
 
 def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
@@ -157,12 +153,12 @@ def translate(
         if isinstance(stages, list) and stages and isinstance(stages[-1], list):
             said["@stages"] = stages[-1]  # their names: a head tells the task
     over = _read(options, table, backend, "command line", lines, prefix="--")
+    lengths = {"@steps", "@epochs", "@samples"}
     if {"@steps", "@epochs"} <= set(over):
         both = [name for name in options if table[name].to in ("@steps", "@epochs")]
         raise ConfigError(f"--{' and --'.join(both)} both say how long the run is. Drop one of the two.")
     replaced: set[str] = {"@global"} if "@accumulation" in over else set()
-    if {"@steps", "@epochs", "@samples"} & set(over):
-        replaced |= {"@steps", "@epochs", "@samples"}
+    replaced |= lengths if lengths & set(over) else set()
     merged = {name: value for name, value in said.items() if name not in replaced} | over
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}

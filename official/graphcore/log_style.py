@@ -115,11 +115,8 @@ class GraphcoreLog(Callback):
         if done < graphs:
             return
         if self._bar is None:
-            self._say(
-                tqdm.tqdm.format_meter(
-                    n=done, total=graphs, elapsed=secs, prefix="Graph compilation", ncols=79
-                )
-            )
+            meter = tqdm.tqdm.format_meter(done, graphs, secs, prefix="Graph compilation", ncols=79)
+            self._say(meter)
         self.close()
         self._say(f"Compiled/Loaded model in {secs:.3f} secs", "-" * WIDTH)
 
@@ -208,12 +205,8 @@ def step_line(step: int, last_step: int, values: dict) -> str:
         f"LR: {values['learning_rate']:.2e}",
         f"total loss: {values['loss']:.3f}",
         *(f"{name}: {value:.3f}" for name, value in losses.items()),
-        *(f"{_short(name)}: {100 * value:.3f} %" for name, value in accuracies.items()),
+        *(f"{name.replace('accuracy', 'acc')}: {100 * value:.3f} %" for name, value in accuracies.items()),
     ]
     line = f"{' - '.join(parts)}, throughput: {values['sequences_per_sec']:.1f} samples/sec"
     share = values.get("host_wait_share")
     return line if share is None else f"{line}, waiting for the host: {100 * share:.1f} %"
-
-
-def _short(metric: str) -> str:
-    return metric.replace("accuracy", "acc")

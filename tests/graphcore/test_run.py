@@ -217,7 +217,7 @@ def test_initial_weights_come_from_a_checkpoint_by_names(configured):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(configured):
-    config = configured(loss_scale="1e38", checkpoint_every_steps=4)
+    config = configured(loss_scale="3e38", checkpoint_every_steps=4)
     assert run_on_fake(config)[0] == 3
     assert result(config)["status"] == "failed" and "not finite" in result(config)["reason"]
     assert result(config)["checkpoint"] is None
@@ -260,9 +260,9 @@ def test_settings_that_do_not_go_together_are_one_line(configured):
         (dict(input_files="nowhere-*"), "nowhere"),
         (dict(static_mask=True), "static_mask"),
     ]
-    for settings, message in refused:
+    for number, (settings, message) in enumerate(refused):
         with pytest.raises(ConfigError, match=message):
-            run_on_fake(configured(**settings))
+            run_on_fake(configured(str(number), **settings))
     with pytest.raises(ConfigError, match="does not fit into its IPUs .*--recompute=block"):
         run_on_fake(configured(), bytes_per_ipu=20_000)
 
