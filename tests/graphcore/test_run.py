@@ -216,8 +216,15 @@ def test_initial_weights_come_from_a_checkpoint_by_names(configured):
         run_on_fake(configured("none", init_checkpoint=first.model_dir + "/nothing"))
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(configured):
-    config = configured(loss_scale="3e38", checkpoint_every_steps=4)
+def test_a_loss_that_is_not_finite_ends_the_run(configured, monkeypatch):
+    make_training = program.make_training
+
+    def diverging(*arguments):
+        call = make_training(*arguments)
+        return lambda: call() * np.nan
+
+    monkeypatch.setattr(program, "make_training", diverging)
+    config = configured(checkpoint_every_steps=4)
     assert run_on_fake(config)[0] == 3
     assert result(config)["status"] == "failed" and "not finite" in result(config)["reason"]
     assert result(config)["checkpoint"] is None
