@@ -27,7 +27,6 @@ from official.io.errors import ConfigError
 # `official.graphcore.configuration_terms`, which makes settings of several terms.
 IPU_ONLY = "IPU only"
 NOT_NEEDED = "not needed"
-_LARGEST = 2**63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +91,7 @@ def whole(value: Any) -> int:
 def count(value: Any) -> int:
     """Returns a whole number above 0. Raises ConfigError for another value."""
     found = whole(value)
-    if not 0 < found < _LARGEST:
+    if not 0 < found < 2**63:
         raise ConfigError("expected a whole number of 1 or more, below 2^63")
     return found
 
@@ -213,7 +212,7 @@ def lower(value: Any) -> str | None:
 
 
 with open(os.path.join(os.path.dirname(__file__), "configuration_keys.yml"), encoding="utf-8") as _file:
-    _TABLES = yaml.safe_load(_file)
+    _TABLES = yaml.load(_file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # in C: ten times as fast
 partials = of({"half": "half", "float": "float"})
 scheduler = of({name: name for name in FIELDS["scheduler"].choices})
 schedule = of({name.capitalize(): name for name in ("grouped", "interleaved", "sequential")})

@@ -287,8 +287,6 @@ def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, floa
 
 _FLOOR = 1e-7  # their schedules end there; PyTorch's at 0
 # As in configs/squad_*.flags: files of theirs do not say them.
-_SQUAD_LENGTH = 384
-_VOCABULARY = "data/bert/vocab.txt"
 _MADE_UP = ("generated_data", "synthetic_input", "use_synthetic_data")
 _TASK_OF_HEAD = {"qa_head": "squad", "glue_head": "glue", "loc": "squad", "glu": "glue", "glu_reg": "glue"}
 
@@ -495,12 +493,12 @@ def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> N
     """Fills in what files of fine-tuning leave out: where scripts/download_squad.sh puts the data."""
     if settings["task"] == "pretrain":
         return
-    settings.setdefault("vocab_file", _VOCABULARY)
+    settings.setdefault("vocab_file", "data/bert/vocab.txt")
     if "glu_reg" in terms.get("stages", ()):
         settings.setdefault("glue_task", "stsb")
     if settings["task"] == "squad":
         version = "v2.0" if settings.get("version_2_with_negative") else "v1.1"
-        settings.setdefault("max_seq_length", _SQUAD_LENGTH)
+        settings.setdefault("max_seq_length", 384)
         settings.setdefault("train_file", f"data/squad/train-{version}.json")
         settings.setdefault("predict_file", f"data/squad/dev-{version}.json")
 

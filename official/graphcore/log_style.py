@@ -64,8 +64,6 @@ class Tags:
 
 WIDTH = 59  # of every rule
 _METRICS_TITLE = "-------------------- Training Metrics ---------------------"  # not centred as the others
-_SECS_BETWEEN_LINES = 30  # within an interval
-_TASKS_WITH_POOLER = ("pretrain", "glue")
 
 
 class GraphcoreLog(Callback):
@@ -133,7 +131,8 @@ class GraphcoreLog(Callback):
 
     def on_steps(self, step: int, values: dict) -> None:
         """Shows an interval that is not over, from time to time."""
-        if time.monotonic() - self._shown >= _SECS_BETWEEN_LINES and step < self._last_step:
+        secs_between_lines = 30
+        if time.monotonic() - self._shown >= secs_between_lines and step < self._last_step:
             self._show(step, values)
 
     def on_interval(self, step: int, values: dict) -> None:
@@ -186,7 +185,7 @@ def _title(text: str) -> str:
 def _parts(config: Config, built: Built) -> list[tuple[str, str]]:
     """Returns (part of the model, where it is): every replica holds all of them."""
     parts = ["Embedding", *(f"Encoder {number:<2}" for number in range(config.model.num_hidden_layers))]
-    parts += ["Pooler"] * (config.task in _TASKS_WITH_POOLER) + ["Classifier"]
+    parts += ["Pooler"] * (config.task in ("pretrain", "glue")) + ["Classifier"]
     return [(part, ", ".join(built.devices)) for part in parts]
 
 

@@ -123,11 +123,9 @@ with open(os.path.join(os.path.dirname(__file__), "poprun.yml"), encoding="utf-8
 # so there is a dialect for each program (`dialects`): for a published run it is the published command line.
 
 
-_IPUS_OF_A_LINK_DOMAIN = 64  # those of a POD64
 _SAFE = re.compile(r"[\w.,:/=+@%-]+")
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _OPTION = re.compile(r"(--?[\w-]+)([= ]?)(.*)", re.DOTALL)
-_SET_OR_DEFAULT = ("USER", "LOCAL_HOME")
 
 
 # Options for what a person has asked for and a dialect does not mention.
@@ -172,7 +170,7 @@ class PodPlan:
 
 def link_domains(ipus: int) -> int:
     """Returns the number of IPU-Link domains, of 64 IPUs each, for a number of IPUs."""
-    return -(-ipus // _IPUS_OF_A_LINK_DOMAIN)
+    return -(-ipus // 64)
 
 
 def check(plan: PodPlan) -> None:
@@ -265,7 +263,7 @@ def _quoted(text: str) -> str:
 
 def _wanted(options: str) -> list[str]:
     """Returns the line that says which variables have to be set, where there are any."""
-    names = [name for name in dict.fromkeys(_VARIABLE.findall(options)) if name not in _SET_OR_DEFAULT]
+    names = [name for name in dict.fromkeys(_VARIABLE.findall(options)) if name not in ("USER", "LOCAL_HOME")]
     return [": " + " ".join(f'"${{{name}:?}}"' for name in names)] if names else []
 
 

@@ -53,10 +53,6 @@ def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
 # Processes of this machine
 
 
-_REFRESH_SECS = 0.5
-_WAITING_PER_PROCESS = 4  # tasks that are submitted at once: none has to wait for the next one
-
-
 def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
     """Returns the context of processes that have loaded a module: of all rounds the one of the first."""
     # Forked from a process that loads modules and runs nothing: a fork of one that has run an operation of
@@ -93,7 +89,7 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
         )
         with write_end, read_end, pool:
             try:
-                window = number * _WAITING_PER_PROCESS
+                window = number * 4  # submitted at once: none has to wait for the next one
                 watch(
                     pool.submit,
                     iter(tasks.tasks),
@@ -126,7 +122,7 @@ def watch(
         left |= {submit(*task) for task in itertools.islice(tasks, max(window() - len(left), 0))}
         if not left:
             return
-        done, left = wait(left, timeout=_REFRESH_SECS, return_when=FIRST_COMPLETED)
+        done, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
         show()
         for future in done:
             take(future.result())

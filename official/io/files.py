@@ -58,9 +58,8 @@ def expanded(paths: str) -> str:
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])
         if found is None:
-            raise ConfigError(
-                f"{paths[:100]}: ~ is the home folder, and this user has none. Give a whole path."
-            )
+            told = "~ is the home folder, and this user has none. Give a whole path."
+            raise ConfigError(f"{paths[:100]}: {told}")
         return match[1] + (found.rstrip("/") or "/")
 
     return _HOME.sub(with_home, paths)
@@ -169,16 +168,12 @@ def describe_pointer(head: bytes) -> str | None:
 
 
 _BUFFER_BYTES = 1 << 20
-_BLOCK_BYTES = 4 << 20  # is fetched at once where a file is read from its beginning to its end
-_MIN_LISTED = 3  # files of a folder of a store: from so many on it is listed once
-_OF_TENSORFLOW = ("ram",)  # no other process, and no other library, sees what is there
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hdfs": "hdfs"}  # of setup.py
 # Schemes of file systems, whose files are seen while they grow, and can be renamed.
 _FILE_SYSTEMS = ("file", "local", "hdfs", "viewfs", "arrow_hdfs", "webhdfs", "sftp", "ssh", "smb", "ftp")
 # Names, in stores, of what is another one for another content.
 _MARKS = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "content_md5", "ino")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
-_NOT_FOUND = 5  # of TensorFlow's errors
 
 
 def is_remote(path: str) -> bool:
@@ -193,7 +188,8 @@ def store_of(path: str) -> Store:
 
 @functools.lru_cache(maxsize=64)
 def _remote_store(scheme: str) -> Store:
-    if scheme not in _OF_TENSORFLOW and importlib.util.find_spec("fsspec"):
+    # No other process, and no other library, sees what is in ram://.
+    if scheme != "ram" and importlib.util.find_spec("fsspec"):
         import fsspec
 
         with contextlib.suppress(ImportError, ValueError):  # it lacks what the store needs
@@ -272,13 +268,9 @@ class Store:
         each folder once: links may lead back to a folder above."""
         if "**" not in pattern:
             return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
-        base = _fixed_part(pattern)
-        if base:
-            return _matching(self.files_below(base), pattern) if os.path.isdir(base) else []
-        root = "/" if pattern.startswith("/") else "."
-        found = [os.path.relpath(path, root) for path in self.files_below(root)]
-        matched = _matching(found, pattern.lstrip("/"))
-        return [f"/{path}" for path in matched] if root == "/" else matched
+        pattern = pattern if pattern.startswith("/") else os.path.join(".", pattern)
+        base = _fixed_part(pattern) or "/"
+        return _matching(self.files_below(base), pattern) if os.path.isdir(base) else []
 
     def names_in(self, folder: str) -> list[str]:
         return os.listdir(folder)
@@ -334,7 +326,8 @@ def _os_errors(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each library has its own
-        is_missing = isinstance(error, FileNotFoundError) or getattr(error, "error_code", None) == _NOT_FOUND
+        # 5: the code of TensorFlow's NotFoundError.
+        is_missing = isinstance(error, FileNotFoundError) or getattr(error, "error_code", None) == 5
         usual = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
         number = errno.ENOENT if is_missing else getattr(error, "errno", None) or usual
         told = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
@@ -380,7 +373,7 @@ class RemoteStore(Store):
             wanted.setdefault(os.path.dirname(path), []).append(path)
         found: dict[str, FileState] = {}
         for folder, here in wanted.items():
-            if len(here) >= _MIN_LISTED:
+            if len(here) >= 3:  # else each is asked for
                 found.update(self._listed(folder))
             found.update({path: _state(self._do("info", path)) for path in here if path not in found})
         return found
@@ -405,14 +398,11 @@ class RemoteStore(Store):
 
     def glob(self, pattern: str) -> list[str]:
         base = _fixed_part(pattern)
-        if "**" in pattern:
-            return _matching(self.files_below(base), pattern)
-        if glob.has_magic(os.path.dirname(pattern)[len(base) :]):
-            return _matching(self._all_below(base), pattern)
-        try:
-            return _matching(self._listed(base), pattern)
-        except FileNotFoundError:
-            return []
+        has_folders = glob.has_magic(os.path.dirname(pattern)[len(base) :])
+        find = self.files_below if "**" in pattern else self._all_below if has_folders else self._listed
+        with contextlib.suppress(FileNotFoundError):
+            return _matching(find(base), pattern)
+        return []
 
     def names_in(self, folder: str) -> list[str]:
         try:
@@ -427,7 +417,8 @@ class RemoteStore(Store):
 
     def open(self, path: str) -> BinaryIO:
         with self._at(path) as (system, inner):
-            file = _RemoteFile(path, system.open(inner, "rb", block_size=_BLOCK_BYTES))
+            # A block is fetched at once where a file is read from its beginning to its end.
+            file = _RemoteFile(path, system.open(inner, "rb", block_size=4 << 20))
             return io.BufferedReader(file, _BUFFER_BYTES)
 
     def read_range(self, path: str, start: int, size: int) -> bytes:
@@ -575,9 +566,6 @@ class _TensorFlowFiles:
 # Searching and reading
 
 
-_DIGEST_BYTES = 1 << 16  # of the beginning of a file
-
-
 def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
     """Returns the files that comma-separated names of files and folders, and globs, stand for: sorted, each
     once.
@@ -601,17 +589,14 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
                 with contextlib.suppress(FileNotFoundError):  # NAME@3 stands for names
                     check_readable(path, every_small_one=False)
         except OSError as error:
-            raise ConfigError(
-                f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}."
-            ) from None
+            told = f"{error.filename or pattern} cannot be read: {error.strerror or error}"
+            raise ConfigError(f"{source}: {told}.") from None
         if not matched:
             raise ConfigError(f"{source} matches no file.")
         found.update(matched)
     if not found:
-        raise ConfigError(
-            f"{f'--{flag}' if flag else 'the list of files'} is empty. Give files, folders or globs,"
-            " separated by commas."
-        )
+        what = f"--{flag}" if flag else "the list of files"
+        raise ConfigError(f"{what} is empty. Give files, folders or globs, separated by commas.")
     return sorted(found)
 
 
@@ -696,7 +681,7 @@ def digest(paths: Iterable[str]) -> dict[str, int | str]:
     for path in paths:
         size = version(path)[0]
         with open_binary(path) as file:
-            sha.update(f"{os.path.basename(path)} {size} ".encode() + file.read(_DIGEST_BYTES))
+            sha.update(f"{os.path.basename(path)} {size} ".encode() + file.read(1 << 16))
         count, total = count + 1, total + size
     return {"files": count, "bytes": total, "sha256": sha.hexdigest()}
 

@@ -47,7 +47,6 @@ def take_rounds() -> list[dict]:
 # other: both look again a moment later, and the one that wrote first gives way.
 
 
-_BEAT_SECS = 15.0
 _DEAD_SECS = 90.0
 _LOOK_AGAIN_SECS = 1.0
 
@@ -84,7 +83,7 @@ def held(path: str, folder: str) -> Iterator[None]:
 
 
 def _beat(path: str, own: str, ended: threading.Event) -> None:
-    while not ended.wait(_BEAT_SECS):
+    while not ended.wait(15.0):
         with contextlib.suppress(OSError):
             if _read(path).get("owner") in (own, None):
                 _write(path, own)
@@ -184,8 +183,6 @@ def are_there(folder: str, sizes: dict[str, int]) -> bool:
 _FOLDER = ".unfinished"
 _JOB = "job.json"
 _LOCK = "lock"
-_READERS = 16
-_READ_AT_ONCE = 1024  # what so many tasks have done
 
 
 @contextlib.contextmanager
@@ -310,14 +307,14 @@ def read_what_is_done(path: str) -> dict:
 def read_all_done(paths: Iterable[str]) -> list[dict]:
     """As `read_what_is_done`, of many tasks; several at a time where a store takes its time for each."""
     paths = list(paths)
-    with ThreadPoolExecutor(_READERS if any(map(is_remote, paths[:1])) else 1) as pool:
+    with ThreadPoolExecutor(16 if any(map(is_remote, paths[:1])) else 1) as pool:
         return list(pool.map(read_what_is_done, paths))
 
 
 def each_done(paths: Iterable[str]) -> Iterator[dict]:
     """Yields what `read_all_done` returns; some of it is in memory at a time."""
     left = iter(paths)
-    while some := list(itertools.islice(left, _READ_AT_ONCE)):
+    while some := list(itertools.islice(left, 1024)):  # what so many tasks have done
         yield from read_all_done(some)
 
 

@@ -24,7 +24,6 @@ _KINDS = {
     bool: "true or false",
     type(None): "null",
 }
-_DEEPEST = 64  # the files that are read have about ten levels
 _LARGEST = 2**63  # whole numbers beyond it are no number of anything here
 _REQUIRED = object()
 
@@ -145,7 +144,7 @@ def _named(kind: Kind) -> str:
     return " or ".join(_KINDS[one] for one in (kind if isinstance(kind, tuple) else (kind,)))
 
 
-def _is_too_deep(outer, left: int = _DEEPEST) -> bool:
+def _is_too_deep(outer, left: int = 64) -> bool:
     parts = outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
     return left < 0 or any(_is_too_deep(each, left - 1) for each in parts if isinstance(each, (dict, list)))
 

@@ -217,14 +217,17 @@ def tokenizer_settings(
     strange = _other_tokens(list(read_json(added, any_number=True))) if files.is_file(added) else []
     if strange:
         raise ConfigError(f"{added}: {shortened(strange)} {_BESIDE}.")
-    lower_case = config.get("do_lower_case")
+    lower_case, length = config.get("do_lower_case"), config.get("model_max_length", config.get("max_len"))
+    wrong = None
     if not isinstance(lower_case, (bool, type(None))):
-        raise ConfigError(f"{path}: do_lower_case={str(lower_case)[:40]!r}, expected true or false.")
-    if config.get("strip_accents") not in (None, True if lower_case is None else lower_case):
-        raise ConfigError(
-            f"{path}: strip_accents={config['strip_accents']!r} with do_lower_case={lower_case} is not"
-            " supported: BERT's tokenizer does both or neither."
-        )
+        wrong = f"do_lower_case={str(lower_case)[:40]!r}, expected true or false"
+    elif config.get("strip_accents") not in (None, True if lower_case is None else lower_case):
+        wrong = f"strip_accents={config['strip_accents']!r} with do_lower_case={lower_case} is not supported:"
+        wrong += " BERT's tokenizer does both or neither"
+    elif length is not None and not (type(length) in (int, float) and length >= 1):
+        wrong = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
+    if wrong:
+        raise ConfigError(f"{path}: {wrong}.")
     tokenizer = _read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
     if tokenizer:
         is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
@@ -232,11 +235,6 @@ def tokenizer_settings(
         told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
-    length = config.get("model_max_length", config.get("max_len"))
-    if length is not None and not (type(length) in (int, float) and length >= 1):
-        raise ConfigError(
-            f"{path}: model_max_length={str(length)[:40]}, expected a number of tokens from 1 on."
-        )
     return TokenizerSettings(lower_case, int(length) if length and length < _NO_LENGTH else None)
 
 
@@ -301,6 +299,7 @@ def tokenizer_lower_case(
     is_overruled = names == ["BertNormalizer"] and not is_whole
     before = tokenizer.get("pre_tokenizer")
     allowed = {"Sequence", "BertNormalizer", "Lowercase", "StripAccents", *(["NFD"] if strips else [])}
+    wrong = None
     if (
         "BertNormalizer" not in names
         or not set(names) <= allowed
@@ -308,19 +307,17 @@ def tokenizer_lower_case(
         or (not is_overruled and (strips != lower_case or bert.get("handle_chinese_chars") is False))
         or not (isinstance(before, dict) and before.get("type") == "BertPreTokenizer")
     ):
-        raise ConfigError(
-            f"{source}: its normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents,"
-            f" or does neither. {_VOCAB_FILE}"
+        wrong = (
+            "normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents, or does neither"
         )
+    elif not _joins_as_bert(tokenizer.get("post_processor")):
+        wrong = "post_processor is not BERT's, which makes [CLS] A [SEP] B [SEP] with segments 0 and 1"
+    if wrong:
+        raise ConfigError(f"{source}: its {wrong}. {_VOCAB_FILE}")
     if not (is_overruled or is_whole) and told not in (None, lower_case):
         raise ConfigError(
             f"{source}: its normalizer {'lower-cases' if lower_case else 'does not lower-case'}, and"
             f" {TOKENIZER_CONFIG} says do_lower_case={str(told).lower()}. Correct one of them."
-        )
-    if not _joins_as_bert(tokenizer.get("post_processor")):
-        raise ConfigError(
-            f"{source}: its post_processor is not BERT's, which makes [CLS] A [SEP] B [SEP] with segments 0"
-            f" and 1. {_VOCAB_FILE}"
         )
     return lower_case
 
@@ -460,16 +457,13 @@ def _sentence_length(folder: str, lower_case: bool) -> int | None:
     """Returns the length to which the Transformer cuts texts; None where it says none."""
     path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
     values = read(path, SENTENCE_SETTINGS[0]) if path else {}
+    length, wrong = values.get("max_seq_length"), None
     if values.get("do_lower_case") and not lower_case:
-        raise ConfigError(
-            f"{path}: do_lower_case=true is not supported with a tokenizer that does not"
-            " lower-case, only false."
-        )
-    length = values.get("max_seq_length")
-    if length is not None and (type(length) is not int or length < 3):
-        raise ConfigError(
-            f"{path}: max_seq_length={str(length)[:40]}, expected a number of tokens from 3 on."
-        )
+        wrong = "do_lower_case=true is not supported with a tokenizer that does not lower-case, only false"
+    elif length is not None and (type(length) is not int or length < 3):
+        wrong = f"max_seq_length={str(length)[:40]}, expected a number of tokens from 3 on"
+    if wrong:
+        raise ConfigError(f"{path}: {wrong}.")
     return length
 
 
@@ -567,10 +561,8 @@ def read_labels(folder: str) -> dict:
     values = read_json(path)
     labels = values.get("labels")
     if not (labels is None or isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise ConfigError(
-            f"{path}: labels={repr(labels)[:60]}, expected a list of names or null. Restore or remove the"
-            " file."
-        )
+        told = f"labels={repr(labels)[:60]}, expected a list of names or null"
+        raise ConfigError(f"{path}: {told}. Restore or remove the file.")
     labels = None if labels is None else tuple(labels)
     return {"labels": labels, "problem_type": _problem_type(values, path)}
 
@@ -578,19 +570,16 @@ def read_labels(folder: str) -> dict:
 def _problem_type(values: dict, source: str) -> str | None:
     kind = values.get("problem_type")
     if kind not in (None, *PROBLEM_TYPES):
-        raise ConfigError(
-            f"{source}: problem_type={repr(kind)[:60]} is not supported, only {', '.join(PROBLEM_TYPES)}."
-        )
+        told = f"problem_type={repr(kind)[:60]} is not supported, only {', '.join(PROBLEM_TYPES)}"
+        raise ConfigError(f"{source}: {told}.")
     return kind
 
 
 def check_label_count(labels: Sequence[str] | None, outputs: int, source: str) -> None:
     """Raises ConfigError where there are names for another number of outputs than a classifier has."""
     if labels is not None and len(labels) != outputs:
-        raise ConfigError(
-            f"{source}: {len(labels)} labels ({', '.join(labels)[:120]}), the classifier has"
-            f" {outputs} outputs."
-        )
+        shown = ", ".join(labels)[:120]
+        raise ConfigError(f"{source}: {len(labels)} labels ({shown}), the classifier has {outputs} outputs.")
 
 
 def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | None, count: int) -> dict:
@@ -619,36 +608,29 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     """
     told = [_names_of(values.get(key), key, source) for key in ("id2label", "label2id")]
     named = [names for names in told if names and not are_numbered_labels(names)]
+    labels, number = next(iter([*named, *filter(None, reversed(told))]), None), values.get("num_labels")
+    shown, wrong = [", ".join(names)[:90] for names in [*named, labels or ()]], None
     if len(set(named)) > 1:
-        raise ConfigError(
-            f"{source}: id2label and label2id contradict each other: {', '.join(named[0])[:90]} and"
-            f" {', '.join(named[1])[:90]}. Correct one of them."
-        )
-    labels = next(iter([*named, *filter(None, reversed(told))]), None)
-    number = values.get("num_labels")
-    if labels and number is not None and number != len(labels):
-        raise ConfigError(
-            f"{source}: num_labels={str(number)[:40]}, and there are {len(labels)} labels:"
-            f" {', '.join(labels)[:90]}. Correct one of them."
-        )
+        wrong = f"id2label and label2id contradict each other: {shown[0]} and {shown[1]}"
+    elif labels and number not in (None, len(labels)):
+        wrong = f"num_labels={str(number)[:40]}, and there are {len(labels)} labels: {shown[-1]}"
+    if wrong:
+        raise ConfigError(f"{source}: {wrong}. Correct one of them.")
     sentences = values.get("sentence_transformers")
     activation = activation or (sentences.get("activation_fn") if isinstance(sentences, dict) else None)
     activation = activation or values.get("sbert_ce_default_activation_function")
     kind = _problem_type(values, source)
     if kind is None and (len(labels) if labels else number) == 1:
-        kind = _ACTIVATIONS.get(str(activation or _DEFAULT_ACTIVATION).rpartition(".")[2])
+        kind = _ACTIVATIONS.get(str(activation or "Sigmoid").rpartition(".")[2])
         if kind is None:
-            raise ConfigError(
-                f"{source}: activation_fn={str(activation)[:60]} is not supported, only"
-                f" {', '.join(_ACTIVATIONS)}."
-            )
+            wrong = f"activation_fn={str(activation)[:60]} is not supported, only {', '.join(_ACTIVATIONS)}"
+            raise ConfigError(f"{source}: {wrong}.")
     return {"labels": labels, "problem_type": kind}
 
 
 # Of a classifier with one output: a score, or a probability, which transformers and sentence-transformers
 # take where nothing says it.
 _ACTIVATIONS = {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS}
-_DEFAULT_ACTIVATION = "Sigmoid"
 
 
 def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:

@@ -29,10 +29,8 @@ from official.io import writing
 
 
 _COMPILERS = ("c++", "g++", "clang++")
-_POLL_SECS = 0.1
 _OF_CPU = ("model name", "flags", "Features", "CPU part", "CPU implementer")  # which code for it depends on
 _DIGEST = ".sha256"  # after the name of a library: the file with its sha256
-_LONGEST_REASON = 200
 
 
 class NotBuilt(Exception):
@@ -145,7 +143,7 @@ def _locked(path: str, timeout_secs: float) -> Iterator[None]:
                 if time.monotonic() > until:
                     reason = f"another process compiles it for more than {timeout_secs:.0f} s"
                     raise NotBuilt(reason) from None
-                time.sleep(_POLL_SECS)
+                time.sleep(0.1)
         yield
 
 
@@ -187,7 +185,7 @@ def _run(command: list[str], timeout_secs: float) -> str:
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines()]
         wrong = [line for line in lines if "error" in line.lower()] or lines or ["it says nothing"]
-        raise NotBuilt(f"{name} ended with code {done.returncode}: {wrong[0][:_LONGEST_REASON]}")
+        raise NotBuilt(f"{name} ended with code {done.returncode}: {wrong[0][:200]}")
     return done.stdout
 
 

@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 
     from official.io.engines import Round
 
-_LOOK_AT_NODES_SECS = 5.0
-_ANSWER_SECS = 20.0
 _MAX_RETRIES = 5  # of a task whose process or node is lost
-_WAITING_PER_CPU = 2  # tasks that are submitted at once
 _MUST_AGREE = ("tensorflow", "numpy", "tokenizers", "blingfire", "ray")  # packages of which records depend
 
 
@@ -104,7 +101,7 @@ class Ray:
         count_cpus = _cpu_counter()
         most = self.num_workers if self.address else None
         try:
-            engines.watch(submit, iter(tasks.tasks), lambda: most or count_cpus() * _WAITING_PER_CPU, take)
+            engines.watch(submit, iter(tasks.tasks), lambda: most or count_cpus() * 2, take)
         except BaseException as error:
             for future in list(running):
                 ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
@@ -136,7 +133,7 @@ def _cpu_counter() -> Callable[[], int]:
         nonlocal cpus, nodes, next_look
         if time.monotonic() > next_look:
             before, (nodes, cpus) = nodes, _nodes_and_cpus()
-            next_look = time.monotonic() + _LOOK_AT_NODES_SECS
+            next_look = time.monotonic() + 5.0
             if nodes < before:
                 left = counted(nodes, "node") + (" is" if nodes == 1 else " are")
                 logging.warning("Ray: %s left; lost tasks run again.", left)
@@ -190,7 +187,7 @@ def _check_answers(address: str) -> None:
     if not host or not port.isdecimal():
         raise ValueError("it is no address.")
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECS).close()
+        socket.create_connection((host, int(port)), timeout=20.0).close()
     except OSError as error:
         raise OSError(f"nothing answers there ({error}).") from None
 
@@ -250,9 +247,7 @@ def _check_versions(wanted: dict[str, str]) -> None:
 # which ends all of them when the pipe to it is closed, whatever has closed it, and removes their files.
 
 
-_OBJECT_STORE_BYTES = 100 << 20  # what tasks are sent is small: the data are in files
 _BECOME_SUBREAPER = 36  # of prctl(2)
-_END_SECS = 5.0
 # Nothing is told to Ray's makers, no warning on accelerators, and a task that needs too much memory ends.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -313,7 +308,7 @@ def ending_all_children(folder: str | None = None) -> Iterator[None]:
     except Exception as error:
         print(" ".join(str(error).split()), file=sys.stderr, flush=True)
     finally:
-        deadline = time.monotonic() + _END_SECS
+        deadline = time.monotonic() + 5.0
         while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for child in children:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -339,7 +334,7 @@ def main() -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=python_logging.ERROR,
-            object_store_memory=_OBJECT_STORE_BYTES,
+            object_store_memory=100 << 20,  # what tasks are sent is small: the data are in files
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
         )

@@ -29,6 +29,7 @@ VOCABULARY = "vocab.txt"
 # its uncased ones.
 _CASED_SHARE = 0.02
 _SPECIAL = re.compile(r"\[.+\]")
+_ONE_A_LINE = "A vocabulary has one word piece per line"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,10 +127,8 @@ def check_words(words: tuple[str, ...], source: str) -> None:
     `source` begins the message."""
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
-        raise ConfigError(
-            f"{source}: {' '.join(missing)} missing among {counted(len(words), 'line')}. A vocabulary has one"
-            f" word piece per line, with {' '.join(SPECIAL_TOKENS)} among them."
-        )
+        told = f"{' '.join(missing)} missing among {counted(len(words), 'line')}. {_ONE_A_LINE}"
+        raise ConfigError(f"{source}: {told}, with {' '.join(SPECIAL_TOKENS)} among them.")
     check_each(words, source)
 
 
@@ -137,14 +136,10 @@ def check_each(words: tuple[str, ...], source: str) -> None:
     """Raises ConfigError where a word is there twice, or one is empty."""
     if len(set(words)) < len(words):
         word = Counter(words).most_common(1)[0][0]
-        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
-        raise ConfigError(
-            f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line."
-        )
+        lines = " and ".join([str(index + 1) for index, other in enumerate(words) if other == word][:2])
+        raise ConfigError(f"{source}: {word!r} stands on lines {lines}. A word piece has one line.")
     if "" in words:
-        raise ConfigError(
-            f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line."
-        )
+        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. {_ONE_A_LINE}.")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -173,7 +168,7 @@ def resolve_lower_case(
         told = beside if told is None else told
     lower_case = told is not False
     capitals, words = count_capitals(file.words)
-    if lower_case and _is_cased(capitals, words):
+    if lower_case and is_cased(file.words):
         by = "the default" if told is None else f"says {TOKENIZER_CONFIG}" if given is None else "given"
         raise ConfigError(
             f"--{flag}={file.path} is cased: {capitals} of {words} words have capitals, which"
@@ -203,11 +198,8 @@ def count_capitals(words: Iterable[str]) -> tuple[int, int]:
 
 def is_cased(words: Iterable[str]) -> bool:
     """Tells whether a vocabulary is cased: a share of 2 % or more of its words with letters have capitals."""
-    return _is_cased(*count_capitals(words))
-
-
-def _is_cased(capitals: int, words: int) -> bool:
-    return capitals > 0 and capitals >= _CASED_SHARE * words
+    capitals, with_letters = count_capitals(words)
+    return capitals > 0 and capitals >= _CASED_SHARE * with_letters
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -142,8 +142,8 @@ def poplar_flags() -> dict[str, str]:
 
 @dataclasses.dataclass
 class Compiled:
-    """What one pipeline became: its replicas, the IPUs of one, and the bytes of variables and sums of
-    gradients on each of these."""
+    """A compiled pipeline: its replicas, the IPUs of one, and the bytes of variables and sums of gradients on
+    each of these."""
 
     replicas: int
     ipus_per_replica: int

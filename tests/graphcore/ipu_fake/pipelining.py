@@ -209,9 +209,7 @@ def replicas_of(settings: Settings) -> int:
     have, need = machine.current.configured_ipus, settings.ipus_per_replica
     if have < need:
         raise tf.errors.InvalidArgumentError(
-            None,
-            None,
-            f"device_mapping {settings.device_mapping} needs {need} IPUs, but {have} are there",
+            None, None, f"device_mapping {settings.device_mapping} needs {need} IPUs, but {have} are there"
         )
     return have // need
 
