@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import glob
 import itertools
 import math
@@ -68,8 +67,7 @@ def write_card_beside(folder: str, paths: list[str]) -> None:
     if not rounds and os.path.exists(path) and os.path.getmtime(path) >= os.path.getmtime(manifest):
         return
     if rounds:
-        speed = {"rounds": [dataclasses.asdict(found) for found in rounds]}
-        outputs.write_json(os.path.join(folder, jobs.FILE_NAME), speed)
+        outputs.write_json(os.path.join(folder, jobs.FILE_NAME), {"rounds": rounds})
     write_card(path, folder, paths)
     print(f"data card: {path}")
 

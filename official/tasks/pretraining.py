@@ -1,5 +1,7 @@
 """Masked-LM and next-sentence pre-training."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
@@ -12,7 +14,6 @@ from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options, kernels_of
 from official.config.derived import VOCABULARY_ROUNDING
 from official.data import generated, pipeline, synthetic
-from official.data.pretraining import inspection
 from official.data.records import batches as record_batches
 from official.data.records import files as record_files
 from official.data.records import record_formats
@@ -253,8 +254,11 @@ class PretrainingTask:
 
     def _explain_of(self, split: _Split) -> str | None:
         found = record_files.find_bad_record(split.files, self._schema)
-        # Packing needs more of a record than reading it does.
-        return found or (inspection.find_fault(split.files) if split.packer else None)
+        if found or not split.packer:
+            return found
+        from official.data.pretraining import inspection  # late: runs on IPUs, which do not pack, lack it
+
+        return inspection.find_fault(split.files)  # packing needs more of a record than reading it does
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
