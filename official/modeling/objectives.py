@@ -150,15 +150,9 @@ def pretraining_terms(
         batch["example_weights"],
     )
     return {
-        "mlm_loss": (
-            cross_entropy(logits, ids, loss_weights, kernels=kernels),
-            weights["mlm_loss"],
-        ),
+        "mlm_loss": (cross_entropy(logits, ids, loss_weights, kernels=kernels), weights["mlm_loss"]),
         "nsp_loss": (cross_entropy(*relation), weights["nsp_loss"]),
-        "mlm_accuracy": (
-            correct(logits, ids, token_weights),
-            tf.reduce_sum(batch["masked_lm_weights"]),
-        ),
+        "mlm_accuracy": (correct(logits, ids, token_weights), tf.reduce_sum(batch["masked_lm_weights"])),
         "nsp_accuracy": (correct(*relation), weights["nsp_loss"]),
     }
 
@@ -199,7 +193,4 @@ def label_terms(logits: tf.Tensor, batch: Batch, is_regression: bool) -> Terms:
         error = squared_error(logits[..., 0], batch["labels"], batch["example_weights"])
         return {"label_loss": (error, weight)}
     labelled = (logits, batch["labels"], batch["example_weights"])
-    return {
-        "label_loss": (cross_entropy(*labelled), weight),
-        "label_accuracy": (correct(*labelled), weight),
-    }
+    return {"label_loss": (cross_entropy(*labelled), weight), "label_accuracy": (correct(*labelled), weight)}
