@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
@@ -75,12 +74,6 @@ def synthetic_batches(
     return iter(
         strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch, for_evaluation), strategy)
     )
-
-
-def one_batch(batch: dict[str, np.ndarray], strategy: tf.distribute.Strategy) -> Iterator:
-    """Returns the same batch again and again, for every replica."""
-    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
-    return iter(strategy_lib.distribute(lambda _: pipeline.fixed(dataset), strategy))
 
 
 def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:
