@@ -58,9 +58,8 @@ def training_batches(
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         if plan.layout:
             return host_dataset(task, plan, plan.layout, order, context)
-        own = dataclasses.replace(
-            order, host=context.input_pipeline_id, num_hosts=context.num_input_pipelines
-        )
+        host, hosts = context.input_pipeline_id, context.num_input_pipelines
+        own = dataclasses.replace(order, host=host, num_hosts=hosts)
         return task.train_dataset(plan.train_batch_size, plan.replica_batch_size, own)
 
     return iter(strategy_lib.distribute(make, strategy))
@@ -71,9 +70,8 @@ def synthetic_batches(
 ) -> Iterator:
     """Returns endless batches of random records, `replica_batch` rows per replica, in the shape of training
     or evaluation batches."""
-    return iter(
-        strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch, for_evaluation), strategy)
-    )
+    make = lambda _: task.synthetic_dataset(replica_batch, for_evaluation)
+    return iter(strategy_lib.distribute(make, strategy))
 
 
 def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:
