@@ -76,7 +76,7 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
 
     configs = make_configs(flags, folder)
     works: dict[str, Callable[[], Any]] = {
-        name: step_benchmark.make_real_step(config, TASKS["pretrain"], flags.steps)
+        name: step_benchmark.make_step(config, TASKS["pretrain"], flags.steps, reads_data=True)
         for name, config in configs.items()
     }
     timings = harness.in_turns(works, flags.rounds)

@@ -236,8 +236,7 @@ def run(config: Config, command: list[str]) -> int:
             return over.exit_code
         config, task, devices = _make_ready(asked)
     chief = devices.instances.is_chief
-    folder = run_lock.writing(config.model_dir) if chief else contextlib.nullcontext(run_lock.unchecked)
-    with folder as check_folder, _explained():
+    with run_lock.writing(config.model_dir, chief) as check_folder, _explained():
         previous = PreviousRun(config.model_dir)
         previous.check(asked, config)
         state = program.make_state(config, task, devices)
@@ -245,18 +244,17 @@ def run(config: Config, command: list[str]) -> int:
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
         with contextlib.closing(manager):
-            missing = resume.missing_assets(config.model_dir, task.companions)
-            weights, fresh = resume.restore(
-                config, manager, state, previous, task, lambda path: initialize(state.model_variables(), path)
+            facts = resume.begin(
+                asked,
+                config,
+                command,
+                manager,
+                state,
+                previous,
+                task,
+                lambda path: initialize(state.model_variables(), path),
             )
-            if state.step and config.do_train:
-                previous.log_changes(asked)
-            goes_on = chief and config.do_train and state.step > 0
-            data_changed = goes_on and resume.data_have_changed(config, task.data_files())
             counts = previous.evaluates_like(config)
-            if chief:
-                resume.write_settings(asked, command)
-                resume.write_assets(config.model_dir, missing)
             callbacks: list[Callback] = [_Lines()]
             if chief and config.do_train:
                 callbacks.append(MetricsWriter(config.model_dir, state.step))
@@ -272,10 +270,17 @@ def run(config: Config, command: list[str]) -> int:
                 process_started=started,
                 check_folder=check_folder,
             )
-            finished = finish.run_to_end(loop, previous if counts else None, lambda: _prepare(loop))
             pipeline_entry = devices.pipeline.description()
-            about = finish.About(command, weights, fresh, data_changed, surroundings, pipeline_entry)
-            result = finish.make_result(loop, finished, previous, counts, about)
+            result = finish.run_to_end(
+                loop,
+                previous,
+                counts,
+                lambda: _prepare(loop),
+                command,
+                environment=surroundings,
+                pipeline=pipeline_entry,
+                **facts,
+            )
         if chief:
             finish.write_result(config, result, previous)
             path = os.path.join(config.model_dir, FILE_NAME)

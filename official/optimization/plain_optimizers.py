@@ -46,12 +46,9 @@ class Slots:
         Args:
           learning_rate: schedule, float32 of the step.
         """
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self.iterations = tf.Variable(
-            0,
-            trainable=False,
-            dtype=tf.int64,
-            name="iterations",
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            0, trainable=False, dtype=tf.int64, name="iterations", aggregation=first
         )
         self._learning_rate = learning_rate
         self._moments: dict[str, dict[str, tf.Variable]] = {}

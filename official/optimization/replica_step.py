@@ -236,12 +236,7 @@ def sum_micro_batches(
 
 
 def micro_batch_gradients(
-    config: Config,
-    objective: Objective,
-    model: tf.keras.Model,
-    batch: Batch,
-    shared: Shared,
-    seed: tf.Tensor,
+    config: Config, objective: Objective, model: tf.keras.Model, batch: Batch, shared: Shared, seed: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 from official.config import dynamic_loss_scale, initial_loss_scale, loss_scale_steps
 from official.config.table import Config
 from official.optimization import plain_optimizers, schedules
-from official.optimization.schedules import ByStep
 
 # -----------------------------------------------------------------------------------------------------------
 # Loss scale
@@ -129,7 +128,7 @@ def build_state(
     optimizer.create_slots(model.trainable_variables)
     initial = initial_loss_scale(config)
     steps = loss_scale_steps(config)
-    by_step = ByStep(steps) if steps else None
+    by_step = schedules.by_step(steps) if steps else None
     loss_scale = LossScale(initial, dynamic_loss_scale(config), by_step) if initial else None
     samples = tf.Variable(0, trainable=False, dtype=tf.int64, name="samples")
     return TrainState(model, optimizer, schedule, loss_scale, samples, config.optimizer_type)

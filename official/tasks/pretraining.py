@@ -213,9 +213,8 @@ class PretrainingTask:
             return self.synthetic_dataset(replica_batch)
         files = self._train.files
         streams = num_streams(len(files), global_batch, self._config.data_streams)
-        counts_path = (
-            os.path.join(self._config.model_dir, _counts_name(order)) if self._config.model_dir else ""
-        )
+        folder = self._config.model_dir
+        counts_path = os.path.join(folder, _counts_name(order)) if folder else ""
         batches = record_batches.training_dataset(
             files, self._train.schema, replica_batch, order, streams, counts_path, self._train.packer
         )
@@ -226,9 +225,8 @@ class PretrainingTask:
             batches = -(-self._config.num_eval_samples // batch_size)
             return self.synthetic_dataset(batch_size, for_evaluation=True).take(batches)
         split, count = self._eval, self._config.num_eval_samples
-        batches = record_batches.evaluation_dataset(
-            split.files, split.schema, batch_size, count, split.packer
-        )
+        told = split.files, split.schema, batch_size, count, split.packer
+        batches = record_batches.evaluation_dataset(*told)
         return schema_lib.fitted(batches, self._config)
 
     def example_dataset(self, batch_size: int) -> tf.data.Dataset:
@@ -279,9 +277,8 @@ class PretrainingTask:
 
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
         # Logits of all slots: without padding those are left out that have no weight.
-        logits_BPV, logits_B2 = model(
-            {name: value for name, value in batch.items() if name != "masked_lm_weights"}
-        )
+        features = {name: value for name, value in batch.items() if name != "masked_lm_weights"}
+        logits_BPV, logits_B2 = model(features)
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
         return {
@@ -293,16 +290,14 @@ class PretrainingTask:
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
         word = examples_lib.word_of(self._vocabulary())
-        rows = [
-            {name: values[row] for name, values in outputs.items()}
-            for row in range(len(outputs.get("input_ids", ())))
-        ]
+        count = min(len(outputs.get("input_ids", ())), examples_lib.MAX_ITEMS)
+        rows = [{name: values[row] for name, values in outputs.items()} for row in range(count)]
         return examples_lib.group(
             "Masked tokens and predictions",
             "The start of the evaluation set. Green: masked and predicted right; struck out: a wrong"
             " prediction, before the token that was masked, in blue. Below: the masked tokens with the"
             " likeliest predictions and their probabilities.",
-            [examples_lib.masked_sequence(row, word) for row in rows[: examples_lib.MAX_ITEMS]],
+            [examples_lib.masked_sequence(row, word) for row in rows],
         )
 
     def _vocabulary(self) -> Vocabulary | None:
@@ -321,9 +316,8 @@ class PretrainingTask:
             )
             new[: len(counts)] += counts
             counts = new
-        return examples_lib.word_of(self._vocabulary())(int(counts.argmax())), float(
-            counts.max() / max(counts.sum(), 1.0)
-        )
+        word = examples_lib.word_of(self._vocabulary())
+        return word(int(counts.argmax())), float(counts.max() / max(counts.sum(), 1.0))
 
 
 def _counts_name(order: pipeline.TrainingOrder) -> str:

@@ -242,7 +242,7 @@ def test_the_loss_scale_is_that_of_the_step_that_comes(make_config):
     config = make_config(loss_scale='{"0": 128, "3": 512}')
     values = config_lib.loss_scale_steps(config)
     assert config_lib.initial_loss_scale(config) == 128 and not config_lib.dynamic_loss_scale(config)
-    scale = LossScale(values[0], False, schedules.ByStep(values))
+    scale = LossScale(values[0], False, schedules.by_step(values))
     found = []
     for step in range(5):
         found.append(float(scale.scale.numpy()))
