@@ -22,7 +22,6 @@ from official.config.derived import (
     follows_graphcore_log,
     initial_loss_scale,
     kernels_of,
-    loss_scale_steps,
     pack_depth,
     schedule_steps,
     steps_per_loop,
@@ -94,7 +93,7 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
     complete = (
         with_steps(config, train_samples, sequences_per_row) if config.do_train else with_steps(config, 1)
     )
-    if complete.num_steps_per_epoch is None:
+    if not complete.num_steps_per_epoch:
         raise ConfigError(
             "num_steps_per_epoch is not set, and no training data says how many there are. Give"
             " --num_steps_per_epoch=N."

@@ -52,6 +52,16 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "sync_replicas_independently": (False, "POPLAR_ENGINE_OPTIONS takes target.syncReplicasIndependently"),
     "memory_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
     "execution_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
+    "lr_schedule_by_step": (None, "--lr_schedule takes the rates by step"),
+    "lamb_variant": ("lamb", "--clip_scope=global --clip_norm=1 is nvlamb, --clip_scope=replicas mpclip"),
+    "gradient_reduction": ("mean", "--loss_normalization=local_sum adds gradients up"),
+    "count_records": (False, "--num_steps_per_epoch=0 counts the records"),
+    "coordinator_address": (None, "--worker_hosts takes the address of the first process alone"),
+    "peer_silence_secs": (60, "--peer_timeout_secs says it: a fifth, a minute at most"),
+    "peer_stall_secs": (1800, "--peer_timeout_secs says it: six times as long"),
+    "narrow_last_block": (True, "the last block is always narrow"),
+    "plan_config_file": (None, "--plan_file holds the configuration"),
+    "wandb_project": (None, "--wandb_name takes PROJECT/NAME"),
     "profile_dir": (None, "POPLAR_ENGINE_OPTIONS takes autoReport.directory"),
 }
 

@@ -227,8 +227,7 @@ def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
     )
-    patience = heartbeat.Patience(config.peer_timeout_secs, config.peer_silence_secs, config.peer_stall_secs)
-    return heartbeat.join(read_cluster(config), options, patience)
+    return heartbeat.join(read_cluster(config), options, heartbeat.Patience(config.peer_timeout_secs))
 
 
 def _is_chief(strategy: tf.distribute.Strategy) -> bool:

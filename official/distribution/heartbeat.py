@@ -300,17 +300,23 @@ _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """Time limits of the waits for other processes, in seconds; see the settings --peer_*_secs.
+    """Time limits of the waits for other processes, in seconds, as --peer_timeout_secs says them.
 
     Attributes:
       start: until all are there.
       silence: for a word of one.
-      stall: for one that does not go on.
+      stall: for one that does not go on; more than any compilation and call take.
     """
 
-    start: int
-    silence: float
-    stall: float
+    start: float
+
+    @property
+    def silence(self) -> float:
+        return max(2.0, min(60.0, self.start / 5))
+
+    @property
+    def stall(self) -> float:
+        return 6 * self.start
 
 
 @dataclasses.dataclass

@@ -241,7 +241,7 @@ _READ: dict[Callable[[Any], Any], str] = {
         @inference""",
     text: "@folder @output_folder @dataset_dir @wandb_project executable_cache_path",
     files: "@files @predict_files @eval_files",
-    as_json: "@loss_scale_by_step lr_schedule_by_step",
+    as_json: "@loss_scale_by_step @rates_by_step",
     counts: "@layers_per_ipu",
     placement: "@placement",
     powers: "@powers",
@@ -370,9 +370,9 @@ _TF1_BATCH = means(
 _TF1_OPTIMIZATION = {
     **means(
         """base_learning_rate=learning_rate momentum beta1=beta_1 beta2=beta_2 weight_decay_rate epsilon
-        lr_power=@powers lr_schedule_by_step decay_steps decay_rate warmup=@warmup loss_scaling=loss_scale
-        loss_scaling_by_step=@loss_scale_by_step use_debiasing=@lamb_debiasing use_nvlamb=@nvlamb
-        use_mpclip=@mpclip"""
+        lr_power=@powers lr_schedule_by_step=@rates_by_step decay_steps decay_rate warmup=@warmup
+        loss_scaling=loss_scale loss_scaling_by_step=@loss_scale_by_step use_debiasing=@lamb_debiasing
+        use_nvlamb=@nvlamb use_mpclip=@mpclip"""
     ),
     "optimizer": Row("optimizer_type", of(TF1_OPTIMIZERS)),
     "lr_schedule": Row("lr_schedule", of(TF1_SCHEDULES)),

@@ -79,10 +79,10 @@ class RecordsTask:
 
     @functools.cached_property
     def train_samples(self) -> int | None:
-        """Number of sequences in the training records, counted with --count_records; else None, and
-        --num_steps_per_epoch sets the length of an epoch."""
+        """Number of sequences in the training records, counted with --num_steps_per_epoch=0; else
+        None."""
         files = self._files.get("train")
-        if not (self._config.count_records and self._config.do_train and files):
+        if not (self._config.num_steps_per_epoch == 0 and self._config.do_train and files):
             return None
         return round(record_batches.num_rows(files, self._schemas["train"]) * (self.sequences_per_row or 1.0))
 

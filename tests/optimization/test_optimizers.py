@@ -259,14 +259,8 @@ CONTRADICTIONS = [
     (dict(optimizer_type="adam", weight_decay_rate=0.1), "by lamb, adamw, mpadamw. Drop --weight_decay"),
     (dict(optimizer_type="sgd", beta_1=0.5), "beta_1=0.5 is not read by optimizer_type=sgd"),
     (dict(optimizer_type="momentum", momentum=1.0), r"momentum=1.0, expected a number in \[0, 1\)"),
-    (dict(lamb_variant="nvlamb", clip_norm=2.0), "and so does clip_norm=2. Drop --clip_norm"),
     (
-        dict(lamb_variant="mpclip", clip_scope="micro_batch", loss_normalization="local"),
-        "and so does clip_scope=micro_batch",
-    ),
-    (dict(gradient_reduction="sum"), "loss_normalization=global makes a mean of them"),
-    (
-        dict(gradient_reduction="sum", loss_normalization="local", scale_loss=True),
+        dict(loss_normalization="local_sum", scale_loss=True),
         "scale_loss makes a mean of them",
     ),
 ]

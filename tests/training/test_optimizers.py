@@ -21,8 +21,8 @@ KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "mpadamw": dict(
-        optimizer_type="mpadamw", loss_scale='{"0": 64, "5": 256}', lr_schedule="custom",
-        lr_schedule_by_step='{"0": 1e-3, "5": 1e-2}', learning_rate=None, warmup_steps=None,
+        optimizer_type="mpadamw", loss_scale='{"0": 64, "5": 256}',
+        lr_schedule='{"0": 1e-3, "5": 1e-2}', learning_rate=None, warmup_steps=None,
     ),
 }  # fmt: skip
 
@@ -47,8 +47,8 @@ def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path, kin
 
 
 def test_a_line_has_rate_and_loss_scale_of_its_last_step(make_config):
-    changes = dict(loss_scale='{"0": 64, "4": 256}', lr_schedule="custom", learning_rate=None)
-    changes |= dict(lr_schedule_by_step='{"0": 1e-3, "4": 1e-2}', warmup_steps=None)
+    changes = dict(loss_scale='{"0": 64, "4": 256}', learning_rate=None)
+    changes |= dict(lr_schedule='{"0": 1e-3, "4": 1e-2}', warmup_steps=None)
     config = make_config(num_steps_per_epoch=6, steps_per_loop=2, **changes)
     run(config)
     lines = read_metrics(config.model_dir)
@@ -120,7 +120,7 @@ def test_the_mlperf_log_has_the_keys_that_exist(make_config, kind):
 
 
 def test_the_mlperf_log_has_the_rates_that_are_read(make_config):
-    changes = dict(lr_schedule="custom", lr_schedule_by_step='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
+    changes = dict(lr_schedule='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
     config = make_config(**changes, learning_rate=None, warmup_steps=None)
     found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
     assert (found["opt_base_learning_rate"], found["opt_end_learning_rate"]) == (4e-3, 1e-3)
