@@ -271,7 +271,7 @@ def test_an_epoch_is_once_through_the_records_that_are_counted(make_config, shor
         (dict(input_files=short_files, pack_on_the_fly=True), True),
     ):
         config = make_config(**settings, num_steps_per_epoch=0, train_batch_size=10)
-        assert config.num_steps_per_epoch is None
+        assert config.num_steps_per_epoch == 0
         task = PretrainingTask(config)
         task.find_data()
         rows = FILES * EACH
