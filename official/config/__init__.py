@@ -34,7 +34,7 @@ from official.config.derived import (
     words_of_records,
 )
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
-from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, with_kernels
+from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, upgraded
 from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
 
@@ -54,7 +54,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
     values: dict[str, Any] = {}
     for source, given in layers:
         is_saved = len(given) > len(FIELDS) // 2  # a run's config.json has all
-        layer = with_kernels(given) if is_saved else given
+        layer = upgraded(given) if is_saved else given
         for name, value in layer.items():
             if name == "model":
                 if not isinstance(value, dict):

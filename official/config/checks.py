@@ -239,7 +239,7 @@ def _check_optimizer(config: Config) -> None:
         )
     if config.epsilon == 0:
         raise ConfigError("epsilon=0, expected a number above 0. Raise --epsilon.")
-    for name in ("beta_1", "beta_2", "momentum"):
+    for name in ("beta_1", "beta_2"):
         if config[name] >= 1:
             raise ConfigError(f"{name}={config[name]}, expected a number in [0, 1). Lower --{name}.")
     if config.clip_scope != "none" and config.clip_norm == 0:

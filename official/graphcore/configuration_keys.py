@@ -369,7 +369,7 @@ _TF1_BATCH = means(
 )
 _TF1_OPTIMIZATION = {
     **means(
-        """base_learning_rate=learning_rate momentum beta1=beta_1 beta2=beta_2 weight_decay_rate epsilon
+        """base_learning_rate=learning_rate momentum=@momentum beta1=beta_1 beta2=beta_2 weight_decay_rate epsilon
         lr_power=@powers lr_schedule_by_step=@rates_by_step decay_steps decay_rate warmup=@warmup
         loss_scaling=loss_scale loss_scaling_by_step=@loss_scale_by_step use_debiasing=@lamb_debiasing
         use_nvlamb=@nvlamb use_mpclip=@mpclip"""
