@@ -369,7 +369,6 @@ NAMES: dict[str, str] = {
     "steps_per_logs": "steps_per_loop",
     "synthetic_data": "synthetic_input",
     "tf_checkpoint": "init_checkpoint",
-    "wandb_project_name": "wandb_project",
 }
 LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags with commas between values
 Options = list[tuple[str, str | list[str] | None]]

@@ -216,8 +216,7 @@ def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
     )
-    limits = config.peer_timeout_secs, config.peer_silence_secs, config.peer_stall_secs
-    return heartbeat.join(read_cluster(config), options, *limits)
+    return heartbeat.join(read_cluster(config), options, config.peer_timeout_secs)
 
 
 # -----------------------------------------------------------------------------------------------------------

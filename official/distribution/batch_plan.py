@@ -91,7 +91,7 @@ def _smaller_is_the_same(config: Config) -> bool:
         not is_random
         and config.loss_normalization == "global"
         and config.clip_scope != "micro_batch"
-        and config.lamb_variant != "mpclip"
+        and config.clip_scope != "replicas"
     )
 
 

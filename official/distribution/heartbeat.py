@@ -299,28 +299,27 @@ _WATCHED: weakref.WeakKeyDictionary[tf.distribute.Strategy, Watch] = weakref.Wea
 def join(
     cluster: Cluster,
     options: tf.distribute.experimental.CommunicationOptions,
-    start_secs: int,
-    silence_secs: float,
-    stall_secs: float,
+    timeout_secs: int,
 ) -> tf.distribute.Strategy:
     """Waits for the other processes and returns the strategy of them all.
 
     Args:
       cluster: the processes.
       options: of collective operations.
-      start_secs, silence_secs, stall_secs: time limits of the waits until all processes are there, for a word
-        of one, and for one that does not go on; see the settings --peer_*_secs.
+      timeout_secs: time limit of the wait until all processes are there, --peer_timeout_secs; that for a word of
+        one and that for one that does not go on follow from it.
 
     Raises:
       ConfigError: where the processes contradict each other, or TensorFlow refuses them.
       PeerError: where one does not come in time.
     """
     logging.info("%s", cluster.describe())
-    met = rendezvous.meet(cluster, start_secs)
-    strategy = _connected(met.cluster, options, start_secs)
+    met = rendezvous.meet(cluster, timeout_secs)
+    strategy = _connected(met.cluster, options, timeout_secs)
     last_secs = _LAST_SECS if cluster.rank else _LAST_SECS_OF_FIRST
     on_loss = functools.partial(_end_soon, last_secs)
-    _WATCHED[strategy] = watch = Watch(met, silence_secs, stall_secs, start_secs, on_loss)
+    silence_secs, stall_secs = max(2.0, min(60.0, timeout_secs / 5)), 6.0 * timeout_secs
+    _WATCHED[strategy] = watch = Watch(met, silence_secs, stall_secs, timeout_secs, on_loss)
     watch.start()
     return strategy
 

@@ -90,7 +90,7 @@ def _check_ipv4(host: str) -> None:
         raise ConfigError(
             f"Host {host} of the run's processes has IPv6 addresses only, such as {found[0][4][0]}; expected"
             " one of IPv4. Give it one, or another name of that machine in --worker_hosts,"
-            " --coordinator_address or TF_CONFIG."
+            " --worker_hosts or TF_CONFIG."
         )
 
 

@@ -261,7 +261,7 @@ def settle_steps(
     if copies > 1:
         told = f"one of the {copies} copies of each, as their program counts epochs, is a {copies}th of it"
         _note(terms, f"an epoch is once through all records: {told}")
-    return {"count_records": True, "num_train_epochs": terms["epochs"]}
+    return {"num_steps_per_epoch": 0, "num_train_epochs": terms["epochs"]}
 
 
 def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, float]:
@@ -318,7 +318,7 @@ def settle(
     batch_size = settings.get("train_batch_size", base["train_batch_size"])
     makes_data_up = any(settings.get(name, base[name]) for name in _MADE_UP)
     settings |= settle_steps(terms, batch_size, length, family, makes_data_up)
-    known = settings.get("num_steps_per_epoch")
+    known = settings.get("num_steps_per_epoch") or None
     settings |= settle_warmup(terms, known)
     _settle_optimization(settings, terms, family)
     _settle_data(settings, terms, task)
@@ -369,13 +369,10 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
         settings["optimizer_type"], settings["bias_correction"] = terms["optimizer"]
     if settings.get("optimizer_type") == "lamb" and "lamb_debiasing" in terms:
         settings["bias_correction"] = terms["lamb_debiasing"]
-    for variant in ("nvlamb", "mpclip"):
-        if terms.get(variant):
-            settings["lamb_variant"] = variant
-    if terms.get("reduction"):
-        settings["gradient_reduction"] = terms["reduction"]
+    if "momentum" in terms and settings.get("optimizer_type") == "momentum":
+        settings["beta_1"] = terms["momentum"]
     if terms.get("reduction") == "sum":
-        settings["loss_normalization"] = "local"
+        settings["loss_normalization"] = "local_sum"
     if terms.get("dynamic_scale") or terms.get("loss_scale_by_step"):
         settings["loss_scale"] = terms.get("loss_scale_by_step") or "dynamic"
     if "powers" in terms:
@@ -384,6 +381,10 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
         settings |= {"lr_schedule": "polynomial", "poly_power": 0.0}
     elif terms.get("schedule"):
         settings["lr_schedule"] = terms["schedule"]
+    if settings.get("lr_schedule") == "custom":
+        if "rates_by_step" not in terms:
+            raise ConfigError("lr_schedule=custom needs lr_schedule_by_step.")
+        settings["lr_schedule"] = terms["rates_by_step"]
     if family:
         _settle_their_updates(settings, terms, family)
 
@@ -403,7 +404,9 @@ def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], famil
     is_lamb = settings.get("optimizer_type") == "lamb"
     if is_lamb and family in ("tf1", "tf2") and not terms.get("groupbert"):
         settings["lamb_decays_gamma"] = True
-    if terms.get("clip"):
+    if is_lamb and (terms.get("nvlamb") or terms.get("mpclip")):
+        settings |= {"clip_scope": "replicas" if terms.get("mpclip") else "global", "clip_norm": 1.0}
+    elif terms.get("clip"):
         settings |= {"clip_scope": "global", "clip_norm": terms["clip"]}
     elif family != "tf1" or settings.get("optimizer_type") not in ("adamw", "mpadamw"):
         settings["clip_scope"] = "none"
@@ -416,7 +419,7 @@ def _drop_unread(settings: dict[str, Any]) -> None:
         by, allowed = FIELDS[name].only_with or (name, (settings[name],))
         if settings.get(by, FIELDS[by].default) not in allowed:
             del settings[name]
-    if settings.get("lr_schedule") == "custom":
+    if settings.get("lr_schedule", "").startswith("{"):
         settings["warmup_steps"] = 0
 
 
@@ -506,9 +509,8 @@ def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> N
 def _settle_wandb(settings: dict[str, Any], terms: Mapping[str, Any], base: Mapping[str, Any]) -> None:
     """Keeps names of Weights & Biases only where it is used."""
     if terms.get("wandb_project"):
-        settings["wandb_project"] = terms["wandb_project"]
+        settings["wandb_name"] = f"{terms['wandb_project']}/{settings.get('wandb_name', '')}"
     if not settings.get("wandb", base["wandb"]):
-        settings.pop("wandb_project", None)
         settings.pop("wandb_name", None)
 
 

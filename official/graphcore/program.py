@@ -213,7 +213,7 @@ def _factors(config: Config, task: Task, rows: dict, parts: dict, plan: BatchPla
         weights = task.weights(batch)
         return tf.stack([weights[name] for name in task.losses])
 
-    if config.loss_normalization != "local":
+    if config.loss_normalization == "global":
         return tf.tile(tf.math.divide_no_nan(1.0, weights_of(rows))[None], [count, 1])
     asked = {name: value for name, value in parts.items() if name in rows}
     weights = tf.map_fn(weights_of, asked, fn_output_signature=tf.TensorSpec([len(task.losses)], tf.float32))

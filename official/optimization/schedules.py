@@ -90,9 +90,9 @@ def by_step(values: dict[int, float]) -> Schedule:
 
 def decay_of(config: Config) -> Schedule:
     """Returns the schedule that --lr_schedule names, without its warm-up; for all but the polynomial."""
-    if config.lr_schedule == "custom":
-        assert config.lr_schedule_by_step is not None  # validation demands it
-        return by_step(by_step_lib.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step"))
+    rates = by_step_lib.read_by_step(config.lr_schedule, "lr_schedule")
+    if rates:
+        return by_step(rates)
     warmup_steps = whole_warmup_steps(config)
     begin = config.start_warmup_step + warmup_steps if warmup_steps else 0
     shape = Shape(config.learning_rate, config.end_learning_rate, begin, schedule_steps(config))
@@ -219,8 +219,8 @@ def corners(config: Config) -> dict[int, float]:
 
 
 def _corner_steps(config: Config, last: int) -> set[int]:
-    if config.lr_schedule_by_step:
-        changes = by_step_lib.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step")
+    changes = by_step_lib.read_by_step(config.lr_schedule, "lr_schedule")
+    if changes:
         return {0, last, *changes, *(step - 1 for step in changes)}
     decay = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     steps = {0, config.start_warmup_step, decay - 1, decay, last}

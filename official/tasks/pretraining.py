@@ -186,10 +186,10 @@ class PretrainingTask:
 
     @functools.cached_property
     def train_samples(self) -> int | None:
-        """Number of sequences in the training records, counted with --count_records; else None, and
-        --num_steps_per_epoch sets the length of an epoch."""
+        """Number of sequences in the training records, counted with --num_steps_per_epoch=0; else
+        None."""
         split = self._train
-        if not (self._config.count_records and self._config.do_train and split.files):
+        if not (self._config.num_steps_per_epoch == 0 and self._config.do_train and split.files):
             return None
         rows = record_batches.num_rows(split.files, split.schema)
         return round(rows * (self.sequences_per_row or 1.0)) if split.packer is None else rows

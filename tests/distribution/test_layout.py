@@ -55,7 +55,7 @@ def test_what_a_micro_batch_decides_needs_the_same_ones(make_config):
     for settings in (
         dict(clip_scope="micro_batch", loss_normalization="local"),
         dict(loss_normalization="local", clip_scope="none"),
-        dict(lamb_variant="mpclip"),
+        dict(clip_scope="replicas"),
     ):
         with pytest.raises(ConfigError, match="8 replicas cannot share"):
             lay_out(make_config(**WORKERS, num_accumulation_steps=3, **settings), 8, 8, BEGAN)

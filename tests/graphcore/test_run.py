@@ -54,7 +54,7 @@ def run_on_fake(config, ipus: int = 8, **machine):
 
 def test_an_epoch_is_once_through_the_records(configured, record_files):
     files = record_files(files=2, records=20)
-    counted = dict(count_records=True, num_steps_per_epoch=None, stop_steps=None, num_train_epochs=2)
+    counted = dict(num_steps_per_epoch=0, stop_steps=None, num_train_epochs=2)
     config = configured(input_files=files, use_synthetic_data=False, **counted)
     assert run_on_fake(config)[0] == 0
     result = json.loads(pathlib.Path(config.model_dir, "result.json").read_text())
@@ -67,7 +67,7 @@ def on_one_device(config, **settings):
         if "ipu" in field.backends:
             values[name] = field.default
     own = dict(
-        distribution_strategy="one_device", model_dir=config.model_dir + "-cpu", narrow_last_block=False
+        distribution_strategy="one_device", model_dir=config.model_dir + "-cpu"
     )  # which an IPU does not take
     config = config_lib.build_config([("test", {**values, **own, **settings})])
     return runner.run(config, TASKS[config.task]), config
@@ -294,10 +294,7 @@ def test_a_planned_configuration_is_what_the_other_command_takes(configured, tmp
     values, path = json.loads(config_lib.to_json(config)), tmp_path / "asked.json"
     path.write_text(json.dumps(values), encoding="utf-8")
     planned = tmp_path / "planned.json"
-    assert (
-        train.main([f"--config={path}", "--plan", "--plan_device=ipu-mk2", f"--plan_config_file={planned}"])
-        == 0
-    )
+    assert train.main([f"--config={path}", "--plan", "--plan_device=ipu-mk2", f"--plan_file={planned}"]) == 0
     with ipu_fake.installed(ipus=4):
         assert command.main([str(planned)]) == 0
     assert result(config)["step"] == 2

@@ -20,8 +20,8 @@ KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "mpadamw": dict(
-        optimizer_type="mpadamw", loss_scale='{"0": 64, "5": 256}', lr_schedule="custom",
-        lr_schedule_by_step='{"0": 1e-3, "5": 1e-2}', learning_rate=None, warmup_steps=None,
+        optimizer_type="mpadamw", loss_scale='{"0": 64, "5": 256}',
+        lr_schedule='{"0": 1e-3, "5": 1e-2}', learning_rate=None, warmup_steps=None,
     ),
 }  # fmt: skip
 
@@ -102,7 +102,7 @@ def test_the_mlperf_log_has_the_keys_that_exist(make_config, kind):
 
 
 def test_the_mlperf_log_has_the_rates_that_are_read(make_config):
-    changes = dict(lr_schedule="custom", lr_schedule_by_step='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
+    changes = dict(lr_schedule='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
     config = make_config(**changes, learning_rate=None, warmup_steps=None)
     found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
     assert (found["opt_base_learning_rate"], found["opt_end_learning_rate"]) == (4e-3, 1e-3)

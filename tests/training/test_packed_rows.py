@@ -262,8 +262,8 @@ def test_an_epoch_is_once_through_the_records_that_are_counted(make_config, shor
         (dict(input_files=packed_files, average_sequences_per_pack=1.7), True),
         (dict(input_files=short_files, pack_on_the_fly=True), True),
     ):
-        config = make_config(**settings, num_steps_per_epoch=None, count_records=True, train_batch_size=10)
-        assert config.num_steps_per_epoch is None
+        config = make_config(**settings, num_steps_per_epoch=0, train_batch_size=10)
+        assert config.num_steps_per_epoch == 0
         task = PretrainingTask(config)
         task.find_data()
         rows = FILES * EACH
@@ -274,14 +274,14 @@ def test_an_epoch_is_once_through_the_records_that_are_counted(make_config, shor
         complete = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
         assert complete.num_steps_per_epoch == rows // 10, settings
         assert (task.sequences_per_row is not None) == sequences_of_rows
-    few = make_config(input_files=short_files, count_records=True, num_steps_per_epoch=None)
+    few = make_config(input_files=short_files, num_steps_per_epoch=0)
     few = config_lib.replaced(few, train_batch_size=1000)
     assert config_lib.with_data(few, 96).num_steps_per_epoch == 1
     assert make_config(input_files=short_files, num_steps_per_epoch=None).num_steps_per_epoch == 1000
 
 
 def test_a_run_of_counted_records_ends_after_its_epochs(make_config, short_files):
-    settings = dict(input_files=short_files, num_steps_per_epoch=None, count_records=True, num_train_epochs=2)
+    settings = dict(input_files=short_files, num_steps_per_epoch=0, num_train_epochs=2)
     result = run(make_config(**settings, train_batch_size=32))
     assert (result.status, result.step) == ("finished", 2 * (FILES * EACH // 32))
 

@@ -60,7 +60,6 @@ def test_every_setting_says_its_part_in_the_training():
     assert [name for name, part in parts.items() if part == LENGTH] == [
         "num_steps_per_epoch",
         "num_train_epochs",
-        "count_records",
         "stop_steps",
         "stop_threshold",
     ]
