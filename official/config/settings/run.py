@@ -90,8 +90,8 @@ class Messages:
     )
     wandb_name: str | None = setting(
         None,
-        "With --wandb: name of the run, or PROJECT/NAME, or PROJECT/. Unset: the name of --model_dir's folder "
-        "in bert-tf2, with --log_style=graphcore in tf-bert.",
+        "With --wandb: name of the run, or PROJECT/NAME, or PROJECT/. Unset: the name of --model_dir's "
+        "folder in bert-tf2, with --log_style=graphcore in tf-bert.",
         needs="wandb",
     )
 
