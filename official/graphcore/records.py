@@ -8,13 +8,13 @@ import os
 import tensorflow as tf
 
 from official.config import encoder_options, synthetic_sequences_per_pack, words_of_records
+from official.config.derived import num_streams
 from official.config.table import Config
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
 from official.data.records import batches as record_batches
 from official.data.records import files as record_files
 from official.data.records import schema as schema_lib
-from official.data.records.streams import num_streams
 from official.io import files as io_files
 from official.io.errors import ConfigError
 from official.modeling import objectives
