@@ -133,9 +133,9 @@ def reading_case(paths: list[str], schema: dict, packer, batches: int):
     """Returns a function that reads the next `batches` batches of the training data in files."""
     import tensorflow as tf
 
+    from official.config.derived import num_streams
     from official.data.pipeline import TrainingOrder
     from official.data.records import batches as record_batches
-    from official.data.records.streams import num_streams
 
     order, streams = TrainingOrder(seed=1), num_streams(len(paths), _READ_BATCH)
     # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that does

@@ -386,11 +386,11 @@ def picked_examples(files: list[str], record_format: str, counts: list[int], pos
 def copied(examples, record_format: str, states: dict[str, str]):
     """Yields records that hold the examples. Raises ConfigError at the end where a file was changed while it
     was read."""
-    from official.data.records import record_formats
+    from official.data.records.record_formats import READERS
 
-    examples = iter(examples)
-    while some := list(itertools.islice(examples, record_formats.rows_per_record(record_format))):
-        yield from record_formats.join(some, record_format)
+    examples, reader = iter(examples), READERS[record_format]
+    while some := list(itertools.islice(examples, reader.rows_per_record)):
+        yield from reader.join(some)
     files.check_unchanged(states)
 
 

@@ -35,8 +35,8 @@ def read_by_step(text: str, name: str) -> dict[int, float]:
       name: of the setting, for messages.
 
     Raises:
-      ConfigError: for an object that does not read so, a step below 0 or twice, a value that is negative or not
-        finite, or where nothing is said of step 0.
+      ConfigError: for an object that does not read so, a step below 0 or twice, a value that is negative or
+        not finite, or where nothing is said of step 0.
     """
     if not text.lstrip().startswith("{"):
         return {}

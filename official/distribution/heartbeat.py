@@ -306,8 +306,8 @@ def join(
     Args:
       cluster: the processes.
       options: of collective operations.
-      timeout_secs: --peer_timeout_secs: time limit of the wait until all processes are there, from which those
-        for a word of one and for one that does not go on follow.
+      timeout_secs: --peer_timeout_secs: time limit of the wait until all processes are there, from which
+        those for a word of one and for one that does not go on follow.
 
     Raises:
       ConfigError: where the processes contradict each other, or TensorFlow refuses them.

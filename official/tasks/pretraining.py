@@ -12,14 +12,13 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options, kernels_of
-from official.config.derived import VOCABULARY_ROUNDING
+from official.config.derived import VOCABULARY_ROUNDING, num_streams
 from official.data import generated, pipeline, synthetic
 from official.data.records import batches as record_batches
 from official.data.records import files as record_files
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
-from official.data.records.streams import num_streams
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
 from official.io import record_paths, vocabulary_files
