@@ -14,7 +14,7 @@ class Endpoint:
       host, port: to listen on; port 0 is a free one.
       token: that requests need; None where they need none.
       poll_secs: between looks for newer versions.
-      allowed_hosts, allowed_origins: as of `connections.callers_of`.
+      allowed_hosts, allowed_origins: as of `connections.Callers`.
     """
 
     export_dir: str
@@ -73,3 +73,9 @@ class HTTPError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
+
+
+def require(condition: object, message: str, status: int = 400) -> None:
+    """Raises HTTPError with a message where a condition does not hold."""
+    if not condition:
+        raise HTTPError(status, message)
