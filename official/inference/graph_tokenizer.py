@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,19 +57,14 @@ class Characters(NamedTuple):
     shifts: Paged
     classes: Paged
     starts: Paged
-    is_cased: Paged | None
-    is_ignored: Paged | None
+    is_cased: Paged | None = None
+    is_ignored: Paged | None = None
 
 
 def look_up(table: Paged, codes_C: tf.Tensor) -> tf.Tensor:
     """Returns the values of code points, int32 [C, ...]."""
     pages_C = tf.gather(table.pages, codes_C // _PAGE)
     return tf.gather(table.values, pages_C * _PAGE + codes_C % _PAGE)
-
-
-def numbers(table: Paged, codes: np.ndarray) -> np.ndarray:
-    """Returns the values of code points, as `look_up` does, in NumPy."""
-    return table.values[table.pages[codes // _PAGE] * _PAGE + codes % _PAGE]
 
 
 @functools.lru_cache(maxsize=2)
@@ -90,18 +84,16 @@ def tables(do_lower_case: bool) -> Characters:
             starts[code] = kind not in (Kind.DROPPED, Kind.BLANK) and not unicodedata.combining(
                 wordpiece.decomposed(chr(code))[0]
             )
-    case: Iterable[Paged | None] = map(_paged, _case_flags()) if do_lower_case else (None, None)
-    return Characters(*map(_paged, (kinds, counts, shifts, classes, starts)), *case)
+    case = _case_flags() if do_lower_case else ()
+    return Characters(*map(_paged, (kinds, counts, shifts, classes, starts, *case)))
 
 
 @functools.cache
 def _not_alike() -> list[int]:
-    characters = map(chr, range(_CODE_POINTS))
-    return [
-        code
-        for code, character in enumerate(characters)
-        if unicodedata.category(character) not in _ALIKE or wordpiece.IDEOGRAPH.match(character)
-    ]
+    def is_alike(character: str) -> bool:
+        return unicodedata.category(character) in _ALIKE and not wordpiece.IDEOGRAPH.match(character)
+
+    return [code for code in range(_CODE_POINTS) if not is_alike(chr(code))]
 
 
 def _paged(values: np.ndarray) -> Paged:
@@ -113,14 +105,11 @@ def _paged(values: np.ndarray) -> Paged:
 def _case_flags() -> tuple[np.ndarray, np.ndarray]:
     """Returns the characters that Python's `str.lower` takes for cased, and those that it passes over, beside
     a capital sigma: bool [code points] each. Python has no table of them; the sigma's lower case shows it."""
-    codes = _not_alike()
-    characters = list(map(chr, codes))
-    behind = [f"{character}{CAPITAL_SIGMA}".lower()[-1] for character in characters]
-    behind_a = [f"A{character}{CAPITAL_SIGMA}".lower()[-1] for character in characters]
+    codes, final = _not_alike(), chr(FINAL_SIGMA)
     is_cased, is_ignored = np.zeros(_CODE_POINTS, bool), np.zeros(_CODE_POINTS, bool)
-    is_cased[codes] = [last == chr(FINAL_SIGMA) for last in behind]
-    is_ignored[codes] = [last == chr(FINAL_SIGMA) for last in behind_a] & ~is_cased[codes]
-    return is_cased, is_ignored
+    is_cased[codes] = [f"{chr(code)}{CAPITAL_SIGMA}".lower()[-1] == final for code in codes]
+    is_ignored[codes] = [f"A{chr(code)}{CAPITAL_SIGMA}".lower()[-1] == final for code in codes]
+    return is_cased, is_ignored & ~is_cased
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -200,11 +189,16 @@ class Splitter:
 
         self._tables = tables(vocabulary.do_lower_case)
         known = [wordpiece.UNKNOWN, *_reachable(vocabulary, self._tables)]
-        _check_lengths(known)
-        unknown = vocabulary.id_of(wordpiece.UNKNOWN)
+        plain = [word.removeprefix(CONTINUATION) for word in known]
+        for word in plain:
+            if len(word.encode()) > _MAX_BYTES:
+                raise ConfigError(
+                    f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
+                    " tensorflow-text does not take. Remove it from the vocabulary."
+                )
         ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
-        self._ids = np.where(ids < rows, ids, unknown)
-        self._sizes = np.array([len(word.removeprefix(CONTINUATION)) for word in known], np.int32)
+        self._ids = np.where(ids < rows, ids, vocabulary.id_of(wordpiece.UNKNOWN))
+        self._sizes = np.array(list(map(len, plain)), np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(
                 [*known, _NEVER],
@@ -227,14 +221,10 @@ class Splitter:
         count = tf.reduce_max(tf.concat([normal.words_P + 1, [0]], 0))
         sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(normal.words_P), normal.words_P, count)
         codes = tf.RaggedTensor.from_row_lengths(normal.codes_P, sizes_V, validate=False)
-        words_V = tf.where(
-            sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, tf.strings.unicode_encode(codes, "UTF-8")
-        )
+        encoded_V = tf.strings.unicode_encode(codes, "UTF-8")
+        words_V = tf.where(sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, encoded_V)
         pieces: Any = self._compiled.tokenize(words_V)
-        return self._placed(pieces, sizes_V, normal, text)
-
-    def _placed(self, pieces: Any, sizes_V: tf.Tensor, normal: _Normal, text: Decoded) -> Pieces:
-        """Returns ragged pieces [V, ..] with their places: those of a word cover all of its characters."""
+        # The pieces of a word cover all of its characters.
         numbers_T, words_T = pieces.flat_values, pieces.value_rowids()
         sizes_T = tf.where(numbers_T == 0, tf.gather(sizes_V, words_T), tf.gather(self._sizes, numbers_T))
         lasts_T = tf.cumsum(sizes_T)
@@ -253,10 +243,9 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
     """Returns the words that text can become: letters that stay as they are, or one other character."""
     words = [word for word in vocabulary.words if word.removeprefix(CONTINUATION)]
     plain = [word.removeprefix(CONTINUATION) for word in words]
-    letters = set("".join(plain))
-    codes = np.array(sorted(map(ord, letters)), np.int32)
-    kinds = dict(zip(map(chr, codes), numbers(tables.kinds, codes)))
-    is_same = dict(zip(map(chr, codes), numbers(tables.shifts, codes)[:, 0] == 0))
+    codes = np.array(sorted(map(ord, set("".join(plain)))), np.int32)
+    kinds = dict(zip(map(chr, codes), look_up(tables.kinds, codes).numpy()))
+    is_same = dict(zip(map(chr, codes), look_up(tables.shifts, codes).numpy()[:, 0] == 0))
     return [
         word
         for word, text in zip(words, plain)
@@ -267,13 +256,10 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
     ]
 
 
-def _check_lengths(words: list[str]) -> None:
-    for word in words:
-        if len(word.removeprefix(CONTINUATION).encode()) > _MAX_BYTES:
-            raise ConfigError(
-                f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
-                " tensorflow-text does not take. Remove it from the vocabulary."
-            )
+def repeated(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the index of each of some, as often as its count says, and the number of the repetition."""
+    of = tf.repeat(tf.range(tf.size(counts)), counts)
+    return of, tf.range(tf.size(of)) - tf.gather(tf.cumsum(counts, exclusive=True), of)
 
 
 def decode(texts_N: tf.Tensor, tables: Characters) -> tuple[Decoded, tf.Tensor]:
@@ -292,9 +278,12 @@ def _normalize(text: Decoded, kinds_C: tf.Tensor, tables: Characters) -> _Normal
     texts_C = tf.repeat(tf.range(tf.size(text.is_empty_N)), text.splits_N1[1:] - text.splits_N1[:-1])
     first_C = tf.gather(text.splits_N1, texts_C)
     counts_C = look_up(tables.counts, text.codes_C)
-    from_P = tf.repeat(tf.range(tf.size(counts_C)), counts_C)
-    number_P = tf.range(tf.size(from_P)) - tf.gather(tf.cumsum(counts_C, exclusive=True), from_P)
-    ends_C = _ends(kinds_C, tf.gather(text.splits_N1, texts_C + 1))
+    from_P, number_P = repeated(counts_C)
+    # The place behind each character and the accents that follow it, counted over all texts.
+    is_solid_C = kinds_C != Kind.ACCENT
+    solid = tf.concat([tf.cast(tf.where(is_solid_C)[:, 0], tf.int32), [tf.size(kinds_C)]], 0)
+    following_C = tf.gather(solid, tf.cumsum(tf.cast(is_solid_C, tf.int32)))
+    ends_C = tf.minimum(following_C, tf.gather(text.splits_N1, texts_C + 1))
     is_last_P = number_P + 1 == tf.gather(counts_C, from_P)
     ends_P = tf.where(is_last_P, tf.gather(ends_C, from_P), from_P + 1)
     texts_P, first_P = tf.gather(texts_C, from_P), tf.gather(first_C, from_P)
@@ -307,16 +296,6 @@ def _normalize(text: Decoded, kinds_C: tf.Tensor, tables: Characters) -> _Normal
     )
 
 
-def _ends(kinds_C: tf.Tensor, text_ends_C: tf.Tensor) -> tf.Tensor:
-    """Returns the place behind each character and the accents that follow it, counted over all texts."""
-    is_solid_C = kinds_C != Kind.ACCENT
-    solid = tf.cast(tf.where(is_solid_C)[:, 0], tf.int32)
-    following_C = tf.gather(
-        tf.concat([solid, [tf.size(kinds_C)]], 0), tf.cumsum(tf.cast(is_solid_C, tf.int32))
-    )
-    return tf.minimum(following_C, text_ends_C)
-
-
 def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:
     """Returns the number of the word that each character is in; of one that is in none, any number."""
     is_there_C = (kinds_C == Kind.LETTER) | (kinds_C == Kind.SINGLE)
@@ -325,15 +304,11 @@ def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:
     before = tf.concat([[Kind.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
     texts_before = tf.concat([[-1], texts[:-1]], 0)[: tf.size(kinds)]
     goes_on = (kinds == Kind.LETTER) & (before == Kind.LETTER) & (texts == texts_before)
-    begins = ~goes_on & (kinds != Kind.SPACE)
-    return tf.scatter_nd(
-        counts[:, None], tf.cumsum(tf.cast(begins, tf.int32)) - 1, tf.shape(kinds_C, tf.int64)
-    )
+    words = tf.cumsum(tf.cast(~goes_on & (kinds != Kind.SPACE), tf.int32)) - 1
+    return tf.scatter_nd(counts[:, None], words, tf.shape(kinds_C, tf.int64))
 
 
-def _codes(
-    codes_C: tf.Tensor, texts_C: tf.Tensor, from_P: tf.Tensor, number_P: tf.Tensor, tables: Characters
-) -> tf.Tensor:
+def _codes(codes_C: Any, texts_C: Any, from_P: Any, number_P: Any, tables: Characters) -> tf.Tensor:
     """Returns the code points that characters become, in canonical order."""
     source_P = tf.gather(codes_C, from_P)
     shifts_P = tf.gather(look_up(tables.shifts, source_P), number_P, batch_dims=1)

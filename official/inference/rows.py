@@ -56,9 +56,8 @@ class Rows(NamedTuple):
             is_masked_T = np.zeros(len(self.ids_T), bool)
             is_masked_T[self.masked_M] = True
             masked_M = np.flatnonzero(is_masked_T[places_T]).astype(np.int32)
-        return Rows(
-            self.ids_T[places_T], self.segments_T[places_T], self.lengths_N[list(sequences)], masked_M
-        )
+        lengths_N = self.lengths_N[list(sequences)]
+        return Rows(self.ids_T[places_T], self.segments_T[places_T], lengths_N, masked_M)
 
     def masked_places(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the sequence of each masked token and its place in it, int64 [M] each."""
@@ -146,7 +145,7 @@ def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
       `input_ids`, `segment_ids` and `input_mask` int32 [B, L]; where tokens are masked also
       `masked_lm_positions` int32 [B, P], 0 for a row that has fewer.
     """
-    width = _rounded_up(int(rows.lengths_N.max()), multiple)
+    width = -(-int(rows.lengths_N.max()) // multiple) * multiple
     is_token_BL = np.arange(width) < rows.lengths_N[:, None]
     ids_BL, segments_BL = np.zeros(is_token_BL.shape, np.int32), np.zeros(is_token_BL.shape, np.int32)
     ids_BL[is_token_BL], segments_BL[is_token_BL] = rows.ids_T, rows.segments_T
@@ -157,10 +156,6 @@ def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
         places_BP[np.arange(places_BP.shape[1]) < counts_B[:, None]] = rows.masked_places()[1]
         batch["masked_lm_positions"] = places_BP
     return batch
-
-
-def _rounded_up(length: int, multiple: int) -> int:
-    return -(-length // multiple) * multiple
 
 
 def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
@@ -201,9 +196,9 @@ def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
     """Returns the sequences of each padded batch, longest first. Short ones join a batch of few tokens: there
     a call costs more than its padding."""
     groups: list[list[int]] = []
-    width = 0
+    width, widths_N = 0, -(-lengths_N // _STEP) * _STEP
     for sequence in np.argsort(-lengths_N, kind="stable"):
-        own = _rounded_up(int(lengths_N[sequence]), _STEP)
+        own = int(widths_N[sequence])
         if not groups or (own < width and len(groups[-1]) * width >= _ENOUGH_TOKENS):
             groups.append([])
             width = own

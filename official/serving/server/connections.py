@@ -13,7 +13,7 @@ from typing import Any
 from tornado import httpserver, iostream
 
 from official.io.errors import ConfigError, shortened
-from official.serving.server.settings import Endpoint
+from official.serving.server.settings import Endpoint, require
 
 # -----------------------------------------------------------------------------------------------------------
 # Clients that may end their writing and still wait for their answer
@@ -164,18 +164,16 @@ class Callers:
         self._are_names_checked = are_checked and _ANY not in hosts
         self._origins = origins if (are_checked or origins) and _ANY not in pages else None
 
-    def problem(self, host: str | None, origin: str | None) -> str | None:
-        """Returns the fault of the headers Host and Origin of a request; None where there is none."""
-        if self._are_names_checked and host is not None and _name_of(host) not in self._names:
-            names = shortened(sorted(self._names))
-            return f"Host: {host[:_MAX_SHOWN]} is no name of this server, expected {names}: --allowed_hosts."
-        if self._origins is None or origin is None:
-            return None
-        found = _origin_of(origin)
-        if found and (found[1] in self._names or found in self._origins):
-            return None
-        shown = origin[:_MAX_SHOWN]
-        return f"Origin: {shown}: pages from there may not ask this server, only its own: --allowed_origins."
+    def check(self, host: str | None, origin: str | None) -> None:
+        """Raises HTTPError for the headers Host and Origin of a request that are not accepted."""
+        if self._are_names_checked and host is not None:
+            names = f"is no name of this server, expected {shortened(sorted(self._names))}: --allowed_hosts."
+            require(_name_of(host) in self._names, f"Host: {host[:_MAX_SHOWN]} {names}", 403)
+        if self._origins is not None and origin is not None:
+            found = _origin_of(origin)
+            may_ask = found and (found[1] in self._names or found in self._origins)
+            told = "pages from there may not ask this server, only its own: --allowed_origins."
+            require(may_ask, f"Origin: {origin[:_MAX_SHOWN]}: {told}", 403)
 
 
 def _parsed(flag: str, given: Sequence[str], parse: Callable[[str], Any], expected: str) -> set:

@@ -97,14 +97,13 @@ class Request(web.RequestHandler):
                 self.request.connection.set_max_body_size(length)  # type: ignore[union-attr]
 
     def _check_headers(self) -> None:
-        given, server, allowed = self.request.headers, self.server, ", ".join(self.route.methods)
-        problem = server.callers.problem(given.get("Host"), given.get("Origin"))
-        require(not problem, problem or "", 403)
-        if self.request.method not in self.route.methods:
-            raise HTTPError(405, f"{self.request.method}: here is only {allowed}.", {"Allow": allowed})
-        if self.route.needs_token and server.token is not None and not self._has_token(server.token):
-            told = "a token is needed: Authorization: Bearer TOKEN."
-            raise HTTPError(401, told, {"WWW-Authenticate": "Bearer"})
+        given, server, route, method = self.request.headers, self.server, self.route, self.request.method
+        server.callers.check(given.get("Host"), given.get("Origin"))
+        allowed = ", ".join(route.methods)
+        require(method in route.methods, f"{method}: here is only {allowed}.", 405, {"Allow": allowed})
+        is_known = not route.needs_token or server.token is None or self._has_token(server.token)
+        told = "a token is needed: Authorization: Bearer TOKEN."
+        require(is_known, told, 401, {"WWW-Authenticate": "Bearer"})
         most = server.limits.max_request_bytes
         require(self._declared_length() <= most, f"a body of more than {most:,} bytes.", 413)
         is_plain = given.get("Content-Encoding", "identity").lower() == "identity"

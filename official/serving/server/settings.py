@@ -1,5 +1,7 @@
 """Settings of the server, and its errors."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
@@ -75,7 +77,9 @@ class HTTPError(Exception):
         self.headers = headers or {}
 
 
-def require(condition: object, message: str, status: int = 400) -> None:
-    """Raises HTTPError with a message where a condition does not hold."""
+def require(
+    condition: object, message: str, status: int = 400, headers: dict[str, str] | None = None
+) -> None:
+    """Raises HTTPError where a condition does not hold."""
     if not condition:
-        raise HTTPError(status, message)
+        raise HTTPError(status, message, headers)
