@@ -284,7 +284,7 @@ class Encoder(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """A group of sequences, as `rows.Group`, and its tensors for attention.
+    """A group of sequences, as of `rows.attention_groups`, and its tensors for attention.
 
     Attributes:
       vectors: int32 [3 x N x H x W]: which of the T x 3 x H vectors of query, key and value stands where.

@@ -11,26 +11,9 @@ import tensorflow as tf
 
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
+from official.inference import methods, signatures
 from official.inference.graph_network import Features, Network, Weights, in_batches, leaves_of, stages_of
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
-from official.inference.methods import (
-    MASK,
-    MIN_NORM,
-    NUMBER,
-    ONE,
-    SEVERAL,
-    answer_rules,
-    classes_of,
-    pooling_of_source,
-)
-from official.inference.signatures import (
-    SIGNATURES,
-    TENSOR_INPUTS,
-    TENSORS,
-    TOP_WORDS,
-    main_method,
-    output_names,
-)
 from official.inference.source import Source
 
 # -----------------------------------------------------------------------------------------------------------
@@ -110,7 +93,7 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
     Returns:
       As `padded`, and `masked_lm_positions` int32 [N, P]: those of the masks, then 0; at least one column.
     """
-    between = tf.strings.split(texts_N, MASK)
+    between = tf.strings.split(texts_N, methods.MASK)
     pieces = split(between.flat_values)
     ends = tf.fill([tf.size(pieces.lengths_N), 1], special.mask)
     with_ends = tf.concat([ragged(pieces), ends], 1)
@@ -281,7 +264,12 @@ def find(
     best, count = candidates.picked(firsts_D), tf.size(contexts.lengths_N)
     ranks_D = tf.range(tf.size(best.questions)) - tf.searchsorted(best.questions, best.questions)
     kept = tf.where(ranks_D < rules.n_best_size)[:, 0]
-    nulls_N = _nulls(start_RL, end_RL, windows, count) if rules.version_2_with_negative else None
+    nulls_N = None
+    if rules.version_2_with_negative:  # the least score of [CLS] in the windows of a question; 0 without one
+        of_R = windows.questions_R
+        sums_R = tf.cast(start_RL[:, 0], tf.float64) + tf.cast(end_RL[:, 0], tf.float64)
+        windows_N = tf.math.unsorted_segment_sum(tf.ones_like(of_R), of_R, count)
+        nulls_N = tf.where(windows_N > 0, tf.math.unsorted_segment_min(sums_R, of_R, count), 0.0)
     return _predicted(best.picked(kept), tf.gather(texts_D, kept), nulls_N, count, rules)
 
 
@@ -294,13 +282,23 @@ def _search(
     may_start_RL = is_max_context(windows, width, tf.size(contexts.ids_T))
     starts = _best(start_RL, may_start_RL, rules.n_best_size)
     ends = _best(end_RL, is_context(windows, width), rules.n_best_size)
-    pairs = _pairs(starts, ends, rules.max_answer_length)
+    lengths = ends[:, None, :] - starts[:, :, None] + 1
+    is_pair = (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0)
+    is_pair &= (lengths >= 1) & (lengths <= rules.max_answer_length)
+    rows, first, last = tf.unstack(tf.cast(tf.where(is_pair), tf.int32), num=3, axis=1)
+    first = tf.gather_nd(starts, tf.stack([rows, first], 1))
+    last = tf.gather_nd(ends, tf.stack([rows, last], 1))
     has_pair_N = tf.math.unsorted_segment_sum(
-        tf.ones_like(pairs[0]), tf.gather(windows.questions_R, pairs[0]), tf.size(contexts.lengths_N)
+        tf.ones_like(rows), tf.gather(windows.questions_R, rows), tf.size(contexts.lengths_N)
     )
     is_without_R = tf.gather(has_pair_N, windows.questions_R) == 0
-    singles = _singles(start_RL, end_RL, may_start_RL & is_without_R[:, None])
-    rows_K, first_K, last_K = (tf.concat(both, 0) for both in zip(pairs, singles))
+    may_RL = may_start_RL & is_without_R[:, None]
+    others = tf.cast(tf.where(tf.reduce_any(may_RL, axis=1))[:, 0], tf.int32)
+    sums_RL = tf.cast(start_RL, tf.float64) + tf.cast(end_RL, tf.float64)
+    sums_RL = tf.where(may_RL, sums_RL, tf.constant(float("-inf"), tf.float64))
+    best = tf.argmax(tf.gather(sums_RL, others), axis=1, output_type=tf.int32)
+    pairs = (rows, others), (first, best), (last, best)
+    rows_K, first_K, last_K = (tf.concat(both, 0) for both in pairs)
     starts_K = tf.gather_nd(start_RL, tf.stack([rows_K, first_K], 1))
     ends_K = tf.gather_nd(end_RL, tf.stack([rows_K, last_K], 1))
     offsets_K = tf.gather(windows.first_pieces_R - windows.first_lengths_R, rows_K)
@@ -324,26 +322,6 @@ def _best(logits_RL: tf.Tensor, may_RL: tf.Tensor, count: int) -> tf.Tensor:
     return tf.where(tf.gather(may_RL, found.indices, batch_dims=1), found.indices, -1)
 
 
-def _pairs(starts: tf.Tensor, ends: tf.Tensor, longest: int) -> tuple[tf.Tensor, ...]:
-    """Returns rows, first places and last places of the pairs that are answers; in each row from the best
-    start on."""
-    lengths = ends[:, None, :] - starts[:, :, None] + 1
-    is_there = (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0)
-    found = tf.cast(tf.where(is_there & (lengths >= 1) & (lengths <= longest)), tf.int32)
-    rows, first, last = tf.unstack(found, num=3, axis=1)
-    places = tf.gather_nd(starts, tf.stack([rows, first], 1)), tf.gather_nd(ends, tf.stack([rows, last], 1))
-    return rows, *places
-
-
-def _singles(start_RL: tf.Tensor, end_RL: tf.Tensor, may_RL: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Returns rows and places, twice, of the best answer of one piece in each window that may have one."""
-    rows = tf.cast(tf.where(tf.reduce_any(may_RL, axis=1))[:, 0], tf.int32)
-    sums_RL = tf.cast(start_RL, tf.float64) + tf.cast(end_RL, tf.float64)
-    lowest = tf.constant(float("-inf"), tf.float64)
-    best = tf.argmax(tf.gather(tf.where(may_RL, sums_RL, lowest), rows), axis=1, output_type=tf.int32)
-    return rows, best, best
-
-
 def _distinct(candidates: Candidates, text: Decoded) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the first candidate of each question with each text, int32 [D], and the texts."""
     lengths_K = candidates.ends - candidates.begins
@@ -357,14 +335,6 @@ def _distinct(candidates: Candidates, text: Decoded) -> tuple[tf.Tensor, tf.Tens
     distinct = tf.unique(keys)
     firsts_D = tf.math.unsorted_segment_min(tf.range(tf.size(keys)), distinct.idx, tf.size(distinct.y))
     return firsts_D, tf.gather(texts_K, firsts_D)
-
-
-def _nulls(start_RL: tf.Tensor, end_RL: tf.Tensor, windows: Windows, count: tf.Tensor) -> tf.Tensor:
-    """Returns float64 [N]: the least score of [CLS] in the windows of a question; 0 without a window."""
-    sums_R = tf.cast(start_RL[:, 0], tf.float64) + tf.cast(end_RL[:, 0], tf.float64)
-    least_N = tf.math.unsorted_segment_min(sums_R, windows.questions_R, count)
-    windows_N = tf.math.unsorted_segment_sum(tf.ones_like(windows.questions_R), windows.questions_R, count)
-    return tf.where(windows_N > 0, least_N, 0.0)
 
 
 def _predicted(
@@ -421,15 +391,15 @@ class Methods:
         """Takes a network for each method, and a table of words by their ids, int64 -> string."""
         self._source, self._networks, self._words = source, networks, words
         vocabulary, self._bert = source.vocabulary, source.bert
-        self._special = Special(*map(vocabulary.id_of, ("[CLS]", "[SEP]", MASK)))
+        self._special = Special(*map(vocabulary.id_of, ("[CLS]", "[SEP]", methods.MASK)))
         self._split = Splitter(vocabulary, self._bert.vocab_size)
         if "answer" in networks:
             source.check_pairs()
-        self.main = main_method(list(networks))
+        self.main = signatures.main_method(list(networks))
 
     def answer(self, question: tf.Tensor, context: tf.Tensor) -> Outputs:
         """Returns the answers to questions, string [N] each."""
-        window_rules, rules = answer_rules(self._source)
+        window_rules, rules = methods.answer_rules(self._source)
         questions, contexts = self._split(question), self._split(context)
         cut = cut_windows(questions, contexts, window_rules)
         features = rows_of(cut, questions, contexts, self._special)
@@ -448,7 +418,7 @@ class Methods:
     def classify(self, sentence_a: tf.Tensor, sentence_b: tf.Tensor) -> Outputs:
         """Returns the labels of sentences, string [N] each. '' as second sentence is none, but where the
         model was trained with pairs."""
-        classes = classes_of(self._source)
+        classes = methods.classes_of(self._source)
         has_second_N = tf.fill(tf.shape(sentence_b), classes.texts == 2)
         if classes.texts is None:
             has_second_N = sentence_b != ""
@@ -461,22 +431,20 @@ class Methods:
         run = self._networks["classify"].loaded()
         none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
-        values_NC = {ONE: tf.nn.softmax, SEVERAL: tf.sigmoid, NUMBER: tf.identity}[classes.kind](logits_NC)
+        kinds = {methods.ONE: tf.nn.softmax, methods.SEVERAL: tf.sigmoid, methods.NUMBER: tf.identity}
+        values_NC, is_number = kinds[classes.kind](logits_NC), classes.kind == methods.NUMBER
         labels_NC = tf.broadcast_to(tf.constant(classes.labels), tf.shape(values_NC))
         best_N = tf.argmax(values_NC, axis=1)
-        if classes.kind == NUMBER:
+        if is_number:
             best_N = tf.zeros_like(best_N)
         label_N = tf.gather(labels_NC, best_N, batch_dims=1)
-        return {
-            "label": tf.fill(tf.shape(best_N), "") if classes.kind == NUMBER else label_N,
-            "score": tf.gather(values_NC, best_N, batch_dims=1),
-            "labels": labels_NC,
-            "scores": values_NC,
-        }
+        label_N = tf.fill(tf.shape(best_N), "") if is_number else label_N
+        score_N = tf.gather(values_NC, best_N, batch_dims=1)
+        return {"label": label_N, "score": score_N, "labels": labels_NC, "scores": values_NC}
 
     def embed(self, text: tf.Tensor) -> Outputs:
         """Returns the vectors of texts, string [N]."""
-        pooling, positions = pooling_of_source(self._source), self._bert.max_position_embeddings
+        pooling, positions = methods.pooling_of_source(self._source), self._bert.max_position_embeddings
         most = min(pooling.max_length or positions, positions)
         features = singles(self._split(text), self._special, most)
         run = self._networks["embed"].loaded()
@@ -489,7 +457,7 @@ class Methods:
                 is_token_BL1 = tf.cast(batch["input_mask"], tf.float32)[..., None]
                 vectors_BD = tf.reduce_sum(sequence_BLD * is_token_BL1, 1) / tf.reduce_sum(is_token_BL1, 1)
             if pooling.normalized:
-                vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), MIN_NORM)
+                vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), methods.MIN_NORM)
             return [vectors_BD]
 
         (vectors_ND,) = in_batches(compute, features, [tf.zeros([0, self._bert.hidden_size])])
@@ -497,7 +465,7 @@ class Methods:
 
     def fill_mask(self, text: tf.Tensor) -> Outputs:
         """Returns the likeliest words of the masks of texts, string [N]."""
-        positions = self._bert.max_position_embeddings
+        positions, top = self._bert.max_position_embeddings, signatures.TOP_WORDS
         size = min(self._source.vocabulary.size, self._bert.vocab_size)
         features = masked(text, self._split, self._special)
         width = tf.shape(features["input_ids"])[1]
@@ -509,10 +477,10 @@ class Methods:
 
         def compute(batch: Features) -> list[tf.Tensor]:
             logits_BPV = run(batch)["masked_lm_logits"][..., :size]
-            found = tf.math.top_k(tf.nn.softmax(logits_BPV), TOP_WORDS)
+            found = tf.math.top_k(tf.nn.softmax(logits_BPV), top)
             return [found.values, found.indices]
 
-        like = [tf.zeros([0, count, TOP_WORDS]), tf.zeros([0, count, TOP_WORDS], tf.int32)]
+        like = [tf.zeros([0, count, top]), tf.zeros([0, count, top], tf.int32)]
         shares_NPT, ids_NPT = in_batches(compute, features, like)
         tokens_NPT = self._words.lookup(tf.cast(ids_NPT, tf.int64))
         is_mask_NP1 = positions_NP[..., None] > 0  # in the first place is [CLS]
@@ -529,7 +497,7 @@ class Methods:
         carried = self._networks[self.main].loaded()(features)
         if self.main == "fill_mask":
             carried["logits"] = carried["masked_lm_logits"]
-        return {name: tf.cast(carried[name], tf.float32) for name in output_names(self.main)}
+        return {name: tf.cast(carried[name], tf.float32) for name in signatures.output_names(self.main)}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -564,12 +532,13 @@ class GraphModel(tf.Module):
         leaves = leaves_of([each for stages in reads.values() for each in stages])
         self.weights = Weights(leaves, source.values, dtype)
         networks = {name: Network(source.bert, self.weights, stages) for name, stages in reads.items()}
-        methods = Methods(source, networks, self.words)
-        self._names = (*names, TENSORS)
+        functions = Methods(source, networks, self.words)
+        inputs_of = {name: signature.inputs for name, signature in signatures.SIGNATURES.items()}
+        self._names = (*names, signatures.TENSORS)
         for name in self._names:
-            inputs = TENSOR_INPUTS if name == TENSORS else SIGNATURES[name].inputs
+            inputs = inputs_of.get(name, signatures.TENSOR_INPUTS)
             kinds = [tf.TensorSpec([None, *each.shape], each.dtype, name=each.name) for each in inputs]
-            call = tf.function(getattr(methods, name), input_signature=kinds, autograph=False)
+            call = tf.function(getattr(functions, name), input_signature=kinds, autograph=False)
             setattr(self, name, call)
 
     @property

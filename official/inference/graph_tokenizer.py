@@ -162,16 +162,6 @@ class Pieces(NamedTuple):
         return tf.cumsum(self.lengths_N, exclusive=True)
 
 
-class _Normal(NamedTuple):
-    """Characters as words have them: their codes, the word and the text of each, and where they stand."""
-
-    codes_P: tf.Tensor
-    words_P: tf.Tensor
-    texts_P: tf.Tensor
-    begins_P: tf.Tensor
-    ends_P: tf.Tensor
-
-
 class Splitter:
     """Splits texts into the word pieces of a vocabulary."""
 
@@ -216,24 +206,47 @@ class Splitter:
         return self._function(texts_N)
 
     def _split(self, texts_N: tf.Tensor) -> Pieces:
-        text, kinds_C = decode(texts_N, self._tables)
-        normal = _normalize(text, kinds_C, self._tables)
-        count = tf.reduce_max(tf.concat([normal.words_P + 1, [0]], 0))
-        sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(normal.words_P), normal.words_P, count)
-        codes = tf.RaggedTensor.from_row_lengths(normal.codes_P, sizes_V, validate=False)
+        tables, decoded = self._tables, tf.strings.unicode_decode(texts_N, "UTF-8")
+        codes_C = decoded.flat_values
+        kinds_C = look_up(tables.kinds, codes_C)
+        is_white_C = (kinds_C == Kind.SPACE) | (kinds_C == Kind.BLANK)
+        owners_C = tf.cast(decoded.value_rowids(), tf.int32)
+        filled_N = tf.math.unsorted_segment_sum(tf.cast(~is_white_C, tf.int32), owners_C, tf.size(texts_N))
+        text = Decoded(codes_C, tf.cast(decoded.row_splits, tf.int32), filled_N == 0)
+
+        # Characters lose capitals and accents where the tables say so.
+        texts_C = tf.repeat(tf.range(tf.size(text.is_empty_N)), text.splits_N1[1:] - text.splits_N1[:-1])
+        first_C = tf.gather(text.splits_N1, texts_C)
+        counts_C = look_up(tables.counts, text.codes_C)
+        from_P, number_P = repeated(counts_C)
+        # The place behind each character and the accents that follow it, counted over all texts.
+        is_solid_C = kinds_C != Kind.ACCENT
+        solid = tf.concat([tf.cast(tf.where(is_solid_C)[:, 0], tf.int32), [tf.size(kinds_C)]], 0)
+        following_C = tf.gather(solid, tf.cumsum(tf.cast(is_solid_C, tf.int32)))
+        ends_C = tf.minimum(following_C, tf.gather(text.splits_N1, texts_C + 1))
+        is_last_P = number_P + 1 == tf.gather(counts_C, from_P)
+        ends_P = tf.where(is_last_P, tf.gather(ends_C, from_P), from_P + 1)
+        texts_P, first_P = tf.gather(texts_C, from_P), tf.gather(first_C, from_P)
+        codes_P = _codes(text.codes_C, texts_C, from_P, number_P, tables)
+        begins_P, ends_P = from_P - first_P, ends_P - first_P
+
+        # They make words, and these word pieces. The pieces of a word cover all of its characters.
+        words_P = tf.gather(_words(kinds_C, texts_C), from_P)
+        count = tf.reduce_max(tf.concat([words_P + 1, [0]], 0))
+        sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(words_P), words_P, count)
+        codes = tf.RaggedTensor.from_row_lengths(codes_P, sizes_V, validate=False)
         encoded_V = tf.strings.unicode_encode(codes, "UTF-8")
         words_V = tf.where(sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, encoded_V)
         pieces: Any = self._compiled.tokenize(words_V)
-        # The pieces of a word cover all of its characters.
         numbers_T, words_T = pieces.flat_values, pieces.value_rowids()
         sizes_T = tf.where(numbers_T == 0, tf.gather(sizes_V, words_T), tf.gather(self._sizes, numbers_T))
         lasts_T = tf.cumsum(sizes_T)
         firsts_T = lasts_T - sizes_T
-        texts = tf.gather(normal.texts_P, firsts_T)
+        texts = tf.gather(texts_P, firsts_T)
         return Pieces(
             tf.gather(self._ids, numbers_T),
-            tf.gather(normal.begins_P, firsts_T),
-            tf.gather(normal.ends_P, lasts_T - 1),
+            tf.gather(begins_P, firsts_T),
+            tf.gather(ends_P, lasts_T - 1),
             tf.math.unsorted_segment_sum(tf.ones_like(texts), texts, tf.size(text.is_empty_N)),
             text,
         )
@@ -260,40 +273,6 @@ def repeated(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the index of each of some, as often as its count says, and the number of the repetition."""
     of = tf.repeat(tf.range(tf.size(counts)), counts)
     return of, tf.range(tf.size(of)) - tf.gather(tf.cumsum(counts, exclusive=True), of)
-
-
-def decode(texts_N: tf.Tensor, tables: Characters) -> tuple[Decoded, tf.Tensor]:
-    """Returns the characters of texts, string [N], and the kind of each, int32 [C]."""
-    decoded = tf.strings.unicode_decode(texts_N, "UTF-8")
-    codes_C = decoded.flat_values
-    kinds_C = look_up(tables.kinds, codes_C)
-    is_white_C = (kinds_C == Kind.SPACE) | (kinds_C == Kind.BLANK)
-    texts_C = tf.cast(decoded.value_rowids(), tf.int32)
-    filled_N = tf.math.unsorted_segment_sum(tf.cast(~is_white_C, tf.int32), texts_C, tf.size(texts_N))
-    return Decoded(codes_C, tf.cast(decoded.row_splits, tf.int32), filled_N == 0), kinds_C
-
-
-def _normalize(text: Decoded, kinds_C: tf.Tensor, tables: Characters) -> _Normal:
-    """Lower-cases and strips characters where the tables say so, and numbers the words that they make."""
-    texts_C = tf.repeat(tf.range(tf.size(text.is_empty_N)), text.splits_N1[1:] - text.splits_N1[:-1])
-    first_C = tf.gather(text.splits_N1, texts_C)
-    counts_C = look_up(tables.counts, text.codes_C)
-    from_P, number_P = repeated(counts_C)
-    # The place behind each character and the accents that follow it, counted over all texts.
-    is_solid_C = kinds_C != Kind.ACCENT
-    solid = tf.concat([tf.cast(tf.where(is_solid_C)[:, 0], tf.int32), [tf.size(kinds_C)]], 0)
-    following_C = tf.gather(solid, tf.cumsum(tf.cast(is_solid_C, tf.int32)))
-    ends_C = tf.minimum(following_C, tf.gather(text.splits_N1, texts_C + 1))
-    is_last_P = number_P + 1 == tf.gather(counts_C, from_P)
-    ends_P = tf.where(is_last_P, tf.gather(ends_C, from_P), from_P + 1)
-    texts_P, first_P = tf.gather(texts_C, from_P), tf.gather(first_C, from_P)
-    return _Normal(
-        _codes(text.codes_C, texts_C, from_P, number_P, tables),
-        tf.gather(_words(kinds_C, texts_C), from_P),
-        texts_P,
-        from_P - first_P,
-        ends_P - first_P,
-    )
 
 
 def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:

@@ -37,14 +37,13 @@ class Method:
     """
 
     name: str
-    length_setting = "max_seq_length"
 
     def __init__(self, source: Source, settings: Settings, calibration_file: str | None = None):
         """Builds the network. Raises ConfigError where the model has no head for the method."""
         source.check_can(self.name)
         self._source, self._bert, self._vocabulary = source, source.bert, source.vocabulary
         self._tokenizer = Tokenizer(source.vocabulary)
-        self.cut = Truncation(source.name, self.length_setting)
+        self.cut = Truncation(source.name)
         self._set_up(source)
         if settings.dtype == "int8" and not settings.calibration:
             rows = self._calibration_rows(calibration_file)
@@ -131,12 +130,11 @@ class Reader(Method):
     """Answers questions as the predictions of --task=squad do."""
 
     name = "answer"
-    length_setting = "max_query_length"
 
     def _set_up(self, source: Source) -> None:
         source.check_pairs()
         self._windows, self._rules = answer_rules(source)
-        self.cut = Truncation(f"{source.name}, questions", self.length_setting)
+        self.cut = Truncation(f"{source.name}, questions", "max_query_length")
 
     def __call__(self, asked: Sequence[tuple[str, str]]) -> list[list[Answer]]:
         """Answers questions.
@@ -445,3 +443,6 @@ class Embedder(Method):
 
     def _calibration_rows(self, file: str | None) -> Rows:
         return self.rows_of(calibration_texts(file), self._pooling)
+
+
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Reader, Classifier, Embedder, Filler)}

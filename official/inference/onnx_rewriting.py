@@ -192,10 +192,8 @@ def fold(graph: Graph) -> None:
     kept = []
     for node in graph.nodes:
         if all(not name or name in graph.constants for name in node.input):
-            ends = (
-                [helper.make_empty_tensor_value_info(n) for n in n_s] for n_s in (node.input, node.output)
-            )
-            alone = helper.make_graph([node], "node", *ends)  # whose types nobody checks
+            inputs, outputs = (map(helper.make_empty_tensor_value_info, n) for n in (node.input, node.output))
+            alone = helper.make_graph([node], "node", list(inputs), list(outputs))  # nobody checks types
             model = helper.make_model(alone, opset_imports=[helper.make_opsetid("", OPSET)])
             feeds = {name: graph.constants[name] for name in node.input if name}
             values = ReferenceEvaluator(model).run(None, feeds)

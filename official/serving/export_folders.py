@@ -230,8 +230,8 @@ def compare_saved_model(source: Source, folder: str) -> float:
     if "fill_mask" in can:
         masks = [mask for masks in model.fill_masks(_MASKED) for mask in masks]
         scores = call("fill_mask", "scores", text=_MASKED)
-        ours = [[word.probability for word in mask] for mask in masks]
-        pairs.append((ours, scores[scores[..., 0] > 0]))
+        shares = [[word.probability for word in mask] for mask in masks]
+        pairs.append((shares, scores[scores[..., 0] > 0]))
     return _largest(pairs)
 
 

@@ -49,7 +49,6 @@ def take_threads(threads: int | None) -> None:
 
 def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
     """Returns rows as `fused_bert` takes them: tokens, their positions, and where they stand in attention."""
-    found = attention_groups(rows, heads)
     firsts_N = rows.firsts_N
     batch = {
         "ids_T": rows.ids_T,
@@ -57,12 +56,8 @@ def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
         "positions_T": np.arange(len(rows.ids_T)) - np.repeat(firsts_N, rows.lengths_N),
         "firsts_N": firsts_N,
         "masked_M": np.zeros(0, np.int32) if rows.masked_M is None else rows.masked_M,
-        "firsts_T": found.firsts_T,
-        "widths_T": found.widths_T,
-        "used": np.array(found.used),
+        **attention_groups(rows, heads),
     }
-    for number, group in enumerate(found.groups):
-        batch |= {f"tokens_{number}": group.tokens_NW, f"lengths_{number}": group.lengths_N}
     return {name: values.astype(np.int32) for name, values in batch.items()}
 
 
@@ -106,7 +101,8 @@ def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) ->
     bert, key, is_int8 = source.bert, (id(source), settings.dtype), settings.dtype == "int8"
     encoder = _ENCODERS.get(key)
     if encoder is None:
-        read, dense = fused_bert.read_encoder(weights, bert), fused_bert.dense
+        dense: fused_bert.Dense = fused_bert.dense
+        read = fused_bert.read_encoder(weights, bert)
         if is_int8:
             read, dense = _quantised(read, bert, settings.calibration), fused_bert.dense_int8
         run = _compiled(lambda **batch: fused_bert.encode(read, bert, weights.dtype, dense, batch), bert)

@@ -1,6 +1,7 @@
 """The server as a whole: from its start to its stop."""
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import os
@@ -113,7 +114,12 @@ class Server:
         within `grace_secs`."""
         until = time.monotonic() + self.limits.grace_secs
         self.is_stopping = True
-        self._accept_the_last()
+        for listening in self._sockets:  # takes what the system has made already: to close would cut it
+            with contextlib.suppress(OSError):  # none is left
+                while True:
+                    connection, address = listening.accept()
+                    connection.setblocking(False)
+                    self._http.handle_socket(connection, address)
         self._http.stop()
         await asyncio.sleep(min(_LAST_WORDS_SECS, self.limits.grace_secs))
         while (self.in_flight or self._http.writing()) and time.monotonic() < until:
@@ -124,17 +130,6 @@ class Server:
         is_idle = self.batcher.close(max(until - time.monotonic(), 0))
         self.log.info("stopped", unanswered=unanswered)
         return is_idle and not unanswered
-
-    def _accept_the_last(self) -> None:
-        """Takes the connections that the system has made already: closing the socket would cut them."""
-        for listening in self._sockets:
-            while True:
-                try:
-                    connection, address = listening.accept()
-                except OSError:  # none is left
-                    break
-                connection.setblocking(False)
-                self._http.handle_socket(connection, address)
 
     def _load(self, version: int, path: str) -> Served:
         began, self.is_loading = time.monotonic(), True

@@ -76,11 +76,13 @@ _MAX_WAITING = 10_000  # lines
 _LIBRARIES = ("tornado", "asyncio", "concurrent.futures", "py.warnings")
 
 
-class Log:
-    """Writes lines; from any thread."""
+class Log(logging.Handler):
+    """Writes lines; from any thread. As the handler of a library it tells that this has logged something:
+    what its messages hold is not for a log."""
 
     def __init__(self, stream: TextIO | None = None):
         """Writes to a stream; stderr where there is none."""
+        super().__init__(logging.INFO)
         self._stream = stream or sys.stderr
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
@@ -106,6 +108,13 @@ class Log:
     warning = functools.partialmethod(put, "warning")
     error = functools.partialmethod(put, "error")
 
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
+        if record.levelno >= logging.WARNING:
+            self.warning("library", name=record.name, place=f"{record.module}:{record.lineno}", error=error)
+        elif "Malformed HTTP" in str(record.msg):
+            self.info("malformed", status=400)
+
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
             try:
@@ -114,27 +123,10 @@ class Log:
                 return
 
 
-class _Libraries(logging.Handler):
-    """Tells that a library has logged something: what its messages hold is not for a log."""
-
-    def __init__(self, log: Log):
-        super().__init__(logging.INFO)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
-        if record.levelno >= logging.WARNING:
-            self._log.warning(
-                "library", name=record.name, place=f"{record.module}:{record.lineno}", error=error
-            )
-        elif "Malformed HTTP" in str(record.msg):
-            self._log.info("malformed", status=400)
-
-
 def take_over(log: Log) -> None:
     """Lets the libraries of the server log here, and nowhere else."""
     for name in _LIBRARIES:
         logger = logging.getLogger(name)
-        logger.handlers[:] = [_Libraries(log)]
+        logger.handlers[:] = [log]
         logger.propagate = False
     logging.getLogger("tornado").setLevel(logging.INFO)

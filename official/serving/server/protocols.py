@@ -218,7 +218,7 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
         end = int(json_length)
     values, binary = read_object(body[:end]), memoryview(body)[end:]
     signature = served.signatures[name]
-    inputs = values.get("inputs")
+    inputs: Any = values.get("inputs")
     require(inputs and isinstance(inputs, list), '"inputs" is to be a list with one tensor or more.')
     columns: dict[str, Any] = {}
     for tensor in inputs:
@@ -269,7 +269,8 @@ def _parameters(values: dict) -> dict:
 
 def _from_list(tensor: dict, name: str, shape: list[int], field: Field) -> Any:
     """Returns the column of `data`, which may be flat or nested as the shape says."""
-    values, number = tensor.get("data"), math.prod(shape)
+    number = math.prod(shape)
+    values: Any = tensor.get("data")
     require(isinstance(values, list), f'{name} has neither "data" nor "binary_data_size".')
     if values and len(shape) == 2 and all(isinstance(row, list) and len(row) == shape[1] for row in values):
         values = [value for row in values for value in row]

@@ -54,11 +54,26 @@ def reading(
     name = f"--export_dir={path}"
     _check_files(path, name)
     process, connection = _ahead.pop() if _ahead else _started()
+    lock = threading.Lock()
+
+    def ask(what: Any) -> Any:
+        with lock:
+            try:
+                connection.send(what)
+                answer = connection.recv()
+            except (EOFError, OSError):
+                code = process.wait()
+                how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+                told = "Perhaps there is not enough memory, or a file was cut while it was read."
+                raise ConfigError(f"{name}: the process that reads its files ended {how}. {told}") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
     try:
         with connection:
-            reader = _Reader(connection, process, name)
-            found = reader.ask((path, vocab_file, do_lower_case, "export_dir", max_seq_length))
-            yield _with_readers(found, lambda tensor: functools.partial(reader.ask, tensor))
+            found = ask((path, vocab_file, do_lower_case, "export_dir", max_seq_length))
+            yield _with_readers(found, lambda tensor: functools.partial(ask, tensor))
     finally:
         process.kill()
         process.wait()
@@ -96,31 +111,6 @@ def _with_readers(found: Source, reader: Callable[[str], Any]) -> Source:
     """Returns a model with other readers of its tensors: `reader` makes one of a name."""
     tensors = {name: dataclasses.replace(tensor, read=reader(name)) for name, tensor in found.tensors.items()}
     return dataclasses.replace(found, tensors=tensors)
-
-
-class _Reader:
-    """The other process, as this one sees it."""
-
-    def __init__(self, connection: Connection, process: subprocess.Popen, source: str):
-        self._connection, self._process, self._source = connection, process, source
-        self._lock = threading.Lock()
-
-    def ask(self, what: Any) -> Any:
-        """Asks the other process, returns its answer. Raises its exception; ConfigError where it is lost."""
-        with self._lock:
-            try:
-                self._connection.send(what)
-                answer = self._connection.recv()
-            except (EOFError, OSError):
-                code = self._process.wait()
-                how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-                raise ConfigError(
-                    f"{self._source}: the process that reads its files ended {how}. Perhaps there is not"
-                    " enough memory, or a file was cut while it was read."
-                ) from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 def serve() -> None:

@@ -282,7 +282,8 @@ class Versions:
         began = time.monotonic()
         served = await in_thread(lambda: self._load(*location))
         secs = time.monotonic() - began
-        replaced, self.served = self.served and self.served.version, served
+        replaced = self.served.version if self.served else None
+        self.served = served
         if replaced is not None:
             self._set_state(replaced, State("END"))
         self._set_state(location.version, State("AVAILABLE"))
