@@ -177,7 +177,7 @@ class Callers:
 
 
 def _parsed(flag: str, given: Sequence[str], parse: Callable[[str], Any], expected: str) -> set:
-    """Returns what a flag names, without '*'. Raises ConfigError."""
+    """Returns the parsed names of a flag, without '*'. Raises ConfigError."""
     found = {text: parse(text) for text in given if text != _ANY}
     for text, parsed in found.items():
         if parsed is None:
