@@ -47,7 +47,7 @@ class RowCounts:
 
     def rows_before(self, record: int) -> int:
         """Returns the rows in the first `record` records."""
-        return round(np.interp(record, self._records, self._rows))
+        return round(float(np.interp(record, self._records, self._rows)))
 
 
 def count(paths: list[str], record_format: str, kept_path: str = "") -> list[RowCounts]:
@@ -133,11 +133,11 @@ def _entry(manifest: dict, key: str, name: str):
 def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCounts:
     """Returns the counts of a file of a format; `num_bytes` of records without frames."""
     reader, is_framed = READERS[record_format], record_files.has_frames(record_format)
-    if not is_framed and num_bytes is None:
-        raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
     if reader.rows_per_record == 1 and is_framed:
         return RowCounts([(1, count_records(path))])
     if not is_framed:
+        if num_bytes is None:
+            raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
         records = record_files.count_unframed(path, num_bytes)
         if reader.rows_per_record == 1:
             return RowCounts([(1, records)])

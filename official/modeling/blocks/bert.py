@@ -58,7 +58,7 @@ class Block(tf.keras.layers.Layer):
     def tensors(self) -> Weights:
         attention_layers = self.query, self.key, self.value, self.attention_output, self.attention_norm
         parts = *attention_layers, self.intermediate, self.output_dense, self.output_norm
-        return Weights(*(part.tensors() for part in parts))
+        return Weights._make(part.tensors() for part in parts)
 
 
 def run(

@@ -300,7 +300,7 @@ class Block(tf.keras.layers.Layer):
 
     def tensors(self) -> Weights:
         parts = self.convolution, self.feed_forward_1, self.attention, self.feed_forward_2
-        return Weights(*(part.tensors() for part in parts))
+        return Weights._make(part.tensors() for part in parts)
 
 
 class Convolution(tf.keras.layers.Layer):
@@ -376,7 +376,7 @@ class Attention(tf.keras.layers.Layer):
 
     def tensors(self) -> AttentionWeights:
         parts = self.prenorm, self.query, self.key, self.value, self.projection
-        return AttentionWeights(*(part.tensors() for part in parts))
+        return AttentionWeights._make(part.tensors() for part in parts)
 
 
 def _dense(

@@ -24,6 +24,7 @@ Source: the packed pre-training data of Habana's BERT for TensorFlow.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -65,6 +66,6 @@ def average_sequences(files: list[str]) -> float | None:
     """
     folders = [os.path.dirname(path) or os.getcwd() for path in files]
     metadata = {folder: json_files.read_json_or_empty(f"{folder}_metadata.json") for folder in set(folders)}
-    told = [metadata[folder].get("avg_seq_per_sample") for folder in folders]
+    told: list[Any] = [metadata[folder].get("avg_seq_per_sample") for folder in folders]
     are_right = all(json_files.is_of_kind(each, float) and 1 <= each < float("inf") for each in told)
     return sum(told) / len(told) if are_right else None
