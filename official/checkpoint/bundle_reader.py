@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +22,17 @@ DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 
 
 def new_reader(prefix: str) -> Any:
-    """Returns TensorFlow's reader of a bundle. Raises DamagedError where its index is a pipe, or a pointer of
-    Git LFS."""
+    """Returns TensorFlow's reader of a bundle.
+
+    Raises:
+      DamagedError: where its index is a pipe, or a pointer of Git LFS.
+      ConfigError: where its path reads as a pattern, by which TensorFlow would look for other files.
+    """
+    if glob.has_magic(prefix):
+        raise ConfigError(
+            f"{prefix}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename the"
+            " folder, or link to it."
+        )
     with naming_damaged(f"{prefix}.index"):
         files.check_readable(f"{prefix}.index")
     return py_checkpoint_reader.NewCheckpointReader(prefix)

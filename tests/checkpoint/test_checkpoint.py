@@ -103,6 +103,15 @@ def test_a_damaged_newest_checkpoint_is_skipped(tmp_path):
         assert (restored["bert/a"].numpy() == 1.0).all(), number
 
 
+def test_a_path_that_reads_as_a_pattern_is_named(tmp_path):
+    """TensorFlow's reader would look for other files, and say that this one is not there."""
+    folder = tmp_path / "lr[1]"
+    folder.mkdir()
+    CheckpointManager(str(folder), variables(), keep=3).save(1)
+    with pytest.raises(ConfigError, match=r"lr\[1\]/ckpt-1: TensorFlow's reader of checkpoints takes"):
+        manager_of(folder).restore_newest()
+
+
 def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tmp_path):
     manager = CheckpointManager(str(tmp_path), variables(), keep=1)
     manager.save(100)
