@@ -30,8 +30,8 @@ def new_reader(prefix: str) -> Any:
     """
     if glob.has_magic(prefix):
         raise ConfigError(
-            f"{prefix}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename the"
-            " folder, or link to it."
+            f"{prefix}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename"
+            " the folder, or link to it."
         )
     with naming_damaged(f"{prefix}.index"):
         files.check_readable(f"{prefix}.index")

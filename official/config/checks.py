@@ -70,8 +70,8 @@ def check_files(config: Config) -> None:
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
     if config.model_dir and glob.has_magic(config.model_dir):
         raise ConfigError(
-            f"model_dir={config.model_dir}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a"
-            " pattern, and would find none. Change --model_dir."
+            f"model_dir={config.model_dir}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for"
+            " a pattern, and would find none. Change --model_dir."
         )
     if not (config.do_train or config.do_eval or config.do_predict):
         raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
