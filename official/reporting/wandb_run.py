@@ -52,12 +52,13 @@ class WandbRun(Callback):
         local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
+        project, _, name = (config.wandb_name or "").rpartition("/")
         arguments = dict(
             dir=folder,
             id=_run_id(config.model_dir),
             resume="allow",
-            project=config.wandb_project or (tags.project if tags else _PROJECT),
-            name=config.wandb_name or os.path.basename(os.path.normpath(config.model_dir)),
+            project=project or (tags.project if tags else _PROJECT),
+            name=name or os.path.basename(os.path.normpath(config.model_dir)),
             config=_flat_config(config),
             allow_val_change=True,
             settings=settings,

@@ -216,6 +216,7 @@ def test_configuration_is_locked():
         (["--input_files=x"], "excludes"),
         (["--bert_config_file=missing.json"], "No such file"),
         (["--do_train=false"], "nothing to do"),
+        (["--model_dir=runs/lr[1]"], "takes *, ? and [ in a path for a pattern"),
         (["--use_synthetic_data=false", "--input_files=x", "--eval_files=x"], "eval_files=x needs --do_eval"),
         (["--distribution_strategy=multi_worker_mirrored"], "worker_hosts"),
         (
@@ -379,7 +380,7 @@ def tf_config(jobs: dict, kind: str, index) -> dict:
     return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
 
 
-TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None, coordinator_address=None)
+TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None)
 
 
 def test_processes_of_tf_config():
@@ -592,11 +593,11 @@ def test_next_evaluation_is_the_first_that_is_due():
 
 
 def test_hyphens_are_underscores(tmp_path):
-    (tmp_path / "f.flags").write_text("--wandb-project=p-q\n")
+    (tmp_path / "f.flags").write_text("--model-dir=p-q\n")
     config = flags.parse(
         [*GOOD, "--wandb", "--wandb-name=a-b", f"--flagfile={tmp_path}/f.flags", "--train-batch-size", "64"]
     )
-    assert (config.wandb_name, config.wandb_project, config.train_batch_size) == ("a-b", "p-q", 64)
+    assert (config.wandb_name, config.model_dir, config.train_batch_size) == ("a-b", "p-q", 64)
 
 
 def test_evaluation_always_at_the_last_step():

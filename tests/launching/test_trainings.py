@@ -206,7 +206,7 @@ def test_two_hosts_go_on_when_a_cut_link_is_back(workspace, tmp_path, hosts):  #
     ssh.chmod(0o755)
     places = ",".join(f"{address}:21901" for address in ADDRESSES)
     launcher = ["scripts/launch.py", f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3"]
-    flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_silence_secs=6"]
+    flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_timeout_secs=30"]
     with subprocess.Popen(
         ["ip", "netns", "exec", hosts[0], sys.executable, *launcher, "-x", "PYTHONPATH", "--"]
         + [sys.executable, "train.py", *settings_of("plain", workspace), *flags],
