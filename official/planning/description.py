@@ -47,10 +47,7 @@ def _batch_lines(plan: dict) -> list[tuple[str, str]]:
     lines = [
         ("micro batch", f"{micro:,} {unit}"),
         ("of a replica", f"{replica:,} {unit} = {plan['num_accumulation_steps']:,} x {micro:,}"),
-        (
-            "global",
-            f"{plan['global_batch_size']:,} {unit} = {plan['num_replicas']:,} replicas x {replica:,}",
-        ),
+        ("global", f"{plan['global_batch_size']:,} {unit} = {plan['num_replicas']:,} replicas x {replica:,}"),
     ]
     return lines + (_packing_lines(plan) if _is_packed(plan) else [])
 
@@ -59,10 +56,7 @@ def _packing_lines(plan: dict) -> list[tuple[str, str]]:
     average, speedup = plan["sequences_per_row"], plan["packing_speedup"]
     return [
         ("packed", f"about {plan['sequences_per_step']:,} sequences a step, {average:.4g} a row"),
-        (
-            "speed-up",
-            f"{speedup:.4g} over one sequence a row: {1 - 1 / speedup:.1%} of the rows are saved",
-        ),
+        ("speed-up", f"{speedup:.4g} over one sequence a row: {1 - 1 / speedup:.1%} of the rows are saved"),
     ]
 
 

@@ -24,14 +24,7 @@ from official.optimization import gradients as gradients_lib
 from official.optimization import optimizers, plain_optimizers, replica_step
 from official.optimization.optimizers import NativeOptimizer, TrainState
 from official.optimization.train_state import build_state
-from official.planning.graph import (
-    ALIASES,
-    FlatGraph,
-    aliased,
-    execution_order,
-    needed_nodes,
-    peak_bytes,
-)
+from official.planning.graph import ALIASES, FlatGraph, aliased, execution_order, needed_nodes, peak_bytes
 
 
 class PlannedTask(replica_step.Objective, Protocol):

@@ -194,12 +194,7 @@ class MLPerfLog(Callback):
     """
 
     def __init__(
-        self,
-        path: str,
-        settings: list[tuple[str, object]],
-        samples: int,
-        goes_on: bool,
-        evaluated: bool,
+        self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool
     ):
         with _one_line_errors(path):
             lines = read_lines(path)

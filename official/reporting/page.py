@@ -37,7 +37,7 @@ class Section:
 
     @property
     def is_shown(self) -> bool:
-        return bool(self.content or self.folded)
+        return bool(self.content or any(part.is_shown for part in self.folded))
 
 
 def cards(numbers: Iterable[tuple[str | None, str]]) -> Section:
@@ -97,10 +97,6 @@ def render(
       sections: those that are not shown are left out.
       badge: stands behind the kicker.
     """
-    shown = [
-        dataclasses.replace(section, folded=[part for part in section.folded if part.is_shown])
-        for section in sections
-    ]
     return _template().render(
         name=name,
         kicker=kicker,
@@ -108,8 +104,7 @@ def render(
         headline=headline,
         lines=lines,
         tone=_TONES[tone],
-        css=_css(),
-        sections=[section for section in shown if section.is_shown],
+        sections=sections,
     )
 
 
@@ -126,11 +121,6 @@ def _template() -> Any:
         "cut_at_flags": _FLAG.split,  # every second part is a flag
     }
     return environment.get_template("page.html")
-
-
-def _css() -> str:
-    with open(os.path.join(_FOLDER, "page.css"), encoding="utf-8") as file:
-        return file.read()
 
 
 def name_of(folder: str) -> str:

@@ -192,10 +192,7 @@ def test_devices_are_asked_for():
         "requests": {"cpu": 32, "memory": "1Ti"},
         "limits": {"memory": "1Ti", "nvidia.com/gpu": 8},
     }
-    assert resources("tpu_job", **TPU) == {
-        "requests": {"google.com/tpu": 4},
-        "limits": {"google.com/tpu": 4},
-    }
+    assert resources("tpu_job", **TPU) == {"requests": {"google.com/tpu": 4}, "limits": {"google.com/tpu": 4}}
     labels = spec_of_pods("tpu_job", manifests.documents("tpu_job", job(**TPU)))["nodeSelector"]
     assert labels == {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v3-device",
