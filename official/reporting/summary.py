@@ -1,14 +1,12 @@
 """The table of a model's parameters, with repeated layers folded into one row."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class ParameterRow:
+class ParameterRow(NamedTuple):
     """Tensors of one shape whose names differ in a few places only.
 
     Attributes:
@@ -56,24 +54,19 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
             groups = _merge(groups, place, same_place)
     rows = []
     for group in groups:
-        name, parameters = (
-            "/".join(map(_format_part, group["parts"])),
-            group["tensors"] * math.prod(group["shape"]),
-        )
-        size = parameters * group["item_bytes"]
-        rows.append(ParameterRow(name, group["shape"], group["tensors"], parameters, size))
+        name, tensors, shape = "/".join(map(_format_part, group["parts"])), group["tensors"], group["shape"]
+        parameters = tensors * math.prod(shape)
+        rows.append(ParameterRow(name, shape, tensors, parameters, parameters * group["item_bytes"]))
     return rows
 
 
 def format_parameter_table(rows: Sequence[ParameterRow]) -> str:
     """Returns the rows and their totals as aligned lines of text."""
     cells = [(row.name, str(list(row.shape)), f"x{row.tensors}", f"{row.parameters:,}") for row in rows]
-    widths = [max((len(line[column]) for line in cells), default=0) for column in range(4)]
-    lines = [
-        f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {tensors:>{widths[2]}}  {parameters:>{widths[3]}}"
-        for name, shape, tensors, parameters in cells
-    ]
-    return "\n".join(lines + [format_total(rows)])
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    aligned = (str.ljust, str.ljust, str.rjust, str.rjust)
+    lines = ["  ".join(align(*each) for align, each in zip(aligned, zip(line, widths))) for line in cells]
+    return "\n".join([*lines, format_total(rows)])
 
 
 def format_total(rows: Sequence[ParameterRow]) -> str:
