@@ -291,14 +291,9 @@ def _loss(metrics: list[dict]) -> Chart:
 def _metric(metrics: list[dict], result: TrainResult) -> Chart:
     name = result.target_metric
     train, evaluation = (curve(metrics, split, name) for split in ("train", "eval"))
-    levels = [
-        (label, value, color)
-        for label, value, color in (
-            ("target", result.target, _TARGET),
-            (f"always {verdict.constant_name(result)}", result.baseline_score, _CONSTANT),
-        )
-        if value is not None
-    ]
+    always = f"always {verdict.constant_name(result)}"
+    known = (("target", result.target, _TARGET), (always, result.baseline_score, _CONSTANT))
+    levels = [(label, value, color) for label, value, color in known if value is not None]
     curves = [*_curves(train, "train", _TRAIN, 3), *_evaluations(evaluation, 3)]
     return Chart(*metric_title(name), curves, levels)
 

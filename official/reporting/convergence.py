@@ -143,7 +143,7 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
             if low and high:
                 record = checker._create_interp_rcp(batch_size, low, high)[1]
         if record:
-            reference = {"points": points, "batch_sizes": batch_sizes}
+            reference: dict = {"points": points, "batch_sizes": batch_sizes}
             reference |= {"mean": float(record["RCP Mean"]), "minimum": float(record["Min Epochs"])}
             reference["accepted"] = bool(samples >= record["Min Epochs"])
             reference["normalization"] = float(checker._find_norm_factor(record, samples))

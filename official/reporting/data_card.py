@@ -25,11 +25,8 @@ _REASONS = {
     "undecodable_bytes": "not UTF-8, left out",
     "split_packs": "no room for all predicted tokens: split into two",
 }
-_MASKS = {  # name of the share: (text, colour)
-    "masked": ("[MASK]", palette.BLUE),
-    "replaced": ("any word", palette.VERMILION),
-    "kept": ("the token itself", palette.GREEN),
-}
+# {name of the share: what stands there}
+_MASKS = {"masked": "[MASK]", "replaced": "any word", "kept": "the token itself"}
 _MAX_FILES = 20
 _MAX_POINTS = 128  # of a histogram
 _MAX_WORD = 40  # characters of a word in a table: whatever is very long is [UNK]
@@ -257,7 +254,11 @@ def _masks(records: dict) -> Section:
         return Section("bars", None, title)
     what = "all records" if records["all"] else f"the first {records['records']:,} examples of a few files"
     note = f"Counted in {what}; {records['predictions'] / records['records']:.2f} predictions an example."
-    rows = [_bar(text, shares[name], f"{shares[name]:.2%}", color) for name, (text, color) in _MASKS.items()]
+    colors = (palette.BLUE, palette.VERMILION, palette.GREEN)
+    rows = [
+        _bar(text, shares[name], f"{shares[name]:.2%}", color)
+        for (name, text), color in zip(_MASKS.items(), colors)
+    ]
     return Section("bars", charts.bars(rows), title, note)
 
 

@@ -112,6 +112,6 @@ def draw_bars(
         axes.grid(axis="x")
         axes.grid(False, axis="y")
         axes.spines["bottom"].set_visible(False)
-        at, look = (0.02, 1 - 0.3 / height), {"fontsize": 12, "fontweight": "bold", "va": "center"}
-        figure.text(*at, title, color=palette.INK, **look)
+        at, color = 1 - 0.3 / height, palette.INK
+        figure.text(0.02, at, title, color=color, fontsize=12, fontweight="bold", va="center")
         return plots.render(figure, "png")

@@ -72,11 +72,6 @@ def table(
     return Section("table", content, title, note)
 
 
-def examples(groups: Iterable[dict]) -> list[Section]:
-    """Returns sections of examples; what a group is says `official.training.task.Task.examples`."""
-    return [Section("items", group["items"], group["title"], group["note"]) for group in groups]
-
-
 def render(
     name: str,
     kicker: Sequence[str],
@@ -121,8 +116,3 @@ def _template() -> Any:
         "cut_at_flags": _FLAG.split,  # every second part is a flag
     }
     return environment.get_template("page.html")
-
-
-def name_of(folder: str) -> str:
-    """Returns the last part of a folder's path."""
-    return os.path.basename(os.path.normpath(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official.reporting import palette, plots
 
@@ -108,7 +108,7 @@ def _draw(axes: Axes, schedule: Schedule, until: float) -> None:
         if width <= 0:
             continue
         color, alpha = _BACKWARD if bar.is_backward else _FORWARD, _LATER if bar.is_later else 1
-        look = {"color": color, "alpha": alpha, "edgecolor": "white", "linewidth": 0.4}
+        look: dict[str, Any] = {"color": color, "alpha": alpha, "edgecolor": "white", "linewidth": 0.4}
         axes.barh(bar.device, width, left=bar.start, height=0.84, **look)
         digits = str(bar.number)
         if width / until >= _NARROWEST * len(digits):

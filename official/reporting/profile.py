@@ -311,10 +311,13 @@ class _Thread:
     def _note_memory(self, event: Any, is_freed: bool) -> None:
         found = self.notes(event)
         at = self.line.timestamp_ns * 1000 + event.offset_ps
-        numbers = (int(found.get(name, 0)) for name in ("addr", "allocation_bytes", "bytes_allocated"))
+        address, size, in_use = (
+            int(found.get(name, 0)) for name in ("addr", "allocation_bytes", "bytes_allocated")
+        )
         node = self._here("node") or (DATA if self.is_data else "")
         allocator = str(found.get("allocator_name", ""))
-        self.trace.allocations.append(Allocation(at, allocator, *numbers, node, self._here("run"), is_freed))
+        taken = Allocation(at, allocator, address, size, in_use, node, self._here("run"), is_freed)
+        self.trace.allocations.append(taken)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -526,20 +529,15 @@ def _nodes(functions: set[str]):
     left, seen = list(functions), set()
     while left:
         name = left.pop()
-        definition = _definition(name) if name not in seen else None
+        if name in seen:
+            continue
         seen.add(name)
-        for node in definition.node_def if definition is not None else ():
-            yield node
-            for attribute in node.attr.values():
-                left += [attribute.func.name] if attribute.func.name else []
-                left += [each.name for each in attribute.list.func]
-
-
-def _definition(name: str):
-    try:
-        return context.context().get_function_def(name)
-    except tf.errors.OpError:  # an operation by itself
-        return None
+        with contextlib.suppress(tf.errors.OpError):  # an operation by itself
+            for node in context.context().get_function_def(name).node_def:
+                yield node
+                for attribute in node.attr.values():
+                    left += [attribute.func.name] if attribute.func.name else []
+                    left += [each.name for each in attribute.list.func]
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -71,13 +71,9 @@ class Progress(Callback):
         self._total_steps = start.last_step
         self._started = self._first_update = (start.step, time.monotonic())
         if is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
+            look = {"dynamic_ncols": True, "bar_format": "step {n_fmt}/{total_fmt} |{bar}| {desc}"}
             self._bar = _active_bar = tqdm.tqdm(
-                total=start.last_step,
-                initial=start.step,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                leave=True,
-                bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}",
+                total=start.last_step, initial=start.step, file=sys.stderr, leave=True, **look
             )
 
     def on_first_step(self, step: int, secs: float) -> None:
@@ -140,13 +136,9 @@ def log_evaluation(evaluation: Evaluation) -> None:
     values = {name: value for name, value in evaluation.values.items() if name != "samples"}
     if not all(map(math.isfinite, values.values())):
         return
-    logging.info(
-        "Evaluation at step %d: %s%s, %.1f s",
-        evaluation.step,
-        "  ".join(f"{name} {value:.4f}" for name, value in values.items()),
-        "" if evaluation.target is None else f" (target {evaluation.target})",
-        evaluation.secs,
-    )
+    numbers = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+    target = "" if evaluation.target is None else f" (target {evaluation.target})"
+    logging.info("Evaluation at step %d: %s%s, %.1f s", evaluation.step, numbers, target, evaluation.secs)
 
 
 def is_terminal(stream) -> bool:

@@ -62,7 +62,7 @@ def write_report(
         _charts(charts_lib.run_charts(metrics, result), of_whom),
         _pipeline(result),
         *profile_sections(model_dir),
-        *page.examples(result.examples),
+        *(Section("items", group["items"], group["title"], group["note"]) for group in result.examples),
         *(page.table(rows[0], rows[1:], title=name) for name, rows in result.tables.items()),
         _details(model_dir, settings, result, parameter_rows),
     ]
@@ -111,7 +111,7 @@ def _write(
     result: TrainResult,
     sections: Sequence[Section],
 ) -> str:
-    folder = page.name_of(model_dir)
+    folder = os.path.basename(os.path.normpath(model_dir))
     lines = [judged.sentence, judged.advice and f"Next: {judged.advice}"]
     path = os.path.join(model_dir, name)
     text = page.render(folder, (title, folder), judged.headline, lines, judged.tone, sections, result.status)

@@ -49,7 +49,10 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
         for variable in variables
     ]
     depth = max((len(group["parts"]) for group in groups), default=0)
-    for same_place in (_number_key, _word_key):
+    # Parts merge that are equal but for their last number, layer_0 and layer_1; then any that are no range.
+    by_number = lambda parts: _split_number(parts[0])[0]
+    by_word = lambda parts: parts if len(parts) > 1 else None
+    for same_place in (by_number, by_word):
         for place in range(depth):
             groups = _merge(groups, place, same_place)
     rows = []
@@ -75,16 +78,6 @@ def format_total(rows: Sequence[ParameterRow]) -> str:
         sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes")
     )
     return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
-
-
-def _number_key(alternatives: tuple[str, ...]) -> str | None:
-    """Parts may merge where they are equal but for their last number: layer_0 and layer_1."""
-    return _split_number(alternatives[0])[0]
-
-
-def _word_key(alternatives: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Any parts may merge, except what is already a range of numbers."""
-    return alternatives if len(alternatives) > 1 else None
 
 
 def _merge(groups: list[dict], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> list[dict]:

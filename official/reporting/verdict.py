@@ -254,7 +254,7 @@ def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdic
       command: the command line of the run; empty where it is not known.
     """
     same = f": {command}" if command else "."
-    losses, saved = curve(metrics, "train", "loss"), _base(result.checkpoint or "")
+    losses, saved = curve(metrics, "train", "loss"), (result.checkpoint or "").rpartition("/")[2]
     trained, reason = result.config.get("do_train", True), _sentence(result.reason)
     if result.peer_lost:
         where = f"from {saved}" if saved else "from the start"
@@ -269,7 +269,8 @@ def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdic
     change = trend(losses)
     described = f" {change.describe()}" if change else ""
     if result.status == "interrupted":
-        planned = planned_steps(result.config)
+        steps, epochs = (result.config.get(f"num_{name}") for name in ("steps_per_epoch", "train_epochs"))
+        planned = result.config.get("stop_steps") or (int(steps * epochs) if steps and epochs else None)
         headline = f"Interrupted at step {result.step:,}" + (f" of {planned:,}" if planned else "")
         state = f" The state is in {saved}." if saved else ""
         advice = f"Run the same command again, it goes on where it stopped{same}"
@@ -306,19 +307,10 @@ def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdic
     return Verdict(judged.headline, sentence, judged.advice or advice, "fair")
 
 
-def planned_steps(config: dict) -> int | None:
-    """Returns the steps that a run was to do, from its saved configuration; None where that does not say."""
-    steps, epochs = config.get("num_steps_per_epoch"), config.get("num_train_epochs")
-    return config.get("stop_steps") or (int(steps * epochs) if steps and epochs else None)
-
-
 def constant_name(result: TrainResult) -> str:
     """Returns the name of the constant prediction whose score is `baseline_score`: “the”."""
-    names = {
-        "mlm_accuracy": "the most frequent token",
-        "pearson": "the mean score",
-        "spearman": "the mean score",
-    }
+    names = dict.fromkeys(("pearson", "spearman"), "the mean score")
+    names["mlm_accuracy"] = "the most frequent token"
     name = result.baseline_prediction
     return f"\u201c{name}\u201d" if name else names.get(result.target_metric, "the most frequent label")
 
@@ -435,8 +427,9 @@ def score_of(result: TrainResult) -> tuple[float | None, int]:
     """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights,
     else of the last one."""
     score, step = result.scores.get(result.target_metric), result.scores.get("best_step")
-    kept = score is not None and isinstance(step, int)
-    return (score, step) if kept else (result.eval_accuracy, result.step)
+    if score is not None and isinstance(step, int):
+        return score, step
+    return result.eval_accuracy, result.step
 
 
 def _score_sentence(result: TrainResult) -> str:
@@ -458,10 +451,6 @@ def _number(value: float) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
-
-
-def _base(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
 
 
 def judge_repeats(result: TrainResult, count: int) -> Verdict:

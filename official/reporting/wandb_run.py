@@ -1,5 +1,6 @@
 """The numbers of a run sent to Weights & Biases, beside metrics.jsonl, which stays the record."""
 
+import functools
 import importlib
 import os
 import secrets
@@ -72,7 +73,7 @@ class WandbRun(Callback):
         self._run = _start(wandb, arguments)
         self._attempt(lambda run: run.define_metric("step"))
         for name in ("train/*", "eval/*", *(tags.folders if tags else ())):
-            self._attempt(lambda run, name=name: run.define_metric(name, step_metric="step"))
+            self._attempt(functools.partial(_over_steps, name=name))
 
     def on_compiling(self, done: int, graphs: int, secs: float) -> None:
         self._compile_secs = secs
@@ -156,6 +157,10 @@ def _start(wandb, arguments: dict):
 def _init(wandb, arguments: dict):
     wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
     return wandb.init(**arguments)
+
+
+def _over_steps(run, name: str) -> None:
+    run.define_metric(name, step_metric="step")
 
 
 def _one_line(error: Exception) -> str:

@@ -26,14 +26,8 @@ TPU_MINUTES = [52.34, 52.41, 52.41, 52.42, 52.43, 61.05, 61.08, 61.08, 61.10, 61
 
 
 def event(key, time_ms, value=None, **metadata):
-    return {
-        "namespace": "",
-        "time_ms": time_ms,
-        "event_type": "POINT_IN_TIME",
-        "key": key,
-        "value": value,
-        "metadata": metadata,
-    }
+    head = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key}
+    return {**head, "value": value, "metadata": metadata}
 
 
 def evaluation(time_ms, samples, value, step):
@@ -57,24 +51,18 @@ def write_run(
     """
     folder.mkdir(parents=True)
     settings = {"train_batch_size": 64, "model": {"hidden_size": 8}, **settings}
-    values = (
-        {name: field.default for name, field in config_lib.FIELDS.items()}
-        | {"model_dir": str(folder), "warmup_steps": 10000.0}
-        | settings
-    )
+    defaults = {name: field.default for name, field in config_lib.FIELDS.items()}
+    values = {**defaults, "model_dir": str(folder), "warmup_steps": 10000.0, **settings}
     (folder / "config.json").write_text(json.dumps(values))
     lines = []
     for step, loss, accuracy in evaluations:
         point = {"step": step, "samples": step * settings["train_batch_size"], "mlm_accuracy": accuracy}
-        lines += [
-            {"split": "train", **point, "loss": loss - 0.1, "sequences_per_sec": 400.0},
-            {"split": "eval", **point, "loss": loss},
-        ]
+        lines.append({"split": "train", **point, "loss": loss - 0.1, "sequences_per_sec": 400.0})
+        lines.append({"split": "eval", **point, "loss": loss})
     write_lines(folder, *lines)
     if events is not None:
-        (folder / "mllog.txt").write_text(
-            "noise\n" + "".join(f":::MLLOG {json.dumps(line)}\n" for line in events)
-        )
+        log = "".join(f":::MLLOG {json.dumps(line)}\n" for line in events)
+        (folder / "mllog.txt").write_text(f"noise\n{log}")
     if result is not None:
         (folder / "result.json").write_text(json.dumps(result))
     return str(folder)
@@ -262,34 +250,26 @@ def test_picture_of_odd_runs(tmp_path):
 def write_seed(folder, minutes, samples, success=True, batch_size=448, stopped=True, first=0, **settings):
     start = 1_700_000_000_000
     stop = start + round(minutes * 60_000)
+    block = dict(first_epoch_num=first, epoch_count=samples - first, samples_count=first)
     events = [
         event("submission_benchmark", start, "bert"),
         event("global_batch_size", start, batch_size),
         event("run_start", start),
-        event(
-            "block_start",
-            start,
-            first_epoch_num=first,
-            epoch_count=samples - first,
-            samples_count=first,
-            step_num=first // batch_size,
-        ),
+        event("block_start", start, **block, step_num=first // batch_size),
         evaluation(stop - 10, samples, 0.73, samples // batch_size),
     ]
     events += [event("run_stop", stop, status="success" if success else "aborted")] * stopped
-    return write_run(
-        folder, events=events, **{"train_batch_size": batch_size, "stop_threshold": 0.72, **settings}
-    )
+    settings = {"train_batch_size": batch_size, "stop_threshold": 0.72, **settings}
+    return write_run(folder, events=events, **settings)
 
 
 def seeds(tmp_path, minutes, samples, **keywords):
     samples = samples if isinstance(samples, list) else [samples] * len(minutes)
-    return read(
-        *(
-            write_seed(tmp_path / f"seed_{number}", *values, seed=number, **keywords)
-            for number, values in enumerate(zip(minutes, samples))
-        )
-    )
+    folders = [
+        write_seed(tmp_path / f"seed_{number}", *values, seed=number, **keywords)
+        for number, values in enumerate(zip(minutes, samples))
+    ]
+    return read(*folders)
 
 
 def test_score_of_published_runs(tmp_path):
@@ -302,9 +282,8 @@ def test_score_of_published_runs(tmp_path):
 
 
 def test_the_log_of_a_killed_run_ends_in_half_a_line(tmp_path):
-    runs = seeds(tmp_path, [1, 2, 3], 3_000_000) + read(
-        write_seed(tmp_path / "killed", 0.5, 10, stopped=False)
-    )
+    killed = read(write_seed(tmp_path / "killed", 0.5, 10, stopped=False))
+    runs = seeds(tmp_path, [1, 2, 3], 3_000_000) + killed
     with open(runs[-1].log_path, "a", encoding="utf-8") as file:
         file.write(':::MLLOG {"key": "eval_accuracy", "val')
     assert not convergence_lib.score([*runs[:-1], *read(runs[-1].folder)], "1.0.0")["runs"][-1]["success"]
@@ -366,10 +345,8 @@ def scores(folder: pathlib.Path) -> dict[str, dict]:
     found = {name: convergence_lib.score(each, "1.0.0") for name, each in runs.items()}
     rounds = seeds(folder / "rounds", [3, 1, 2], [2_000_000, 2_700_000, 9_000_000])
     found |= {f"ruleset {rules}": convergence_lib.score(rounds, rules) for rules in ("1.0.0", "5.0.0")}
-    return {
-        name: {"text": convergence_lib.format_score(values).splitlines(), "numbers": values}
-        for name, values in found.items()
-    }
+    text = convergence_lib.format_score
+    return {name: {"text": text(each).splitlines(), "numbers": each} for name, each in found.items()}
 
 
 def everything(folder: pathlib.Path) -> dict:
@@ -389,10 +366,8 @@ def test_the_library_is_kept_quiet(tmp_path, capfd):
     root = standard_logging.getLogger()
     handlers, root.handlers[:] = list(root.handlers), []
     try:
-        runs = seeds(tmp_path, [1, 2, 3], 3_000_000) + read(
-            write_seed(tmp_path / "failed", 1, 1, success=False)
-        )
-        convergence_lib.score(runs, "1.0.0")
+        failed = read(write_seed(tmp_path / "failed", 1, 1, success=False))
+        convergence_lib.score(seeds(tmp_path, [1, 2, 3], 3_000_000) + failed, "1.0.0")
         assert root.handlers == [] and root.manager.disable == 0
     finally:
         root.handlers[:] = handlers

@@ -29,10 +29,8 @@ def space_of(*threads):
             event.metadata_id = number_of(title, plane.event_metadata)
             for key, value in notes.items():
                 stat = event.stats.add(metadata_id=number_of(key, plane.stat_metadata))
-                if isinstance(value, int):
-                    stat.int64_value = value
-                else:
-                    stat.ref_value = number_of(value, plane.stat_metadata)
+                number = value if isinstance(value, int) else number_of(value, plane.stat_metadata)
+                setattr(stat, "int64_value" if isinstance(value, int) else "ref_value", number)
     return space
 
 
@@ -94,16 +92,13 @@ def test_times_by_kind_and_part(step):
 
 
 def test_an_evaluation_is_not_counted_and_data_are():
-    evaluation = (
-        PYTHON,
-        [("EagerExecute", 0, 9, dict(eager_op="eval_step_2")), ("FunctionRun", 1, 1, dict(id=RUN))],
-    )
+    called = ("EagerExecute", 0, 9, dict(eager_op="eval_step_2"))
+    evaluation = (PYTHON, [called, ("FunctionRun", 1, 1, dict(id=RUN))])
     work = [("ExecutorState::Process", 0, 9, dict(id=RUN)), ("x/MatMul:MatMul", 1, 5, {})]
     mapped = [("ExecutorState::Process", 20, 9, dict(id=77)), ("Cast:Cast", 21, 5, {})]
     pipeline = [("Iterator::Root::Prefetch", 0, 90, {}), ("Iterator::Root::BatchV2", 100, 6, {})]
-    trace = read_trace(
-        space_of(FROM_PYTHON, evaluation, (COMPUTE, [*work, *mapped]), ("tf_data_iterator/1", pipeline))
-    )
+    threads = ((COMPUTE, [*work, *mapped]), ("tf_data_iterator/1", pipeline))
+    trace = read_trace(space_of(FROM_PYTHON, evaluation, *threads))
     (row,) = tables.grouped(tables.add_up(trace, places_of(trace), steps=1), "kind")
     assert row["kind"] == tables.INPUT and row["ms_per_step"] * 1e9 == pytest.approx(5 + 6)
 

@@ -258,19 +258,9 @@ def test_the_end_of_life_notice_of_tensorflow_addons_is_not_printed(stderr):
 
 
 def make_result(**changes):
-    values = dict(
-        status="success",
-        reason="masked-LM accuracy 0.31 reached 0.30",
-        step=400,
-        samples=25_600,
-        eval_accuracy=0.31,
-        eval_loss=np.float32(2.5),
-        target=0.3,
-        baseline_score=0.05,
-        sequences_per_sec=412.3,
-        wall_secs=61.2,
-        checkpoint="run/ckpt-400",
-    )
+    values = dict(status="success", reason="masked-LM accuracy 0.31 reached 0.30", step=400, samples=25_600)
+    values |= dict(eval_accuracy=0.31, eval_loss=np.float32(2.5), target=0.3, baseline_score=0.05)
+    values |= dict(sequences_per_sec=412.3, wall_secs=61.2, checkpoint="run/ckpt-400")
     return result_lib.TrainResult(**{**values, **changes})
 
 

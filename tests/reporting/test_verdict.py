@@ -33,17 +33,8 @@ def falling(last=0.0, noise=0.01):
 
 def make_result(status="finished", **changes):
     config = {"do_train": True, "num_steps_per_epoch": 1000, "num_train_epochs": 1, "task": "pretrain"}
-    values = dict(
-        reason="all 1000 steps done",
-        step=1000,
-        samples=64_000,
-        eval_accuracy=0.4,
-        eval_loss=2.0,
-        baseline_score=0.06,
-        baseline_prediction="the",
-        config=config,
-        checkpoint="run/ckpt-1000",
-    )
+    values = dict(reason="all 1000 steps done", step=1000, samples=64_000, eval_accuracy=0.4, eval_loss=2.0)
+    values |= dict(baseline_score=0.06, baseline_prediction="the", checkpoint="run/ckpt-1000", config=config)
     return TrainResult(status, **{**values, **changes})
 
 
@@ -94,9 +85,8 @@ def test_trend_over_the_last_fifth():
 
 
 def test_a_run_of_few_long_loops_has_a_trend_too():
-    found = verdict.trend(
-        [(100 * number, loss) for number, loss in enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)]
-    )
+    losses = enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)
+    found = verdict.trend([(100 * number, loss) for number, loss in losses])
     assert found.describe() == (
         "The training loss was still falling: by 7.8 %, from 6.385 to 5.890, over the last 300 steps."
     )
@@ -120,11 +110,7 @@ def test_over_fitting_needs_both_curves():
 
 
 def test_a_curve_is_sorted_and_a_later_line_of_a_step_counts():
-    metrics = [
-        *lines("train", [3.0, 2.0], steps=[20, 10]),
-        *lines("train", [1.0], steps=[20]),
-        *lines("eval", [9.0], steps=[20]),
-    ]
+    metrics = lines("train", [3.0, 2.0, 1.0], steps=[20, 10, 20]) + lines("eval", [9.0], steps=[20])
     assert verdict.curve(metrics, "train", "loss") == [(10, 2.0), (20, 1.0)]
 
 

@@ -155,9 +155,8 @@ def test_a_resumed_process_goes_on_with_the_same_run(offline):
 @pytest.fixture
 def fake(monkeypatch):
     """Returns a stand-in for the package whose `run` the test may break."""
-    run = types.SimpleNamespace(
-        id="x", url="https://example.invalid/x", dir="d", summary={}, logged=[], codes=[]
-    )
+    run = types.SimpleNamespace(id="x", url="https://example.invalid/x", dir="d", summary={})
+    run.logged, run.codes = [], []
     run.define_metric = lambda *_, **__: None
     run.log, run.finish = run.logged.append, lambda exit_code: run.codes.append(exit_code)
 
@@ -166,9 +165,8 @@ def fake(monkeypatch):
         return run
 
     errors = types.SimpleNamespace(UsageError=type("UsageError", (Exception,), {}))
-    package = types.SimpleNamespace(
-        run=run, init=init, setup=lambda **_: None, teardown=lambda: None, errors=errors
-    )
+    package = types.SimpleNamespace(run=run, init=init, errors=errors)
+    package.setup, package.teardown = lambda **_: None, lambda: None
     package.Settings = lambda **values: values
     monkeypatch.setitem(sys.modules, "wandb", package)
     return package
