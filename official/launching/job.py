@@ -335,8 +335,8 @@ def ssh_words(ssh: tuple[str, ...], host: str, command: str) -> list[str]:
 
 def answers(ssh: tuple[str, ...], host: str, stop: Callable[[], bool]) -> bool:
     """Returns whether a host can be reached through ssh. `stop` ends the wait for that."""
-    streams_of = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    with subprocess.Popen(ssh_words(ssh, host, "true"), start_new_session=True, **streams_of) as process:
+    none, words = subprocess.DEVNULL, ssh_words(ssh, host, "true")
+    with subprocess.Popen(words, stdin=none, stdout=none, stderr=none, start_new_session=True) as process:
         while process.poll() is None:
             if stop():
                 process.kill()

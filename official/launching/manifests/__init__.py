@@ -69,7 +69,7 @@ def _quoted(word: str) -> str:
     for letter in word:
         if not letter.isprintable():
             escapes[letter] = f"\\x{ord(letter):02x}" if letter.isascii() else f"\\U{ord(letter):08x}"
-    return f"$'{word.translate(str.maketrans(escapes))}'"
+    return f"$'{''.join(escapes.get(letter, letter) for letter in word)}'"
 
 
 def wrapped(words: Iterable[str], indent: str = "") -> list[str]:
@@ -133,6 +133,7 @@ _APPENDED = 6
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUANTITY = re.compile(r"(?=.*[1-9])\d+(\.\d+)?(m|k|[KMGTPE]i?)?")
+_IMAGE = re.compile(r"[^\s:@/-](\S*[^\s:@/])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -199,9 +200,7 @@ class Job:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for what no kind of job takes."""
-        for wrong, message in _refusals(self):
-            if wrong:
-                raise ConfigError(message)
+        _refuse(_of_all(self))
 
     @property
     def tpu_chips(self) -> int:
@@ -235,50 +234,51 @@ def host_names(job: Job, middle: str) -> list[str]:
     return names
 
 
-def check_ipus(job: Job) -> None:
-    """Raises ConfigError where IPUs, replicas and instances do not go together."""
-    allowed = [1 << power for power in range(MOST_IPUS.bit_length())]
-    listed, own = ", ".join(map(str, allowed)), job.ipus_per_replica
+Refusals = Iterator[tuple[bool, str]]  # (whether it is wrong, what the error says)
+
+
+def _refuse(rows: Refusals) -> None:
+    for wrong, message in rows:
+        if wrong:
+            raise ConfigError(message)
+
+
+def _of_ipus(job: Job) -> Refusals:
+    """Yields where IPUs, replicas and instances do not go together."""
+    allowed, own = [1 << power for power in range(MOST_IPUS.bit_length())], job.ipus_per_replica
     for name, value in (("ipus", job.ipus), ("ipus_per_replica", own)):
-        if value not in allowed:
-            raise ConfigError(f"--{name}={value}, expected a power of two: {listed}.")
-    if own > job.ipus:
-        raise ConfigError(
-            f"--ipus_per_replica={own} is more than --ipus={job.ipus}, expected as many at most."
-        )
-    if job.ipu_replicas % job.instances:
-        raise ConfigError(
-            f"--instances={job.instances} does not divide the replicas, --ipus={job.ipus} /"
-            f" --ipus_per_replica={own} = {job.ipu_replicas}. Expected a power of two up to that."
-        )
+        listed = ", ".join(map(str, allowed))
+        yield value not in allowed, f"--{name}={value}, expected a power of two: {listed}."
+    told = f"--ipus_per_replica={own} is more than --ipus={job.ipus}"
+    yield own > job.ipus, f"{told}, expected as many at most."
+    replicas = f"--ipus={job.ipus} / --ipus_per_replica={own} = {job.ipu_replicas}"
+    told = f"--instances={job.instances} does not divide the replicas, {replicas}"
+    yield job.ipu_replicas % job.instances != 0, f"{told}. Expected a power of two up to that."
 
 
-def check_tpu(job: Job) -> None:
-    """Raises ConfigError for what is no topology."""
-    if not re.fullmatch(r"[1-9]\d?(x[1-9]\d?){1,2}", job.tpu_topology):
-        raise ConfigError(f"--tpu_topology={job.tpu_topology[:40]}, expected chips by chips, such as 2x2.")
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", job.tpu_type):
-        raise ConfigError(
-            f"--tpu_type={job.tpu_type[:40]}, expected the node's label, such as tpu-v3-device."
-        )
+def _of_tpu(job: Job) -> Refusals:
+    """Yields what is no topology, or no label."""
+    topology, label = job.tpu_topology, job.tpu_type
+    fits = re.fullmatch(r"[1-9]\d?(x[1-9]\d?){1,2}", topology)
+    yield not fits, f"--tpu_topology={topology[:40]}, expected chips by chips, such as 2x2."
+    fits = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", label)
+    yield not fits, f"--tpu_type={label[:40]}, expected the node's label, such as tpu-v3-device."
 
 
-def _refusals(job: Job) -> Iterator[tuple[bool, str]]:
-    """Yields (whether it is wrong, what the error says) of what no kind of job takes."""
+def _of_all(job: Job) -> Refusals:
+    """Yields what no kind of job takes."""
     for flag, name in (("name", job.name), ("namespace", job.namespace)):
-        fits = name is None or _DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME
+        fits = bool(name is None or _DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME)
         letters = "a-z, 0-9 and -, the first a letter, the last no -"
         yield not fits, f"--{flag}={str(name)[:80]}, expected at most {_LONGEST_NAME} of {letters}."
     for flag, image in (("image", job.image), ("ipu_image", job.ipu_image)):
-        fits = image is None or re.fullmatch(r"[^\s:@/-](\S*[^\s:@/])?", image) and image.isprintable()
+        fits = bool(image is None or _IMAGE.fullmatch(image) and image.isprintable())
         example = "the name of an image, such as HOST/bert:1.0"
         yield not fits, f"--{flag}={str(image)[:80]!r}, expected {example}."
     for flag, text in (("cpu", job.cpu), ("memory", job.memory), ("shm", job.shm)):
         example = "an amount as Kubernetes writes it, such as 8 or 64Gi"
-        yield (
-            text is not None and not _QUANTITY.fullmatch(text),
-            f"--{flag}={str(text)[:40]}, expected {example}.",
-        )
+        fits = bool(text is None or _QUANTITY.fullmatch(text))
+        yield not fits, f"--{flag}={str(text)[:40]}, expected {example}."
     paths = [volume.path for volume in job.volumes]
     for claim, path, _ in job.volumes:
         is_path = path.startswith("/") and ".." not in path.split("/") and ":" not in path
@@ -423,7 +423,7 @@ def _tfjob(job: Job) -> list[Document]:
 
 
 def _tpu_job(job: Job) -> list[Document]:
-    check_tpu(job)
+    _refuse(_of_tpu(job))
     # How TensorFlow finds a TPU of its own machine.
     variables = {
         "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
@@ -452,7 +452,7 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
 
 
 def _ipujob(job: Job) -> list[Document]:
-    check_ipus(job)
+    _refuse(_of_ipus(job))
     return [importlib.import_module("official.graphcore.kubernetes").document(job)]
 
 
