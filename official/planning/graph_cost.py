@@ -106,7 +106,8 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
         with copies_lib.reading_copies(copies):
             # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
             gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
-        flat, numbers = FlatGraph(), {}  # numbers: of tensors, by name
+        flat = FlatGraph()
+        numbers: dict[str, int] = {}  # of tensors, by name
         flat.add(graph, graph.get_operations(), numbers)
         _add_update(flat, numbers, state, gradients, factor, norm)
     variables = state.model.trainable_variables
@@ -139,7 +140,8 @@ def forward_cost(build_model: Callable[[], Any], run: Callable[[Any], Any]) -> C
         model = build_model()
         given = tf.nest.flatten(tf.autograph.experimental.do_not_convert(run)(model))
         results = [each for each in given if each is not None]
-        flat, numbers = FlatGraph(), {}
+        flat = FlatGraph()
+        numbers: dict[str, int] = {}
         flat.add(graph, graph.get_operations(), numbers)
     kept = [numbers[result.name] for result in results]
     return _cost(model.trainable_variables, (), flat, kept)
@@ -202,8 +204,8 @@ def _add_update(
     for variable, gradient in zip(variables, gradients):
         kind, start = (re.sub(r"layer_\d+", "layer_{}", variable.name), variable.shape), len(flat.nodes)
         if kind in built:
-            first, *nodes = built[kind]
-            flat.repeat(*nodes, {numbers[first.name]: numbers[gradient.name]})
+            first, begin, end = built[kind]
+            flat.repeat(begin, end, {numbers[first.name]: numbers[gradient.name]})
         else:
             add([gradient], [variable])
             built[kind] = gradient, start, len(flat.nodes)
@@ -338,7 +340,8 @@ def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bo
     found = tf.nest.flatten(tape.gradient(results, [sources, list(stage.variables)], upstream))
     wanted = [tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor for tensor in found]
     # Flattened after the backward pass, which changes calls of functions.
-    flat, numbers, ends = FlatGraph(), {}, []
+    flat, ends = FlatGraph(), []
+    numbers: dict[str, int] = {}
     operations = graph.get_operations()
     for part in (operations[:before], operations[before:between], operations[between:]):
         flat.add(graph, part, numbers)
@@ -349,12 +352,13 @@ def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bo
     read = _kept(flat, [numbers[tensor.name] for tensor in given_to], forward, gradients)
     kept = sum(flat.tensors[number][0].size * flat.tensors[number][1] for number in read)
     order = execution_order(flat, [*gradients, *(numbers[tensor.name] for tensor in results)])
-    flops = [
+    flops, backward_flops = (
         sum(flat.nodes[index].flops * flat.nodes[index].runs for index in nodes)
         for nodes in (forward, backward)
-    ]
+    )
     passing = max(0, peak_bytes(flat, order, gradients) - kept)
-    return StageCost(*flops, kept + (_bytes(results) if last else 0), passing, _variables(stage)), given
+    kept += _bytes(results) if last else 0  # what a loss takes
+    return StageCost(flops, backward_flops, kept, passing, _variables(stage)), given
 
 
 def _kept(flat: FlatGraph, inputs: list[int], forward: range, ends: list[int]) -> set[int]:

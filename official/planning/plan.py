@@ -283,7 +283,7 @@ def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[
       change with which it does: None where the device is not said, where nothing is to change, and where
       nothing of these helps.
     """
-    found = {"bytes_per_device": needed, "device_bytes": None, "fits": None, "fits_with": None}
+    found: dict = {"bytes_per_device": needed, "device_bytes": None, "fits": None, "fits_with": None}
     if config.plan_device is None:
         return found
     limit = device_bytes(config.plan_device)
