@@ -25,9 +25,8 @@ from tests.records import short_examples
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps
 
 RULESETS = ["0.7.0", "1.0.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "5.0.0"]
-LARGE_NAMES = dict(
-    num_hidden_layers=24, num_attention_heads=2
-)  # the rules know the names of BERT-large's 398 tensors, not their sizes
+# The rules know the names of BERT-large's 398 tensors, not their sizes.
+LARGE_NAMES = dict(num_hidden_layers=24, num_attention_heads=2)
 
 
 def run(config):
@@ -60,21 +59,15 @@ def checker(tmp_path_factory):
     """Returns (ruleset, log, lowered target) -> the complaints of mlperf-logging's own checker, run as its
     users run it."""
     copy = tmp_path_factory.mktemp("rules")
-    shutil.copytree(
-        mlperf_logging.__path__[0], copy / "mlperf_logging", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(mlperf_logging.__path__[0], copy / "mlperf_logging")
     for rules in (copy / "mlperf_logging/compliance_checker").glob("training_*/closed_bert.yaml"):
         rules.write_text(re.sub(r"0\.7(12|06|20)", "0.0", rules.read_text()))
 
     def check(ruleset: str, log, lowered: bool) -> str:
         words = ["--usage", "training", "--ruleset", ruleset, "--log_output", str(copy / "out.log"), str(log)]
-        done = subprocess.run(
-            [sys.executable, "-m", "mlperf_logging.compliance_checker", *words],
-            cwd=copy if lowered else copy.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "mlperf_logging.compliance_checker", *words]
+        folder = copy if lowered else copy.parent
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         text = done.stdout + done.stderr
         assert ("SUCCESS" in text) == (done.returncode == 0), text
         return "" if done.returncode == 0 else text
@@ -85,17 +78,9 @@ def checker(tmp_path_factory):
 @pytest.fixture
 def run_config(make_config, record_files):
     def make(model=None, **settings):
-        defaults = dict(
-            input_files=record_files(),
-            do_eval=True,
-            num_eval_samples=12,
-            eval_batch_size=8,
-            steps_between_eval=10,
-            steps_per_loop=5,
-            checkpoint_every_steps=5,
-            num_steps_per_epoch=20,
-            num_accumulation_steps=2,
-        )
+        defaults = dict(do_eval=True, num_eval_samples=12, eval_batch_size=8, steps_between_eval=10)
+        defaults |= dict(steps_per_loop=5, checkpoint_every_steps=5, num_steps_per_epoch=20)
+        defaults |= dict(num_accumulation_steps=2, input_files=record_files())
         return make_config(model=model, **{**defaults, **settings})
 
     return make
