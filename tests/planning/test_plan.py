@@ -77,7 +77,7 @@ def test_every_flagfile_plans(path, tmp_path):
 
 @pytest.mark.slow
 def test_published_flops():
-    """The published count has all vectors of the last block; half a thousandth of leeway is for its other way of
+    """The published count has all vectors of the last block; half a thousandth of leeway is for its way of
     gathering the masked tokens."""
     shared = (
         "--bert_config_file=configs/models/bert_base.json --model_dir=m --use_synthetic_data --num_gpus=0"
