@@ -61,7 +61,7 @@ def run(
     if config.plan_file:
         with naming_output(config.plan_file, "plan_file"):
             own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
-            text = {**plan, "configuration": json.loads(config_lib.to_json(own))}
+            text = {**plan, "configuration": config_lib.to_dict(own)}
             replace_file(config.plan_file, json.dumps(text, indent=2) + "\n")
     if config.plan_picture and draw:
         draw(config.plan_picture, plan)
