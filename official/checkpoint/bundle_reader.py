@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
+import fnmatch
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +28,7 @@ def new_reader(prefix: str) -> Any:
       DamagedError: where its index is a pipe, or a pointer of Git LFS.
       ConfigError: where its path reads as a pattern, by which TensorFlow would look for other files.
     """
-    if glob.has_magic(prefix):
+    if not fnmatch.fnmatchcase(prefix, prefix):
         raise ConfigError(
             f"{prefix}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename"
             " the folder, or link to it."

@@ -260,8 +260,10 @@ def unusual(options: Options, target: Format | None = None) -> dict:
 
 def _check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
+    if overwrite:
+        return
     other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
-    if other and not overwrite:
+    if other:
         raise ConfigError(
             f"{other[0]} is there and not what belongs to this result. Give another --output_dir, or replace"
             " it with --overwrite."

@@ -32,7 +32,7 @@ def names() -> list[str]:
     """Returns the names that --config takes: `quickstart` for configs/quickstart.flags, sorted."""
     return sorted(
         os.path.relpath(path, folder()).removesuffix(_ENDING)
-        for path in glob.glob(os.path.join(folder(), "**", f"*{_ENDING}"), recursive=True)
+        for path in glob.glob(os.path.join(glob.escape(folder()), "**", f"*{_ENDING}"), recursive=True)
     )
 
 
@@ -44,7 +44,8 @@ def theirs() -> dict[str, str]:
         os.path.splitext(os.path.relpath(path, folder()))[0]: path
         for family in FAMILIES
         for path in sorted(
-            glob.glob(os.path.join(folder(), _THEIRS, family, "**", "*.*"), recursive=True), key=os.path.split
+            glob.glob(os.path.join(glob.escape(folder()), _THEIRS, family, "**", "*.*"), recursive=True),
+            key=os.path.split,
         )
     }
 

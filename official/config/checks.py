@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 
@@ -68,11 +67,6 @@ def check_files(config: Config) -> None:
     """Names a file that is missing, or that the run would not read."""
     if not (config.model_dir or config.compile_only or config.plan):
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
-    if config.model_dir and glob.has_magic(config.model_dir):
-        raise ConfigError(
-            f"model_dir={config.model_dir}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for"
-            " a pattern, and would find none. Change --model_dir."
-        )
     if not (config.do_train or config.do_eval or config.do_predict):
         raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
     if config.model is None:
@@ -245,7 +239,7 @@ def _check_optimizer(config: Config) -> None:
         )
     if config.epsilon == 0:
         raise ConfigError("epsilon=0, expected a number above 0. Raise --epsilon.")
-    for name in ("beta_1", "beta_2"):
+    for name in ("beta_1", "beta_2", "momentum"):
         if config[name] >= 1:
             raise ConfigError(f"{name}={config[name]}, expected a number in [0, 1). Lower --{name}.")
     if config.clip_scope != "none" and config.clip_norm == 0:

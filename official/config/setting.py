@@ -128,6 +128,7 @@ class Field:
             return
         if self.choices and value not in self.choices:
             allowed = ", ".join(self.choices)
+            allowed += ', and no values by step such as {"0": 1e-4}' if self.by_step else ""
             raise ConfigError(f"{received} is not one of {allowed}{suggest(value, self.choices)}.")
         if self.minimum is not None and value < self.minimum:
             raise ConfigError(f"{received} is below the minimum of {self.minimum}.")

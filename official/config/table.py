@@ -54,7 +54,6 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "execution_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
     "lr_schedule_by_step": (None, "--lr_schedule takes the rates by step"),
     "lamb_variant": ("lamb", "--clip_scope=global --clip_norm=1 is nvlamb, --clip_scope=replicas mpclip"),
-    "momentum": (None, "--beta_1 is that of --optimizer_type=momentum"),
     "gradient_reduction": ("mean", "--loss_normalization=local_sum adds gradients up"),
     "count_records": (False, "--num_steps_per_epoch=0 counts the records"),
     "coordinator_address": (None, "--worker_hosts takes the address of the first process alone"),
@@ -69,12 +68,24 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
     """Returns a saved configuration of an earlier version with --kernels in place of the three settings that
-    it has replaced, and momentum's --beta_1."""
-    if "momentum" in saved:
-        momentum = saved["momentum"]
-        saved = {name: value for name, value in saved.items() if name != "momentum"}
-        if saved.get("optimizer_type") == "momentum":
-            saved["beta_1"] = momentum
+    it has replaced, and likewise for what other settings say now."""
+    saved = dict(saved)
+    rates, project = saved.pop("lr_schedule_by_step", None), saved.pop("wandb_project", None)
+    if saved.get("lr_schedule") == "custom":
+        saved["lr_schedule"] = rates
+    if project:
+        saved["wandb_name"] = f"{project}/{saved.get('wandb_name') or ''}"
+    variant, address = saved.pop("lamb_variant", None), saved.pop("coordinator_address", None)
+    if variant in ("nvlamb", "mpclip"):
+        saved |= {"clip_scope": "global" if variant == "nvlamb" else "replicas", "clip_norm": 1.0}
+    if saved.pop("gradient_reduction", None) == "sum":
+        saved["loss_normalization"] = "local_sum"
+    if saved.pop("count_records", False) and saved.get("num_steps_per_epoch") is None:
+        saved["num_steps_per_epoch"] = 0
+    if address and not saved.get("worker_hosts"):
+        saved["worker_hosts"] = address
+    for name in ("peer_silence_secs", "peer_stall_secs", "narrow_last_block", "plan_config_file"):
+        saved.pop(name, None)
     left = {name: value for name, value in saved.items() if name not in _BEFORE_KERNELS}
     before = [saved[name] for name in _BEFORE_KERNELS if name in saved]
     if not before:

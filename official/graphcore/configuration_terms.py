@@ -369,8 +369,6 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
         settings["optimizer_type"], settings["bias_correction"] = terms["optimizer"]
     if settings.get("optimizer_type") == "lamb" and "lamb_debiasing" in terms:
         settings["bias_correction"] = terms["lamb_debiasing"]
-    if "momentum" in terms and settings.get("optimizer_type") == "momentum":
-        settings["beta_1"] = terms["momentum"]
     if terms.get("reduction") == "sum":
         settings["loss_normalization"] = "local_sum"
     if terms.get("dynamic_scale") or terms.get("loss_scale_by_step"):

@@ -180,8 +180,8 @@ class Splitter:
         self._tables = tables(vocabulary.do_lower_case)
         known = [wordpiece.UNKNOWN, *_reachable(vocabulary, self._tables)]
         plain = [word.removeprefix(CONTINUATION) for word in known]
-        for word in plain:
-            if len(word.encode()) > _MAX_BYTES:
+        for word, letters in zip(known, plain):
+            if len(letters.encode()) > _MAX_BYTES:
                 raise ConfigError(
                     f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
                     " tensorflow-text does not take. Remove it from the vocabulary."

@@ -329,7 +329,8 @@ def _os_errors(path: str) -> Iterator[None]:
         # 5: the code of TensorFlow's NotFoundError.
         is_missing = isinstance(error, FileNotFoundError) or getattr(error, "error_code", None) == 5
         usual = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
-        number = errno.ENOENT if is_missing else getattr(error, "errno", None) or usual
+        own = getattr(error, "errno", None)
+        number = errno.ENOENT if is_missing else own if isinstance(own, int) and own else usual
         told = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
         if not isinstance(error, OSError):
             told = f"{type(error).__name__}: {told}"

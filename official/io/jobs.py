@@ -307,7 +307,9 @@ def read_what_is_done(path: str) -> dict:
 def read_all_done(paths: Iterable[str]) -> list[dict]:
     """As `read_what_is_done`, of many tasks; several at a time where a store takes its time for each."""
     paths = list(paths)
-    with ThreadPoolExecutor(16 if any(map(is_remote, paths[:1])) else 1) as pool:
+    if not any(map(is_remote, paths[:1])):
+        return list(map(read_what_is_done, paths))
+    with ThreadPoolExecutor(16) as pool:
         return list(pool.map(read_what_is_done, paths))
 
 

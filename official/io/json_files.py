@@ -144,9 +144,19 @@ def _named(kind: Kind) -> str:
     return " or ".join(_KINDS[one] for one in (kind if isinstance(kind, tuple) else (kind,)))
 
 
-def _is_too_deep(outer, left: int = 64) -> bool:
-    parts = outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
-    return left < 0 or any(_is_too_deep(each, left - 1) for each in parts if isinstance(each, (dict, list)))
+def _is_too_deep(values, deepest: int = 64) -> bool:
+    level = [values]
+    for _ in range(deepest + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse(constant: str):

@@ -199,17 +199,21 @@ def _check_answers(address: str) -> None:
 def _run_there(task: tuple, versions: dict[str, str]) -> tuple[tuple[str, int], float, float]:
     """Runs a task in a process of a node. Returns (machine, process), and the sums of what it reports."""
     _check_versions(versions)
-    host, reports = socket.gethostname(), [(0.0, 0.0)]
+    host, sums = socket.gethostname(), [0.0, 0.0]
     function, *arguments = task
+
+    def count(num_bytes: float, items: float) -> None:
+        sums[0] += num_bytes
+        sums[1] += items
+
     try:
-        with engines.reporting_to(lambda *report: reports.append(report)):
+        with engines.reporting_to(count):
             function(*arguments)
     except OSError as error:
         # The folder may be one that this node does not see.
         error.strerror = f"{error.strerror or error} (on the node {host})"
         raise
-    num_bytes, items = map(sum, zip(*reports))
-    return (host, os.getpid()), num_bytes, items
+    return (host, os.getpid()), sums[0], sums[1]
 
 
 @functools.lru_cache(maxsize=1)

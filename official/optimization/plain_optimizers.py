@@ -397,7 +397,7 @@ def hyper_parameters(config: Config) -> dict[str, Any]:
     """Returns the arguments of an optimizer beside its schedule."""
     kind = config.optimizer_type
     if kind in ("sgd", "momentum"):
-        return {"momentum": config.beta_1} if kind == "momentum" else {}
+        return {"momentum": config.momentum} if kind == "momentum" else {}
     hyper: dict[str, Any] = dict(
         weight_decay=0.0 if kind == "adam" else config.weight_decay_rate,
         beta_1=config.beta_1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import fnmatch
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -262,6 +263,11 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     Yields a function that raises ConfigError once the folder was removed or moved, and another run may write
     to its name.
     """
+    if not fnmatch.fnmatchcase(model_dir, model_dir):
+        raise ConfigError(
+            f"--model_dir={model_dir}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a"
+            " pattern, and would find none. Change --model_dir."
+        )
     try:
         tf.io.gfile.makedirs(model_dir)
     except tf.errors.OpError as error:

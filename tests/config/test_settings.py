@@ -13,6 +13,7 @@ from official.config import FIELDS, REMOVED, SECTIONS, Config, ConfigError, buil
 from official.config.backends import BACKENDS
 from official.config.checks import check_rows
 from official.config.setting import Section, setting
+from official.config.table import upgraded
 from tests.conftest import ROOT
 
 # Validation demands them, or fills them in: whoever reads a configuration need not ask.
@@ -110,12 +111,44 @@ def test_settings_of_earlier_versions_are_left_out_at_their_defaults_and_refused
     defaults = {name: default for name, (default, _) in REMOVED.items()}
     assert build_config([("saved", {**saved, **defaults})]) == build_config([("saved", saved)])
     for name, (default, now) in REMOVED.items():
-        if "--kernels" in now or name == "momentum":  # read, whatever it holds
+        if "--kernels" in now:  # read, whatever it holds
             continue
         other = not default if isinstance(default, bool) else "x"
         with pytest.raises(ConfigError, match=f"{name}=.* is of earlier versions") as error:
-            build_config([("saved", {**saved, name: other})])
+            build_config([("flags", {name: other})])
         assert now in str(error.value)
+
+
+def test_saved_settings_that_others_say_now_are_read_as_those(make_config):
+    saved = json.loads(to_json(make_config(optimizer_type="lamb", num_steps_per_epoch=None)))
+    saved |= {
+        "learning_rate": None,
+        "warmup_steps": None,
+        "wandb": True,
+        "wandb_name": "n",
+        "loss_normalization": "local",
+    }
+    rates = '{"0": 0.1}'
+    failures = []
+    for before, now in (
+        ({"lr_schedule": "custom", "lr_schedule_by_step": rates}, {"lr_schedule": rates}),
+        ({"wandb_project": "p"}, {"wandb_name": "p/n"}),
+        ({"lamb_variant": "nvlamb", "clip_scope": "none"}, {"clip_scope": "global", "clip_norm": 1.0}),
+        ({"lamb_variant": "mpclip", "clip_scope": "global"}, {"clip_scope": "replicas", "clip_norm": 1.0}),
+        ({"gradient_reduction": "sum"}, {"loss_normalization": "local_sum"}),
+        ({"count_records": True}, {"num_steps_per_epoch": 0}),
+        (
+            {"coordinator_address": "a:1", "distribution_strategy": "multi_worker_mirrored"},
+            {"worker_hosts": "a:1"},
+        ),
+        ({"peer_stall_secs": 5, "narrow_last_block": False}, {}),
+    ):
+        layer = upgraded({**saved, **before})
+        if any(layer[name] != value for name, value in now.items()) or set(layer) - {*FIELDS, "model"}:
+            failures.append((before, now))
+        if "coordinator_address" not in before:  # nobody says here how many processes there are
+            build_config([("saved", {**saved, **before})])
+    assert not failures, failures
 
 
 def test_a_back_end_refuses_what_only_others_know():

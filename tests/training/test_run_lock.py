@@ -131,6 +131,13 @@ def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, mon
     assert all(name in str(error.value) for name in many) and files_of(config.model_dir) == before
 
 
+def test_a_folder_that_reads_as_a_pattern_is_refused(make_config, tmp_path):
+    """TensorFlow's reader of checkpoints would find nothing there."""
+    with pytest.raises(ConfigError, match=r"runs\[1\]: TensorFlow's reader of checkpoints takes"):
+        run(make_config(model_dir=str(tmp_path / "runs[1]")))
+    assert not os.listdir(tmp_path)
+
+
 def test_a_run_that_is_over_takes_more_steps(make_config, record_files):
     files = record_files()
     config = make_config(input_files=files, warmup_proportion=0.5, warmup_steps=None)

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import itertools
 import json
+import operator
 import os
 import re
 import string
@@ -23,10 +24,19 @@ from official.io.json_files import is_of_kind, kind_of, read_yaml
 # commands that it shows, and no other code.
 
 
-_MAX_CHARACTERS = 1000
-_NODES = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load)
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.UAdd, ast.USub)
-_FUNCTIONS: dict[str, Any] = {
+_MAX_CHARACTERS = 1000  # characters
+_OPERATIONS: dict[type, Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {
     "abs": abs,
     "float": float,
     "int": lambda value: float(int(value)),
@@ -47,17 +57,7 @@ def evaluate(expression: str) -> float:
         raise ValueError(f"it has {len(expression)} characters, expected {_MAX_CHARACTERS} at most")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
-        for node in ast.walk(tree):
-            is_other_name = isinstance(node, ast.Name) and node.id not in _FUNCTIONS
-            is_text = isinstance(node, ast.Constant) and not isinstance(node.value, (int, float))
-            if not isinstance(node, _NODES + _OPERATORS) or is_other_name or is_text:
-                raise ValueError(
-                    f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of"
-                    f" {', '.join(_FUNCTIONS)}"
-                )
-            if isinstance(node, ast.Constant):
-                node.value = float(node.value)  # type: ignore[arg-type]
-        value = eval(compile(tree, "expression", "eval"), {"__builtins__": {}, **_FUNCTIONS})
+        value = _value(tree.body)
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("it is no arithmetic") from None
     except TypeError as error:
@@ -65,6 +65,22 @@ def evaluate(expression: str) -> float:
     if not isinstance(value, float):
         raise ValueError(f"its value {value} is no real number")
     return value
+
+
+def _value(node: ast.expr) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return float(node.value)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.Call) and not node.keywords:
+        function = _FUNCTIONS.get(ast.unparse(node.func))
+        if function:
+            return function(*map(_value, node.args))
+    raise ValueError(
+        f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
+    )
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -131,6 +131,13 @@ class Optimization:
         "do for BERT.",
         only_with=("optimizer_type", ("lamb",)),
     )
+    momentum: float = setting(
+        0.984375,
+        "With --optimizer_type=momentum: share of the last update that is kept.",
+        minimum=0,
+        maximum=1,
+        only_with=("optimizer_type", ("momentum",)),
+    )
     learning_rate: float = setting(5e-05, "Peak learning rate.", minimum=0, only_with=_WARMED_UP)
     end_learning_rate: float = setting(
         0.0, "Learning rate at the end of the decay.", minimum=0, only_with=_WARMED_UP
@@ -192,11 +199,7 @@ class Optimization:
         only_with=("optimizer_type", ("lamb", "adamw", "mpadamw")),
     )
     beta_1: float = setting(
-        0.9,
-        "Decay rate of the first moment; of momentum, the share of the last update that is kept.",
-        minimum=0,
-        maximum=1,
-        only_with=("optimizer_type", ("lamb", *_ADAM, "momentum")),
+        0.9, "Decay rate of the first moment.", minimum=0, maximum=1, only_with=_WITH_MOMENTS
     )
     beta_2: float = setting(
         0.999, "Decay rate of the second moment.", minimum=0, maximum=1, only_with=_WITH_MOMENTS

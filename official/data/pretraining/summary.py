@@ -328,6 +328,8 @@ class Summary:
 def largest_gap(a: np.ndarray, b: np.ndarray) -> float:
     """Returns the largest distance of two distributions over lengths, 0 to 1 (Kolmogorov and Smirnov), from
     their counts."""
+    longest = max(len(a), len(b))
+    a, b = (np.pad(counts, (0, longest - len(counts))) for counts in (a, b))
     return float(np.abs(np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()).max())
 
 

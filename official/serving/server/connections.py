@@ -188,9 +188,11 @@ def _parsed(flag: str, given: Sequence[str], parse: Callable[[str], Any], expect
 
 def _name_of(authority: str) -> str | None:
     """Returns the name of NAME or NAME:PORT; None for what is none of them."""
-    is_bare = authority.count(":") > 1 and not authority.startswith("[")  # an address of IPv6
-    found = _NAME_AND_PORT.fullmatch(f"[{authority}]" if is_bare else authority)
-    return _canonical(found[1].strip("[]")) if found else None
+    found = _NAME_AND_PORT.fullmatch(authority)
+    if not found and authority.count(":") > 1:  # an address of IPv6
+        with contextlib.suppress(ValueError):
+            return str(ipaddress.ip_address(authority))
+    return (_canonical(found[1].strip("[]")) or None) if found else None
 
 
 def _origin_of(text: str) -> Origin | None:
