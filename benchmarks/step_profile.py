@@ -40,12 +40,12 @@ def summarize(space, steps: int) -> dict:
     """Returns {groups: {kind of operation: ms}, kinds: {type of the rest: {ms, count}}}, a step, the largest
     first; `space` is an XSpace, the profiler's file."""
     found = profile_lib.read_trace(space)
-    table = profile_lib.add_up(found, profile_lib.Places(found, (), {}), steps)
-    rest = {key: values for key, values in table.items() if key.kind == profile_lib.REST}
-    types = list(profile_lib.grouped(rest, lambda key: key.type).items())[:_MOST_KINDS]
+    rows = profile_lib.add_up(found, profile_lib.Places(found, (), {}), steps)
+    rest = [row for row in rows if row["kind"] == profile_lib.REST]
+    types = profile_lib.grouped(rest, "type")[:_MOST_KINDS]
     return {
-        "groups": {kind: ms for kind, (ms, _) in profile_lib.grouped(table, lambda key: key.kind).items()},
-        "kinds": {kind: {"ms": ms, "count": count} for kind, (ms, count) in types},
+        "groups": {row["kind"]: row["ms_per_step"] for row in profile_lib.grouped(rows, "kind")},
+        "kinds": {row["type"]: {"ms": row["ms_per_step"], "count": row["count_per_step"]} for row in types},
     }
 
 

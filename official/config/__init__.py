@@ -110,8 +110,11 @@ def check_settings(values: dict, source: str) -> None:
             FIELDS[name].checked(value, source)
 
 
+def to_dict(config: Config) -> dict[str, Any]:
+    """Returns the whole configuration, as config.json has it."""
+    return {**{name: config[name] for name in FIELDS}, "model": dataclasses.asdict(config.model)}
+
+
 def to_json(config: Config) -> str:
     """Returns the whole configuration as JSON; `--config=FILE` reads it back."""
-    values = {name: config[name] for name in FIELDS}
-    values["model"] = dataclasses.asdict(config.model)
-    return json.dumps(values, indent=2) + "\n"
+    return json.dumps(to_dict(config), indent=2) + "\n"

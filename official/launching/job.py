@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import ipaddress
 import json
 import os
@@ -16,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import IO, Literal
+from collections.abc import Callable
+from typing import IO, Literal, NamedTuple
 
 from official.config.cluster import host_names
 from official.io import signals, streams
@@ -32,8 +31,7 @@ _NAME = re.compile(r"[\w.][\w.-]*")  # of a machine: what other programs take fo
 _MOST_PORTS = 2**16
 
 
-@dataclasses.dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """An entry of --hosts.
 
     Attributes:
@@ -45,8 +43,7 @@ class Host:
     port: int | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Worker:
+class Worker(NamedTuple):
     """A process of a job.
 
     Attributes:
@@ -77,7 +74,8 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     Raises:
       ConfigError: for what is no host, or an address that two processes would have.
     """
-    hosts = [host for entry in _split(text) for host in _read_entry(entry)]
+    entries = [entry.strip() for entry in re.split(r",(?![^\[]*\])", text) if entry.strip()]
+    hosts = [host for entry in entries for host in _read_entry(entry)]
     if not hosts:
         raise ConfigError(f"--hosts={text[:100]!r} names no host, expected HOST:PORT,HOST:PORT,...")
     taken: set[tuple[str, int]] = set()
@@ -93,26 +91,18 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     return hosts
 
 
-def _split(text: str) -> list[str]:
-    """Returns the entries between commas that stand in no brackets."""
-    return [entry.strip() for entry in re.split(r",(?![^\[]*\])", text) if entry.strip()]
-
-
-def _read_entry(entry: str) -> Iterator[Host]:
-    match = _ENTRY.fullmatch(entry)
-    try:
-        names = host_names(match[1]) if match else []
-    except ConfigError:
-        names = []
-    is_port = not match or not match[2] or 0 < int(match[2]) < _MOST_PORTS
-    if not names or not is_port or not all(map(_NAME.fullmatch, names)):
+def _read_entry(entry: str) -> list[Host]:
+    match, names = _ENTRY.fullmatch(entry), []
+    port = int(match[2]) if match and match[2] else None
+    if match and (port is None or 0 < port < _MOST_PORTS):
+        with contextlib.suppress(ConfigError):
+            names = host_names(match[1])
+    if not names or not all(map(_NAME.fullmatch, names)):
         raise ConfigError(
             f"--hosts: {entry[:100]!r} is not HOST, HOST:PORT or HOST[0-2,4]:PORT, with a port from 1 to"
             " 65535, and a name of letters, digits and . _ -, the first no -."
         )
-    assert match
-    for name in names:
-        yield Host(name, int(match[2]) if match[2] else None)
+    return [Host(name, port) for name in names]
 
 
 def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
@@ -133,8 +123,7 @@ def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
                 f"--hosts: {host.name} means another machine to each host. Give a name or an address by which"
                 " the others reach this one."
             )
-    wanted = sum(instances_per_host for host in hosts if host.port is None)
-    free = iter(_free_ports(wanted))
+    free = iter(_free_ports(sum(instances_per_host for host in hosts if host.port is None)))
     places = [
         (host.name, next(free) if host.port is None else host.port + instance)
         for host in hosts
@@ -149,17 +138,14 @@ def is_local(name: str) -> bool:
         found = {info[4][:2] for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):
         return False
-    return any(_can_bind(str(address)) for address, _ in found)
-
-
-def _can_bind(address: str) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family) as probe:
+    for address, _ in found:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_INET6 if ":" in str(address) else socket.AF_INET) as probe,
+        ):
             probe.bind((address, 0))
-    except OSError:
-        return False
-    return True
+            return True
+    return False
 
 
 def _is_loopback(name: str) -> bool:
@@ -195,8 +181,7 @@ _LONGEST_LINE_BYTES = 2**16
 _SUPERVISOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
 
 
-@dataclasses.dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """Command, folder and environment of the processes of a job.
 
     Attributes:
@@ -218,12 +203,14 @@ class Rank:
     Attributes:
       worker: its place in the job.
       code: its exit code once it has ended, 128 + N where signal N has ended it; else None.
+      is_cut_off: whether it has ended because its host could not be reached, any more or at all.
     """
 
     def __init__(self, order: Order, workers: list[Worker], rank: int):
         """Starts the process. Raises ConfigError where that cannot even be tried."""
         self.worker = workers[rank]
         self.code: int | None = None
+        self.is_cut_off = False
         try:
             self._process = subprocess.Popen(
                 _words(order, self.worker),
@@ -267,7 +254,7 @@ class Rank:
             return False
         code = self._process.returncode
         self.code = 128 - code if code < 0 else code
-        self._is_cut_off = not self.worker.is_local and (code < 0 or code == _SSH_FAILED)
+        self.is_cut_off = not self.worker.is_local and (code < 0 or code == _SSH_FAILED)
         if self.worker.is_local:
             _kill_session(self._process.pid)
         assert self._process.stdin
@@ -276,10 +263,6 @@ class Rank:
         for stream in self.streams:
             stream.pass_rest_on()
         return True
-
-    def is_cut_off(self) -> bool:
-        """Whether it has ended because its host could not be reached, any more or at all."""
-        return self._is_cut_off
 
     def close(self) -> None:
         """Ends the process, where it runs still, and gives back what it took here."""
@@ -293,7 +276,7 @@ class Rank:
     def how_it_ended(self) -> str:
         """Returns the end of the process in words: its exit code or signal, or that its host is lost."""
         assert self.code is not None
-        if self.is_cut_off():
+        if self.is_cut_off:
             return "cannot be reached: ssh has ended"
         if self.code > 128:
             with contextlib.suppress(ValueError):
@@ -352,13 +335,8 @@ def ssh_words(ssh: tuple[str, ...], host: str, command: str) -> list[str]:
 
 def answers(ssh: tuple[str, ...], host: str, stop: Callable[[], bool]) -> bool:
     """Returns whether a host can be reached through ssh. `stop` ends the wait for that."""
-    with subprocess.Popen(
-        ssh_words(ssh, host, "true"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
+    none, words = subprocess.DEVNULL, ssh_words(ssh, host, "true")
+    with subprocess.Popen(words, stdin=none, stdout=none, stderr=none, start_new_session=True) as process:
         while process.poll() is None:
             if stop():
                 process.kill()
@@ -398,8 +376,7 @@ _SIGPIPE = 128 + signal.SIGPIPE
 Kind = Literal["done", "own", "lost"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """Settings of a job.
 
     Attributes:
@@ -417,8 +394,7 @@ class Job:
     host_timeout_secs: float = 600.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Ending:
+class Ending(NamedTuple):
     """End of a job.
 
     Attributes:
@@ -521,28 +497,21 @@ class _Watch:
     def to_the_end(self) -> Ending:
         """Returns the end of the job, once all processes have ended."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._inbox.reader, selectors.EVENT_READ, self._take_signal)
+            selector.register(self._inbox.reader, selectors.EVENT_READ)
             for rank in self._ranks:
                 for stream in rank.streams:
                     selector.register(stream.source, selectors.EVENT_READ, stream)
             while any(rank.code is None for rank in self._ranks):
                 for key, _ in selector.select(_ROUND_SECS):
-                    self._take(selector, key)
+                    if key.data is None:
+                        self._inbox.clear()
+                        self._pass_signal_on(self._inbox.received or signal.SIGTERM)
+                    elif not key.data.pass_on():
+                        selector.unregister(key.fileobj)
                 self._look_after(selector)
                 if streams.is_unread():
                     self._end_unread()
         return self._ending()
-
-    def _take(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-        if key.data == self._take_signal:
-            self._take_signal()
-            return
-        if not key.data.pass_on():
-            selector.unregister(key.fileobj)
-
-    def _take_signal(self) -> None:
-        self._inbox.clear()
-        self._pass_signal_on(self._inbox.received or signal.SIGTERM)
 
     def _pass_signal_on(self, number: int) -> None:
         self._passed_on = number
@@ -564,27 +533,19 @@ class _Watch:
                     selector.unregister(stream.source)
         failed = [rank for rank in ended if rank.code]
         if failed and self._passed_on is None:
-            self._note(min(failed, key=_weight))
+            first = min(failed, key=_weight)
+            if self._cause is None:
+                self._begin_the_end(first)
+            elif not self._has_told:  # one that ends by itself just after the first may have caused it
+                self._cause = min(self._cause, first, key=_weight)
         self._do_due_steps()
-
-    def _note(self, failed: Rank) -> None:
-        """Takes in who has ended: the first one begins the end of all; one that ends by itself just after it
-        may have caused it."""
-        if self._cause is None:
-            self._begin_the_end(failed)
-        elif not self._has_told:
-            self._cause = min(self._cause, failed, key=_weight)
 
     def _begin_the_end(self, cause: Rank) -> None:
         """Plans the end of all: how long the others have for it."""
         self._cause = cause
         first = _TOGETHER_SECS if cause.code in OWN_CODES and cause.code != 2 else _CAUSE_SECS
-        start = time.monotonic() + first
-        self._steps = [
-            (start, signal.SIGTERM),
-            (start + _GRACE_SECS, signal.SIGKILL),
-            (start + 2 * _GRACE_SECS, 0),
-        ]
+        start, numbers = time.monotonic() + first, (signal.SIGTERM, signal.SIGKILL, 0)
+        self._steps = [(start + lap * _GRACE_SECS, number) for lap, number in enumerate(numbers)]
         left = sum(rank.code is None for rank in self._ranks)
         self._say(f"{cause.worker.name} {cause.how_it_ended()}" + (f"; ending {left} others" if left else ""))
 
@@ -607,7 +568,7 @@ class _Watch:
         code = self._cause.code or 0
         if code in OWN_CODES:
             return Ending("own", code)
-        cut_off = {rank.worker.host for rank in self._ranks if rank.is_cut_off()}
+        cut_off = {rank.worker.host for rank in self._ranks if rank.is_cut_off}
         return Ending("lost", code if LOST_PEER < code < 126 else LOST_PEER, tuple(sorted(cut_off)))
 
 
@@ -626,9 +587,9 @@ def _wait_for_hosts(
     say(f"waiting for {', '.join(cut_off)}, at most {job.host_timeout_secs:g} s")
     began = time.monotonic()
     quiet = began + SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
-    missing = list(cut_off)
+    missing, is_asked_to_end = list(cut_off), lambda: inbox.received is not None
     while time.monotonic() < began + job.host_timeout_secs or not missing:
-        missing = [host for host in cut_off if not _answers(job, host, inbox)]
+        missing = [host for host in cut_off if not answers(job.order.ssh, host, is_asked_to_end)]
         if inbox.received is not None:
             return 128 + inbox.received
         if not missing and time.monotonic() >= quiet:
@@ -638,7 +599,3 @@ def _wait_for_hosts(
             selector.select(_BETWEEN_CALLS_SECS)
     say(f"{', '.join(missing)}: no answer after --host_timeout_secs={job.host_timeout_secs:g}")
     return LOST_PEER
-
-
-def _answers(job: Job, host: str, inbox: _Inbox) -> bool:
-    return answers(job.order.ssh, host, lambda: inbox.received is not None)

@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from typing import Any, NoReturn
 
 # Numbers of Linux's prctl.
@@ -59,7 +58,7 @@ class _Line:
         os.set_blocking(self._child_ended, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer)
-        signal.signal(signal.SIGCHLD, _nothing)  # the wake-up is enough
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is enough
 
     def order(self) -> dict[str, Any]:
         """Returns the first line. Ends the process where there is none."""
@@ -156,7 +155,8 @@ class _Watched:
             try:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     for pid in _children():
-                        _kill(pid)
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
+                            os.kill(pid, signal.SIGKILL)
                     time.sleep(0.01)
             except ChildProcessError:
                 return
@@ -181,18 +181,9 @@ def _signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def _say(text: str) -> None:
     sys.stderr.write(f"launch: {text}\n")
     sys.stderr.flush()
-
-
-def _nothing(number: int, frame: types.FrameType | None) -> None:
-    del number, frame
 
 
 if __name__ == "__main__":

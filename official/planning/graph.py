@@ -7,19 +7,14 @@ on the order in which the operations run, and on who writes over whose memory.
 import collections
 import dataclasses
 import math
-import re
 from collections.abc import Iterable
 
 import tensorflow as tf
 
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
-_READERS = {
-    "ReadVariableOp",
-    "ResourceGather",
-    *_CALLS,
-    *_LOOPS,
-}  # of variables; anything else that takes one may change it
+# Of variables; anything else that takes one may change it.
+_READERS = {"ReadVariableOp", "ResourceGather", *_CALLS, *_LOOPS}
 _BATCHED_PRODUCTS = {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 
 
@@ -87,14 +82,13 @@ class FlatGraph:
                 self._users[number].append(len(self.nodes) - 1)
 
     def _add_operation(self, graph, operation, inputs: list[int], runs: int, after: list[int]) -> list[int]:
-        if operation.type in _CALLS and not is_compiled(operation):
+        if operation.type in _CALLS and not _is_compiled(operation):
             function = function_of(graph, operation, "f")
-            add = self._add_call if _is_whole(function) else self._add_body
-            return add(function.graph, inputs, runs, after)
+            # It stays a call, where TensorFlow puts others in place of theirs.
+            is_whole = function.cached_definition.attr["_noinline"].b
+            return (self._add_call if is_whole else self._add_body)(function.graph, inputs, runs, after)
         if operation.type in _LOOPS:
-            trips = tf.get_static_value(
-                operation.inputs[1]
-            )  # the second variable of a loop is its maximum_iterations
+            trips = tf.get_static_value(operation.inputs[1])  # the second variable: maximum_iterations
             if trips is None:
                 raise NotImplementedError(f"{operation.name}: a loop without a fixed number of iterations")
             body = function_of(graph, operation, "body").graph
@@ -109,9 +103,7 @@ class FlatGraph:
         numbers, start = dict(zip((tensor.name for tensor in body.inputs), arguments)), len(self.nodes)
         self.add(body, body.get_operations(), numbers, runs, tuple(after))
         outputs = [numbers[tensor.name] for tensor in body.outputs]
-        made = {
-            number: start + index for index, node in enumerate(self.nodes[start:]) for number in node.outputs
-        }
+        made = _producers(self.nodes[start:], start)
         # The end of the call, for those who wait for it.
         self.nodes.append(Node("NoOp", [], [], [made[number] for number in outputs if number in made]))
         return outputs
@@ -134,9 +126,7 @@ class FlatGraph:
         if tensor.dtype in (tf.resource, tf.variant):
             size = 0
         elif not tensor.shape.is_fully_defined():
-            raise NotImplementedError(
-                f"{tensor.name} of {tensor.op.type} has no static shape: {tensor.shape}"
-            )
+            raise NotImplementedError(f"{tensor.name} of {tensor.op.type}: no static shape, {tensor.shape}")
         else:
             size = tensor.shape.num_elements()
         self.tensors.append((tensor.dtype, size))
@@ -159,18 +149,18 @@ class FlatGraph:
             )
 
 
+def _producers(nodes: list[Node], start: int = 0) -> dict[int, int]:
+    """Returns {number of a tensor: number of the node that makes it}; `start` is that of the first node."""
+    return {number: start + index for index, node in enumerate(nodes) for number in node.outputs}
+
+
 def function_of(graph, operation, attribute: str):
     """Returns a function that an operation calls."""
     # The public form is a protocol buffer, without shapes.
     return graph._functions[operation.get_attr(attribute).name]  # pylint: disable=protected-access
 
 
-def _is_whole(function) -> bool:
-    """Tells whether a function stays a call, where TensorFlow puts others in place of theirs."""
-    return function.cached_definition.attr["_noinline"].b
-
-
-def is_compiled(operation) -> bool:
+def _is_compiled(operation) -> bool:
     """Tells whether an operation is the call of a function that is compiled: one operation in memory, whose
     values between are in registers."""
     return operation.type in _CALLS and "_XlaMustCompile" in operation.node_def.attr
@@ -178,7 +168,7 @@ def is_compiled(operation) -> bool:
 
 def _changes_variables(graph, operation) -> bool:
     """Tells whether an operation is the call of a compiled function that writes to variables."""
-    if not is_compiled(operation):
+    if not _is_compiled(operation):
         return False
     body = function_of(graph, operation, "f").graph
     return any(inner.type.startswith("Assign") for inner in body.get_operations())
@@ -187,7 +177,7 @@ def _changes_variables(graph, operation) -> bool:
 def _kind(graph, operation) -> str:
     """Returns the type, but Identity for what is nothing else in memory, and what a compiled function
     does."""
-    if is_compiled(operation):
+    if _is_compiled(operation):
         return "AssignCompiled" if _changes_variables(graph, operation) else "Compiled"
     if operation.type == "Unpack" and operation.get_attr("axis") == 0:
         return "Identity"
@@ -197,29 +187,20 @@ def _kind(graph, operation) -> str:
 
 
 def flops_of(operation) -> int:
-    """Returns the multiplications and additions of a matrix product; 0 of any other operation."""
+    """Returns the multiplications and additions of a matrix product, or of an einsum of two factors: a loop
+    for each letter that both have or the result keeps; 0 of any other operation."""
     if operation.type == "Einsum":
-        return _flops_of_einsum(operation)
+        terms, _, result = operation.get_attr("equation").decode().partition("->")
+        factors = terms.split(",")
+        letters = "".join(factors) if len(factors) == 2 else ""
+        sizes = dict(zip(letters, [size for tensor in operation.inputs for size in tensor.shape]))
+        kept = {*result, *set(factors[0]).intersection(factors[-1])}
+        return 2 * math.prod(sizes[letter] for letter in kept) if letters else 0
     if operation.type != "MatMul" and operation.type not in _BATCHED_PRODUCTS:
         return 0
     is_transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
     inner = operation.inputs[0].shape[-2 if is_transposed else -1]
     return 2 * math.prod(operation.outputs[0].shape) * inner
-
-
-def _flops_of_einsum(operation) -> int:
-    """Returns the FLOPs of an einsum of two factors: a loop for each letter that both have or the result
-    keeps."""
-    terms, _, result = operation.get_attr("equation").decode().partition("->")
-    factors = terms.split(",")
-    if len(factors) != 2:
-        return 0
-    sizes = {
-        letter: size
-        for term, tensor in zip(factors, operation.inputs)
-        for letter, size in zip(term, tensor.shape)
-    }
-    return 2 * math.prod(sizes[letter] for letter in {*result, *set(factors[0]).intersection(factors[1])})
 
 
 # Outputs that share the memory of the input of the same number, or of the only one.
@@ -250,7 +231,7 @@ def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
       kept: numbers of tensors that are wanted. Changes of variables are wanted, too.
     """
     wanted = needed_nodes(flat, kept)
-    producers = {number: index for index, node in enumerate(flat.nodes) for number in node.outputs}
+    producers = _producers(flat.nodes)
     followers: dict[int, list[int]] = collections.defaultdict(list)
     waiting: dict[int, int] = {}  # node -> those before it that have not run
     for index in wanted:
@@ -273,14 +254,11 @@ def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
 def needed_nodes(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
     """Returns the nodes that `kept` tensors and changes of variables need, as TensorFlow prunes a function to
     them."""
-    producers = {number: index for index, node in enumerate(flat.nodes) for number in node.outputs}
-    changes = [
-        index
-        for index, node in enumerate(flat.nodes)
-        if re.match("Assign|ResourceApply|ResourceScatter", node.type)
-    ]
+    producers = _producers(flat.nodes)
+    changing = ("Assign", "ResourceApply", "ResourceScatter")
     found: set[int] = set()
-    left = changes + [producers[number] for number in kept]
+    left = [index for index, node in enumerate(flat.nodes) if node.type.startswith(changing)]
+    left += [producers[number] for number in kept]
     while left:
         index = left.pop()
         if index not in found:
@@ -301,73 +279,44 @@ def peak_bytes(flat: FlatGraph, order: list[int], kept: Iterable[int] = ()) -> i
       order: its nodes in the order in which they run.
       kept: numbers of tensors that are read after the last node.
     """
-    memory = _Memory(flat, order, kept)
+    reads = collections.Counter(kept)  # of a tensor, in all
     for index in order:
-        memory.run(flat.nodes[index])
-    return memory.peak
+        reads.update(flat.nodes[index].inputs)
+    owners: dict[int, int] = {}  # tensor -> the tensor whose memory it is in
+    left: dict[int, int] = {}  # owner -> reads that are still to come
+    sizes: dict[int, int] = {}  # owner that lives -> its bytes
+    live = peak = 0
+    for index in order:
+        node = flat.nodes[index]
+        own = collections.Counter(owners.get(number) for number in node.inputs)
+        for place, number in enumerate(node.outputs):
+            dtype, count = flat.tensors[number]
+            if node.type in _RESIDENT or not count:
+                continue
+            owner: int | None = number  # whose memory it gets: its own, or that of an input
+            if node.type in ALIASES:
+                owner = owners.get(aliased(node, place))
+            elif node.type in _IN_PLACE:
+                alike = [each for each in node.inputs if flat.tensors[each] == flat.tensors[number]]
+                known = (owners[each] for each in alike if each in owners)
+                owner = next((each for each in known if left[each] == own[each]), number)
+            if owner is None:
+                continue
+            if owner == number:
+                sizes[number], left[number] = count * dtype.size, 0
+                live += sizes[number]
+            owners[number] = owner
+            left[owner] += reads[number]
+        peak = max(peak, live)
+        for number, done in [*((each, 1) for each in node.inputs), *((each, 0) for each in node.outputs)]:
+            owner = owners.get(number)
+            if owner in sizes:
+                left[owner] -= done
+                if not left[owner]:
+                    live -= sizes.pop(owner)
+    return peak
 
 
 def aliased(node: Node, place: int) -> int:
     """Returns the tensor that output `place` of one of `ALIASES` is another name of."""
     return node.inputs[min(place, len(node.inputs) - 1)]
-
-
-class _Memory:
-    """Buffers with the number of reads that are still to come."""
-
-    def __init__(self, flat: FlatGraph, order: list[int], kept: Iterable[int]):
-        self.reads = collections.Counter(kept)
-        for index in order:
-            self.reads.update(flat.nodes[index].inputs)
-        self.tensors = flat.tensors
-        self.owner: dict[int, int] = {}  # tensor -> the tensor whose memory it is in
-        self.left: dict[int, int] = {}  # owner -> reads
-        self.bytes: dict[int, int] = {}  # owner -> its size
-        self.live = self.peak = 0
-
-    def run(self, node: Node) -> None:
-        reads = collections.Counter(self.owner.get(number) for number in node.inputs)
-        for place in range(len(node.outputs)):
-            self._place(node, place, reads)
-        self.peak = max(self.peak, self.live)
-        for number in node.inputs:
-            self._release(self.owner.get(number), 1)
-        for number in node.outputs:
-            self._release(self.owner.get(number), 0)
-
-    def _place(self, node: Node, place: int, reads) -> None:
-        """Gives output `place` memory: none of its own, that of an input, or new."""
-        number = node.outputs[place]
-        kind, size = self.tensors[number]
-        if node.type in _RESIDENT or not size:
-            return
-        if node.type in ALIASES:
-            owner = self.owner.get(aliased(node, place))
-        else:
-            owner = self._dying_input(node, number, reads) if node.type in _IN_PLACE else None
-            owner = number if owner is None else owner
-        if owner is None:
-            return
-        if owner == number:
-            self.bytes[number], self.left[number] = size * kind.size, 0
-            self.live += self.bytes[number]
-        self.owner[number] = owner
-        self.left[owner] += self.reads[number]
-
-    def _dying_input(self, node: Node, number: int, reads) -> int | None:
-        for candidate in node.inputs:
-            owner = self.owner.get(candidate)
-            if (
-                owner is not None
-                and self.left[owner] == reads[owner]
-                and self.tensors[candidate] == self.tensors[number]
-            ):
-                return owner
-        return None
-
-    def _release(self, owner: int | None, reads: int) -> None:
-        if owner is None or owner not in self.bytes:
-            return
-        self.left[owner] -= reads
-        if not self.left[owner]:
-            self.live -= self.bytes.pop(owner)

@@ -24,14 +24,7 @@ from official.optimization import gradients as gradients_lib
 from official.optimization import optimizers, plain_optimizers, replica_step
 from official.optimization.optimizers import NativeOptimizer, TrainState
 from official.optimization.train_state import build_state
-from official.planning.graph import (
-    ALIASES,
-    FlatGraph,
-    aliased,
-    execution_order,
-    needed_nodes,
-    peak_bytes,
-)
+from official.planning.graph import ALIASES, FlatGraph, aliased, execution_order, needed_nodes, peak_bytes
 
 
 class PlannedTask(replica_step.Objective, Protocol):
@@ -91,13 +84,25 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
     """
     # Shapes are all that is wanted of the data: one row is enough.
     spec = task.synthetic_dataset(1).element_spec
+    dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
+    operations = StandIn(dtype) if native_update else None
+    build_optimizer = functools.partial(optimizers.build_optimizer, operations=operations)
+    count = plan.num_accumulation_steps
+
+    def accumulate_to_send(batch: replica_step.Batch, shared: replica_step.Shared) -> tuple:
+        """Adds up as a replica that is one of several: in the type in which gradients are sent, and back."""
+        gradients, sums = replica_step.sum_micro_batches(config, task, state.model, count, batch, shared)
+        sent = [tf.cast(gradient, config.allreduce_dtype) for gradient in gradients]
+        return gradients_lib.as_float32(sent), sums
+
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
         batch = symbolic_batch(spec, plan.replica_batch_size)
-        state, copies = _symbolic_state(config, task, native_update)
-        accumulate = _accumulate_to_send(config, task, state, plan)
-        step = replica_step.make_replica_gradients(
-            config, task, state, plan.num_accumulation_steps, accumulate
-        )
+        state = build_state(config, lambda: model_of_whole_rows(task), build_optimizer)
+        optimizer, copies = state.optimizer, {}
+        if isinstance(optimizer, NativeOptimizer):
+            copies = optimizer.make_copies(copies_lib.variables_to_copy(state.model, dtype), dtype)
+        accumulate = accumulate_to_send if plan.num_replicas > 1 else None
+        step = replica_step.make_replica_gradients(config, task, state, count, accumulate)
         with copies_lib.reading_copies(copies):
             # Nothing here is Python that a graph would have to be made of, and looking for it takes seconds.
             gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
@@ -109,37 +114,6 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
     slots = plain_optimizers.slot_variables(state.optimizer, config.optimizer_type, variables).values()
     cost = _cost(variables, slots, flat, [numbers[sums.name], numbers[norm.name]])
     return dataclasses.replace(cost, gradient_bytes=_bytes(gradients), copy_bytes=_bytes(copies.values()))
-
-
-def _symbolic_state(
-    config: Config, task: PlannedTask, native_update: bool
-) -> tuple[TrainState, dict[str, tf.Variable]]:
-    """Returns the state of a run, and the copies of weights that its update keeps, by the weights' names."""
-    dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
-    operations = StandIn(dtype) if native_update else None
-    build_optimizer = functools.partial(optimizers.build_optimizer, operations=operations)
-    state = build_state(config, lambda: model_of_whole_rows(task), build_optimizer)
-    optimizer, model = state.optimizer, state.model
-    if not isinstance(optimizer, NativeOptimizer):
-        return state, {}
-    return state, optimizer.make_copies(copies_lib.variables_to_copy(model, dtype), dtype)
-
-
-def _accumulate_to_send(
-    config: Config, task: PlannedTask, state: TrainState, plan: BatchPlan
-) -> replica_step.Accumulate | None:
-    """Returns the accumulation of the micro batches of a replica that is one of several, whose gradients are
-    cast to the type in which they are sent and back to float32; None where there is one replica."""
-    if plan.num_replicas == 1:
-        return None
-
-    def accumulate(batch: replica_step.Batch, shared: replica_step.Shared) -> tuple:
-        count = plan.num_accumulation_steps
-        gradients, sums = replica_step.sum_micro_batches(config, task, state.model, count, batch, shared)
-        sent = [tf.cast(gradient, config.allreduce_dtype) for gradient in gradients]
-        return gradients_lib.as_float32(sent), sums
-
-    return accumulate
 
 
 def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
@@ -214,26 +188,27 @@ def _add_update(
     layer_{}/output/dense/kernel; the others are copies of it, since hundreds of equal updates would take
     longer to build than the model.
     """
-    built: dict[tuple, tuple] = {}
-    graph = norm.graph
-    if isinstance(state.optimizer, NativeOptimizer):
+    graph, variables = norm.graph, state.model.trainable_variables
+
+    def add(gradients: list, variables: list) -> None:
         known = len(graph.get_operations())
-        with tf.control_dependencies([norm] if state.loss_scale else []):
-            state.optimizer.update(gradients, state.model.trainable_variables, factor)
-        flat.add(graph, graph.get_operations()[known:], numbers, after=())
-        return
-    for variable, gradient in zip(state.model.trainable_variables, gradients):
-        kind = (re.sub(r"layer_\d+", "layer_{}", variable.name), variable.shape)
-        if kind in built:
-            first_gradient, start, stop = built[kind]
-            flat.repeat(start, stop, {numbers[first_gradient.name]: numbers[gradient.name]})
-            continue
-        start, known = len(flat.nodes), len(graph.get_operations())
         # With loss scaling the update is a branch, which starts when the norm is known to be finite.
         with tf.control_dependencies([norm] if state.loss_scale else []):
-            state.optimizer.update([gradient], [variable], factor)
-        flat.add(graph, graph.get_operations()[known:], numbers, after=())
-        built[kind] = gradient, start, len(flat.nodes)
+            state.optimizer.update(gradients, variables, factor)
+        flat.add(graph, graph.get_operations()[known:], numbers)
+
+    if isinstance(state.optimizer, NativeOptimizer):
+        add(gradients, variables)
+        return
+    built: dict[tuple, tuple] = {}
+    for variable, gradient in zip(variables, gradients):
+        kind, start = (re.sub(r"layer_\d+", "layer_{}", variable.name), variable.shape), len(flat.nodes)
+        if kind in built:
+            first, begin, end = built[kind]
+            flat.repeat(begin, end, {numbers[first.name]: numbers[gradient.name]})
+        else:
+            add([gradient], [variable])
+            built[kind] = gradient, start, len(flat.nodes)
 
 
 def updates_natively(config: Config) -> bool:
@@ -241,16 +216,15 @@ def updates_natively(config: Config) -> bool:
 
     A device that --plan_device names is none of its CPUs.
     """
-    if kernels_of(config) in ("plain", "fused") or BACKENDS[config.distribution_strategy].spread_replicas:
+    names_another = (config.plan_device or "").strip().lower() in DEVICE_BYTES
+    has_others = BACKENDS[config.distribution_strategy].spread_replicas
+    if kernels_of(config) in ("plain", "fused") or has_others or device_of(config) != "CPU" or names_another:
         return False
-    if device_of(config) != "CPU" or (config.plan_device or "").strip().lower() in DEVICE_BYTES:
-        return False
-    if config.kernels == "native":
-        return True
-    try:
-        native_library.find_compiler()
-    except native_library.NotBuilt:
-        return False
+    if config.kernels != "native":
+        try:
+            native_library.find_compiler()
+        except native_library.NotBuilt:
+            return False
     return True
 
 
@@ -330,15 +304,15 @@ def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, 
         seeds = model.seeds(tf.compat.v1.placeholder(tf.int32, [2]) if trains else None)
         carried: dict[str, tf.Tensor] = {}
         costs: dict[str, StageCost] = {}
-        block: StageCost | None = None
+        block = ""
         for stage, seed in zip(model.stages(), seeds):
-            if stage.name.startswith("layer_") and block is not None:
-                costs[stage.name] = dataclasses.replace(block, variables=_variables(stage))
+            if block and stage.name.startswith("layer_"):
+                costs[stage.name] = dataclasses.replace(costs[block], variables=_variables(stage))
                 continue
             last = stage.gives[0] not in CARRIED
             costs[stage.name], given = _stage_cost(stage, carried, features, seed, last)
             carried.update({name: _stand_in(tensor) for name, tensor in given.items()})
-            block = costs[stage.name] if stage.name.startswith("layer_") else block
+            block = stage.name if stage.name.startswith("layer_") else block
     return costs
 
 
@@ -365,48 +339,26 @@ def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bo
     between = len(graph.get_operations())
     found = tf.nest.flatten(tape.gradient(results, [sources, list(stage.variables)], upstream))
     wanted = [tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor for tensor in found]
-    flat, forward, numbers = _flattened(graph, before, between)
-    inputs = [
-        numbers[tensor.name] for tensor in tf.nest.flatten((taken, features, seed)) if tensor is not None
-    ]
-    ends = [numbers[tensor.name] for tensor in wanted if tensor is not None]
-    kept = sum(map(_size(flat), _kept(flat, inputs, forward, ends)))
-    order = execution_order(flat, [*ends, *(numbers[tensor.name] for tensor in results)])
-    of_loss = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in results) if last else 0
-    cost = StageCost(
-        flops=_flops(flat, forward),
-        backward_flops=_flops(flat, range(forward.stop, len(flat.nodes))),
-        kept_bytes=kept + of_loss,
-        passing_bytes=max(0, peak_bytes(flat, order, ends) - kept),
-        variables=_variables(stage),
-    )
-    return cost, given
-
-
-def _flattened(graph: tf.Graph, before: int, between: int) -> tuple[FlatGraph, range, dict[str, int]]:
-    """Returns (the graph in one level, the nodes of the forward pass, {name of a tensor: its number}).
-
-    Args:
-      graph: as it is after the backward pass, which changes calls of functions.
-      before, between: how many operations it had before the forward pass, and before the backward pass.
-    """
-    flat = FlatGraph()
+    # Flattened after the backward pass, which changes calls of functions.
+    flat, ends = FlatGraph(), []
     numbers: dict[str, int] = {}
     operations = graph.get_operations()
-    flat.add(graph, operations[:before], numbers)
-    start = len(flat.nodes)
-    flat.add(graph, operations[before:between], numbers)
-    middle = len(flat.nodes)
-    flat.add(graph, operations[between:], numbers)
-    return flat, range(start, middle), numbers
-
-
-def _flops(flat: FlatGraph, nodes: range) -> int:
-    return sum(flat.nodes[index].flops * flat.nodes[index].runs for index in nodes)
-
-
-def _size(flat: FlatGraph):
-    return lambda number: flat.tensors[number][0].size * flat.tensors[number][1]
+    for part in (operations[:before], operations[before:between], operations[between:]):
+        flat.add(graph, part, numbers)
+        ends.append(len(flat.nodes))
+    forward, backward = range(*ends[:2]), range(*ends[1:])
+    given_to = [each for each in tf.nest.flatten((taken, features, seed)) if each is not None]
+    gradients = [numbers[tensor.name] for tensor in wanted if tensor is not None]
+    read = _kept(flat, [numbers[tensor.name] for tensor in given_to], forward, gradients)
+    kept = sum(flat.tensors[number][0].size * flat.tensors[number][1] for number in read)
+    order = execution_order(flat, [*gradients, *(numbers[tensor.name] for tensor in results)])
+    flops, backward_flops = (
+        sum(flat.nodes[index].flops * flat.nodes[index].runs for index in nodes)
+        for nodes in (forward, backward)
+    )
+    passing = max(0, peak_bytes(flat, order, gradients) - kept)
+    kept += _bytes(results) if last else 0  # what a loss takes
+    return StageCost(flops, backward_flops, kept, passing, _variables(stage)), given
 
 
 def _kept(flat: FlatGraph, inputs: list[int], forward: range, ends: list[int]) -> set[int]:

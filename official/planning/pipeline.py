@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
 
 from official.config import Config, ConfigError
 from official.config.backends import BACKENDS
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution.batch_plan import BatchPlan
-from official.distribution.pipeline_plan import (
-    PipelinePlan,
-    Work,
-    allocation,
-    in_flight,
-    make_plan,
-    make_timeline,
-)
+from official.distribution.pipeline_plan import PipelinePlan
 from official.planning.graph_cost import PlannedTask, StageCost, stage_costs
 
 
@@ -45,84 +38,59 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
         return None
     rows = batches.micro_batch_size if config.do_train else batches.replica_eval_batch_size
     costs = stage_costs(task, rows, config.do_train)
-    plan = make_plan(config, list(costs))
-    bubbles, kept = _bubbles(plan, costs, config), in_flight(plan, config.do_train)
-    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.optimizer_state_offchip
-    held = [
-        _held(plan, device, costs, kept, slots if config.do_train else 0)
-        for device in range(plan.num_devices)
+    plan = plan_lib.make_plan(config, list(costs))
+    flops = [
+        [sum(costs[name].flops for name in names), sum(costs[name].backward_flops for name in names)]
+        for names in plan.stages
     ]
+    bubbles = {}  # of each schedule that the devices and micro batches allow, the plan's own first
+    for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
+        with contextlib.suppress(ConfigError):
+            plan_lib.check_devices(plan.devices, len(plan.devices))
+            plan_lib.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
+            other = dataclasses.replace(plan, schedule=schedule)
+            timeline = plan_lib.make_timeline(
+                other, lambda work: float(flops[work.stage][work.backward]), config.do_train
+            )
+            bubbles[schedule] = timeline.bubble
+    kept = plan_lib.in_flight(plan, config.do_train)
+    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.optimizer_state_offchip
+    held, offloaded = [], []
+    for device in range(plan.num_devices):
+        parameters, optimizer_slots, activations = _held(plan, device, costs, kept)
+        own = {
+            "parameters": parameters,
+            "gradients": parameters if config.do_train else 0,
+            "optimizer_slots": round(slots * optimizer_slots) if config.do_train else 0,
+            "activations": activations,
+        }
+        offloaded.append(own["optimizer_slots"] if offloads else 0)
+        own["optimizer_slots"] -= offloaded[-1]
+        held.append({**own, "total": sum(own.values())})
     return {
         **dataclasses.asdict(plan),
         "notation": plan.notation,
         "bubble": bubbles[plan.schedule],
         "bubbles": bubbles,
         "in_flight": kept,
-        "bytes_per_device": [_on_chip(each, config.do_train, offloads) for each in held],
-        "offloaded_bytes": [each["optimizer_slots"] if offloads else 0 for each in held],
-        "stage_flops": [
-            [sum(costs[name].flops for name in names), sum(costs[name].backward_flops for name in names)]
-            for names in plan.stages
-        ],
-        "allocation": [list(each) for each in allocation(plan)],
+        "bytes_per_device": held,
+        "offloaded_bytes": offloaded,
+        "stage_flops": flops,
+        "allocation": [list(each) for each in plan_lib.allocation(plan)],
     }
-
-
-def _bubbles(plan: PipelinePlan, costs: dict[str, StageCost], config: Config) -> dict[str, float]:
-    """Returns the bubble of each schedule that the devices and micro batches of a plan allow, its own
-    first."""
-    found = {}
-    for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
-        try:
-            plan_lib.check_devices(plan.devices, len(plan.devices))
-            plan_lib.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
-        except ConfigError:
-            continue
-        other = dataclasses.replace(plan, schedule=schedule)
-        found[schedule] = make_timeline(other, _secs(plan, costs), config.do_train).bubble
-    return found
-
-
-def _secs(plan: PipelinePlan, costs: dict[str, StageCost]) -> Callable[[Work], float]:
-    """Returns work -> FLOPs of its matrix products."""
-    flops = [
-        (sum(costs[name].flops for name in names), sum(costs[name].backward_flops for name in names))
-        for names in plan.stages
-    ]
-    return lambda work: float(flops[work.stage][work.backward])
 
 
 def _held(
-    plan: PipelinePlan, device: int, costs: dict[str, StageCost], in_flight: list[int], slots: float
-) -> dict[str, int]:
-    """Returns the bytes that a device holds at most. A table that stages on two devices share is on both, its
-    slots are with the first."""
+    plan: PipelinePlan, device: int, costs: dict[str, StageCost], in_flight: list[int]
+) -> tuple[int, int, int]:
+    """Returns the bytes that a device holds at most: parameters, those of them whose slots it has, and
+    activations. A table that stages on two devices share is on both, its slots are with the first."""
     stages = [stage for stage, owner in enumerate(plan.devices) if owner == device]
     names = [name for stage in stages for name in plan.stages[stage]]
+    before = [name for part in plan.stages[: stages[0]] for name in part]
     variables = {name: size for stage in names for name, size in costs[stage].variables.items()}
-    earlier = {
-        name
-        for stage, owner in enumerate(plan.devices[: stages[0]])
-        for part in plan.stages[stage]
-        for name in costs[part].variables
-    }
+    earlier = {name for stage in before for name in costs[stage].variables}
     kept = sum(in_flight[stage] * costs[name].kept_bytes for stage in stages for name in plan.stages[stage])
-    return {
-        "parameters": sum(variables.values()),
-        "optimizer_slots": round(
-            slots * sum(size for name, size in variables.items() if name not in earlier)
-        ),
-        "activations": kept + max(costs[name].passing_bytes for name in names),
-    }
-
-
-def _on_chip(held: dict[str, int], trains: bool, offloads: bool) -> dict[str, int]:
-    gradients = held["parameters"] if trains else 0
-    slots = 0 if offloads else held["optimizer_slots"]
-    found = {
-        "parameters": held["parameters"],
-        "gradients": gradients,
-        "optimizer_slots": slots,
-        "activations": held["activations"],
-    }
-    return {**found, "total": sum(found.values())}
+    passing = max(costs[name].passing_bytes for name in names)
+    with_slots = sum(size for name, size in variables.items() if name not in earlier)
+    return sum(variables.values()), with_slots, kept + passing

@@ -1,5 +1,6 @@
 """Plan of a run: sizes, steps, evaluations, memory and time, without devices, data or training."""
 
+import contextlib
 import json
 import math
 import statistics
@@ -60,7 +61,7 @@ def run(
     if config.plan_file:
         with naming_output(config.plan_file, "plan_file"):
             own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
-            text = {**plan, "configuration": json.loads(config_lib.to_json(own))}
+            text = {**plan, "configuration": config_lib.to_dict(own)}
             replace_file(config.plan_file, json.dumps(text, indent=2) + "\n")
     if config.plan_picture and draw:
         draw(config.plan_picture, plan)
@@ -98,17 +99,12 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
     batches, layout = planned_batches(config)
     # Before all graphs: logical devices and threads are set before TensorFlow's first operation.
     secs = measure(_with_packed_rows(config), make_task) if config.measure and measure else None
-    task = make_task(_with_packed_rows(_in_calls(config)))
+    task, cost, pipeline, needed = _priced(config, make_task, batches)
     if task.sequences_per_row is not None:
         batches = batches.with_rows_of(config.average_sequences_per_pack or task.sequences_per_row)
-    cost = _cost(config, task, batches)
-    pipeline = _pipeline(config, task, batches, cost)
 
     def bytes_with(changed: Config) -> list[int]:
-        smaller, _ = planned_batches(changed)
-        own = make_task(_with_packed_rows(_in_calls(changed)))
-        changed_cost = _cost(changed, own, smaller)
-        return _device_bytes(changed_cost, _pipeline(changed, own, smaller, changed_cost))
+        return _priced(changed, make_task, planned_batches(changed)[0])[-1]
 
     plan = {
         "task": config.task,
@@ -122,53 +118,42 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
         **_steps(config, batches, is_known),
         "flops_per_step": cost.flops * batches.num_replicas,
         **_bytes(config, cost),
-        **capacity(config, batches.replica_batch_size, _device_bytes(cost, pipeline), bytes_with),
+        **capacity(config, batches.replica_batch_size, needed, bytes_with),
         "pipeline": pipeline,
         **_records(config, batches, is_known),
+        "files": planned_files(config, layout),
     }
-    plan["files"] = planned_files(config, layout)
-    tflops, gbps = config.plan_tflops, config.plan_gbps
-    plan["expected"] = None if tflops is None else expected_times(plan, tflops, gbps)
+    tflops = config.plan_tflops
+    plan["expected"] = None if tflops is None else expected_times(plan, tflops, config.plan_gbps)
     plan["measured"] = measured_times(plan, secs) if secs else None
     plan["scaling"] = scaling_of(config, plan)
     return plan
 
 
-def _cost(config: Config, task: graph_cost.PlannedTask, batches: BatchPlan) -> graph_cost.Cost:
-    """Returns the cost of a step, or that of a batch of an evaluation where nothing is trained."""
+def _priced(
+    config: Config, make_task: MakeTask, batches: BatchPlan
+) -> tuple[graph_cost.PlannedTask, graph_cost.Cost, dict | None, list[int]]:
+    """Returns the task, the cost of a step, or that of a batch of an evaluation where nothing is trained, the
+    pipeline, and the most bytes at once on each device of a replica, which has one without a pipeline."""
+    in_calls = _in_calls(config)
+    task = make_task(_with_packed_rows(in_calls))
     with computing_in(config.dtype):
         if config.do_train:
-            return graph_cost.step_cost(_in_calls(config), task, batches, graph_cost.updates_natively(config))
-        return graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
+            cost = graph_cost.step_cost(in_calls, task, batches, graph_cost.updates_natively(config))
+        else:
+            cost = graph_cost.evaluation_cost(task, batches.replica_eval_batch_size)
+        pipeline = describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
+    held = [each["total"] for each in pipeline["bytes_per_device"]] if pipeline else [cost.total_bytes]
+    return task, cost, pipeline, held
 
 
 def _in_calls(config: Config) -> Config:
     """Returns the configuration of a step that is not compiled as a whole: its graph is one of calls, and
     tells what each of them keeps."""
-    whole_step = BACKENDS[config.distribution_strategy].whole_step
-    strategy = "one_device" if whole_step else config.distribution_strategy
-    reduced = "float32" if whole_step else config.allreduce_dtype
-    return config_lib.replaced(
-        config,
-        enable_xla=False,
-        distribution_strategy=strategy,
-        kernels="plain" if kernels_of(config) == "plain" else "fused",
-        allreduce_dtype=reduced,
-    )
-
-
-def _pipeline(
-    config: Config, task: graph_cost.PlannedTask, batches: BatchPlan, cost: graph_cost.Cost
-) -> dict | None:
-    with computing_in(config.dtype):
-        return describe_pipeline(config, task, batches, cost.slot_bytes / max(cost.parameter_bytes, 1))
-
-
-def _device_bytes(cost: graph_cost.Cost, pipeline: dict | None) -> list[int]:
-    """Returns the most bytes at once on each device of a replica, which has one without a pipeline."""
-    if pipeline is None:
-        return [cost.total_bytes]
-    return [held["total"] for held in pipeline["bytes_per_device"]]
+    changes = {"enable_xla": False, "kernels": "plain" if kernels_of(config) == "plain" else "fused"}
+    if BACKENDS[config.distribution_strategy].whole_step:
+        changes |= {"distribution_strategy": "one_device", "allreduce_dtype": "float32"}
+    return config_lib.replaced(config, **changes)
 
 
 def _with_packed_rows(config: Config) -> Config:
@@ -180,29 +165,22 @@ def _with_packed_rows(config: Config) -> Config:
 
 
 def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
-    sequences_per_row = batches.sequences_per_row or 1.0
-    sizes = {
-        "num_accumulation_steps": batches.num_accumulation_steps,
-        "micro_batch_size": batches.micro_batch_size,
-        "replica_batch_size": batches.replica_batch_size,
-        "global_batch_size": batches.train_batch_size,
-        "sequences_per_step": batches.sequences_per_step,
-    }
+    average, accumulation = batches.sequences_per_row or 1.0, batches.num_accumulation_steps
+    micro, replica, rows = batches.micro_batch_size, batches.replica_batch_size, batches.train_batch_size
+    sequences = batches.sequences_per_step
     if not config.do_train:
-        rows = batches.replica_eval_batch_size
-        sizes = {
-            "num_accumulation_steps": 1,
-            "micro_batch_size": rows,
-            "replica_batch_size": rows,
-            "global_batch_size": batches.eval_batch_size,
-            "sequences_per_step": round(batches.eval_batch_size * sequences_per_row),
-        }
+        accumulation, micro, rows = 1, batches.replica_eval_batch_size, batches.eval_batch_size
+        replica, sequences = micro, round(rows * average)
     return {
         "num_replicas": batches.num_replicas,
-        **sizes,
-        "sequences_per_row": sequences_per_row,
+        "num_accumulation_steps": accumulation,
+        "micro_batch_size": micro,
+        "replica_batch_size": replica,
+        "global_batch_size": rows,
+        "sequences_per_step": sequences,
+        "sequences_per_row": average,
         # Rows of one sequence each that a packed row stands for: what a step costs does not change.
-        "packing_speedup": sequences_per_row,
+        "packing_speedup": average,
     }
 
 
@@ -228,6 +206,10 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
 
 
 def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
+    # A checkpoint is written from a copy: beside the training, or of another device's memory.
+    is_beside = config.async_checkpoints and not BACKENDS[config.distribution_strategy].program
+    is_copied = config.do_train and (is_beside or graph_cost.device_of(config) != "CPU")
+    state_bytes, sent = cost.parameter_bytes + cost.slot_bytes, tf.as_dtype(config.allreduce_dtype).size
     return {
         "bytes": {
             "parameters": cost.parameter_bytes,
@@ -236,36 +218,23 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
             "optimizer_slots": cost.slot_bytes,
             "activations": cost.peak_bytes - cost.gradient_bytes,
         },
-        "all_reduce_bytes": _sent_bytes(config, cost),
+        "all_reduce_bytes": cost.parameters * sent if config.do_train else 0,
         "total_bytes": cost.total_bytes,
-        "checkpoint_bytes": cost.parameter_bytes + cost.slot_bytes,
-        # In the host's memory, while a checkpoint is written.
-        "checkpoint_copy_bytes": cost.parameter_bytes + cost.slot_bytes if _copies_state(config) else 0,
+        "checkpoint_bytes": state_bytes,
+        "checkpoint_copy_bytes": state_bytes if is_copied else 0,  # in the host's memory
     }
 
 
-def _sent_bytes(config: Config, cost: graph_cost.Cost) -> int:
-    """Returns the bytes of the gradients that a replica adds to the all-reduce; 0 without training."""
-    return cost.parameters * tf.as_dtype(config.allreduce_dtype).size if config.do_train else 0
-
-
-def _copies_state(config: Config) -> bool:
-    """Tells whether a checkpoint is written from a copy: beside the training, or of another device's
-    memory."""
-    is_beside = config.async_checkpoints and not BACKENDS[config.distribution_strategy].program
-    return config.do_train and (is_beside or graph_cost.device_of(config) != "CPU")
-
-
 def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
-    evaluates = config.do_eval and config.task == "pretrain"
     steps = config_lib.train_steps(config) if config.do_train and is_known else 0
+    rows, sequences = steps * batches.train_batch_size, steps * batches.sequences_per_step
+    evaluates = config.do_eval and config.task == "pretrain"
     packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
     return {
         "checkpoint_every_steps": config_lib.checkpoint_every_steps(config),
-        "train_rows": steps * batches.train_batch_size,
-        "train_sequences": steps * batches.sequences_per_step,
-        "train_records_read": steps
-        * (batches.sequences_per_step if packs_here else batches.train_batch_size),
+        "train_rows": rows,
+        "train_sequences": sequences,
+        "train_records_read": sequences if packs_here else rows,
         "eval_records_read": config.num_eval_samples if evaluates else 0,
     }
 
@@ -316,26 +285,19 @@ def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[
       change with which it does: None where the device is not said, where nothing is to change, and where
       nothing of these helps.
     """
-    found = {"bytes_per_device": needed, "device_bytes": None, "fits": None, "fits_with": None}
+    found: dict = {"bytes_per_device": needed, "device_bytes": None, "fits": None, "fits_with": None}
     if config.plan_device is None:
         return found
     limit = device_bytes(config.plan_device)
-    fits = max(needed) <= limit
-    change = None if fits or not config.do_train else _smallest_change(config, rows, limit, bytes_with)
-    return found | {"device_bytes": limit, "fits": fits, "fits_with": change}
-
-
-def _smallest_change(config: Config, rows: int, limit: int, bytes_with: Callable) -> str | None:
-    for flags in _changes(config, rows):
+    found |= {"device_bytes": limit, "fits": max(needed) <= limit}
+    for flags in () if found["fits"] or not config.do_train else _changes(config, rows):
         changed = config_lib.replaced(config, **flags)
-        try:
+        # The devices, or the schedule of their pipeline, may not take this change.
+        with contextlib.suppress(ConfigError):
             BACKENDS[config.distribution_strategy].check(changed)
-            fits = max(bytes_with(changed)) <= limit
-        except ConfigError:  # the devices, or the schedule of their pipeline, do not take this change
-            continue
-        if fits:
-            return " ".join(f"--{name}={value}" for name, value in flags.items())
-    return None
+            if max(bytes_with(changed)) <= limit:
+                return found | {"fits_with": " ".join(f"--{name}={value}" for name, value in flags.items())}
+    return found
 
 
 def _changes(config: Config, rows: int) -> Iterator[dict]:
@@ -371,18 +333,11 @@ def planned_files(config: Config, layout: Layout | None) -> dict | None:
     workers = layout.workers if layout else hosts
     streams = derived.num_streams(count, config.train_batch_size, config.data_streams)
     derived.check_hosts(count, streams, workers, config.train_batch_size)
-    return {
-        "files": count,
-        "streams": streams,
-        "hosts": hosts,
-        "files_per_host": count // workers * _most_workers_of_a_host(layout, hosts),
-    }
-
-
-def _most_workers_of_a_host(layout: Layout | None, hosts: int) -> int:
-    if layout is None or layout.workers == hosts or layout.micro_batches % hosts:
-        return 1
-    return max(len(shares(layout, host, hosts)) for host in range(hosts))
+    most = 1  # workers of a host
+    if layout and workers != hosts and not layout.micro_batches % hosts:
+        most = max(len(shares(layout, host, hosts)) for host in range(hosts))
+    per_host = count // workers * most
+    return {"files": count, "streams": streams, "hosts": hosts, "files_per_host": per_host}
 
 
 def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
@@ -397,9 +352,8 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
     """
     replicas, trains = plan["num_replicas"], plan["train_steps"] != 0
     matmul_secs = plan["flops_per_step"] / replicas / (tflops * 1e12)
-    all_reduce_secs = (
-        2 * (replicas - 1) / replicas * plan["all_reduce_bytes"] / (gbps * 1e9) if gbps and trains else None
-    )
+    sent_bytes = 2 * (replicas - 1) / replicas * plan["all_reduce_bytes"]
+    all_reduce_secs = sent_bytes / (gbps * 1e9) if gbps and trains else None
     step_secs = matmul_secs + (all_reduce_secs or 0.0)
     return {
         "tflops": tflops,

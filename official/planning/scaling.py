@@ -114,7 +114,10 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
     if config.plan_hosts is None:
         return None
     assert config.plan_gbps is not None
-    network = Network(plan["num_replicas"] // _hosts_of(config, plan), config.plan_gbps * 1e9)
+    replicas_per_host = plan["num_replicas"]
+    if BACKENDS[config.distribution_strategy].several_processes:  # the plan describes several hosts
+        replicas_per_host = backends.planned_replicas(config)
+    network = Network(replicas_per_host, config.plan_gbps * 1e9)
     work = work_of(config, plan, network)
     rows, micro_batch_size = plan["global_batch_size"], plan["micro_batch_size"]
 
@@ -156,13 +159,6 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
         "sharing": sorted({*lower, *(most // hosts for hosts in lower)}),
         "hosts": found[1:],
     }
-
-
-def _hosts_of(config: Config, plan: dict) -> int:
-    """Returns the hosts that the plan describes, a process each."""
-    if not BACKENDS[config.distribution_strategy].several_processes:
-        return 1
-    return plan["num_replicas"] // backends.planned_replicas(config)
 
 
 def work_of(config: Config, plan: dict, network: Network) -> Work:

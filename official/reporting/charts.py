@@ -7,9 +7,10 @@ a `Chart` with matplotlib.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official.reporting import palette, verdict
 from official.reporting.formats import (
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from official.reporting.result import TrainResult
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A piece of a bar: its name, its value, at least 0, and its colour as CSS takes it."""
 
     name: str
@@ -35,8 +35,7 @@ class Part:
     color: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A bar: its name, its parts from left to right, and the text of its number."""
 
     name: str
@@ -242,19 +241,14 @@ def run_charts(metrics: list[dict], result: TrainResult, looks_ahead: bool = Tru
         _loss(metrics),
         _metric(metrics, result),
         _learning_rate(metrics, result, last, looks_ahead),
-        _gradient_norm(metrics),
-        _throughput(metrics),
-        _loss_scale(metrics),
-        _skipped_steps(metrics),
+        *_other_charts(metrics),
     ]
     # All end with the last step, but for those that look ahead.
-    return [
-        dataclasses.replace(
-            chart, x_last=max([last, *(line.points[-1][0] for line in chart.curves if line.points)])
-        )
-        for chart in charts
-        if chart
-    ]
+    found = []
+    for chart in filter(None, charts):
+        ends = [each.points[-1][0] for each in chart.curves if each.points]
+        found.append(dataclasses.replace(chart, x_last=max([last, *ends])))
+    return found
 
 
 def _curves(points: Points, name: str, color: str, digits: int) -> list[Curve]:
@@ -297,14 +291,9 @@ def _loss(metrics: list[dict]) -> Chart:
 def _metric(metrics: list[dict], result: TrainResult) -> Chart:
     name = result.target_metric
     train, evaluation = (curve(metrics, split, name) for split in ("train", "eval"))
-    levels = [
-        (label, value, color)
-        for label, value, color in (
-            ("target", result.target, _TARGET),
-            (f"always {verdict.constant_name(result)}", result.baseline_score, _CONSTANT),
-        )
-        if value is not None
-    ]
+    always = f"always {verdict.constant_name(result)}"
+    known = (("target", result.target, _TARGET), (always, result.baseline_score, _CONSTANT))
+    levels = [(label, value, color) for label, value, color in known if value is not None]
     curves = [*_curves(train, "train", _TRAIN, 3), *_evaluations(evaluation, 3)]
     return Chart(*metric_title(name), curves, levels)
 
@@ -331,44 +320,31 @@ def _learning_rate(metrics: list[dict], result: TrainResult, last: int, looks_ah
     )
 
 
-def _gradient_norm(metrics: list[dict]) -> Chart | None:
-    curves = _curves(curve(metrics, "train", "gradient_norm"), "norm", palette.PURPLE, 2)
-    return Chart("Gradient norm", "mean over steps", curves, may_cut=True) if curves else None
-
-
-def _throughput(metrics: list[dict]) -> Chart | None:
-    speeds = curve(metrics, "train", "sequences_per_sec")
-    points = [(step, value) for step, value in speeds if value is not None]
-    if not points:
-        return None
-    median = sorted(value for _, value in points)[len(points) // 2]
-    level = [(0, median), (points[-1][0], median)]
-    curves = [
-        Curve("", points, palette.SKY),
-        Curve("median", level, _TRAIN, format_number(median), "dashed"),
-    ]
-    return Chart("Throughput", "sequences per second", curves)
-
-
-def _loss_scale(metrics: list[dict]) -> Chart | None:
-    """Only where losses are scaled."""
-    points = curve(metrics, "train", "loss_scale")
-    if all(value in (None, 1.0) for _, value in points):
-        return None
-    curves = [Curve("scale", points, palette.GREEN, f"{points[-1][1] or 0:,.0f}")]
-    return Chart("Loss scale", "keeps small gradients from becoming 0", curves)
-
-
-def _skipped_steps(metrics: list[dict]) -> Chart | None:
-    """Only where there are any."""
-    points, total = [(0, 0.0)], 0.0
-    for step, count in curve(metrics, "train", "skipped_steps"):
-        total += count or 0
-        points.append((step, total))
-    if not total:
-        return None
-    curves = [Curve("skipped", points, palette.ORANGE, f"{total:,.0f}")]
-    return Chart("Skipped steps", "so far: a scaled gradient overflowed", curves)
+def _other_charts(metrics: list[dict]) -> list[Chart]:
+    """Returns the charts that only some runs have, such as those that scale their losses."""
+    norms, speeds, scales, skips = (
+        curve(metrics, "train", name)
+        for name in ("gradient_norm", "sequences_per_sec", "loss_scale", "skipped_steps")
+    )
+    found = []
+    if norms:
+        curves = _curves(norms, "norm", palette.PURPLE, 2)
+        found.append(Chart("Gradient norm", "mean over steps", curves, may_cut=True))
+    if finite_values(speeds):
+        speeds = [point for point in speeds if point[1] is not None]
+        median = sorted(finite_values(speeds))[len(speeds) // 2]
+        level = [(0, median), (speeds[-1][0], median)]
+        middle = Curve("median", level, _TRAIN, format_number(median), "dashed")
+        found.append(Chart("Throughput", "sequences per second", [Curve("", speeds, palette.SKY), middle]))
+    if any(value not in (None, 1.0) for _, value in scales):
+        curves = [Curve("scale", scales, palette.GREEN, f"{scales[-1][1] or 0:,.0f}")]
+        found.append(Chart("Loss scale", "keeps small gradients from becoming 0", curves))
+    totals = list(itertools.accumulate(count or 0 for _, count in skips))
+    if totals and totals[-1]:
+        points = [(0, 0.0), *((step, total) for (step, _), total in zip(skips, totals))]
+        curves = [Curve("skipped", points, palette.ORANGE, f"{totals[-1]:,.0f}")]
+        found.append(Chart("Skipped steps", "so far: a scaled gradient overflowed", curves))
+    return found
 
 
 # -----------------------------------------------------------------------------------------------------------

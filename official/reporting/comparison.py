@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import statistics
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -60,30 +61,25 @@ class Run:
 
 
 def read_runs(folders: list[str]) -> list[Run]:
-    """Reads the folders of runs.
+    """Reads the folders of runs. Of those with one and the same MLPerf log none has its events: it tells of
+    the last of them only, and not which that is.
 
     Raises:
       ConfigError: naming a folder that is missing, holds no run or is given twice.
     """
     runs = [_read_run(folder, name) for folder, name in zip(folders, short_names(folders))]
-    _drop_shared_logs(runs)
-    return runs
-
-
-def _drop_shared_logs(runs: list[Run]) -> None:
-    """Takes the events away from runs with one and the same log: it tells of the last of them only, and not
-    which that is."""
     by_path: dict[str, list[Run]] = {}
     for run in runs:
         by_path.setdefault(_real(run.log_path), []).append(run)
     for path, sharing in by_path.items():
         if len(sharing) > 1:
+            names = ", ".join(run.name for run in sharing)
+            sharing[0].notes.append(
+                f"{names} have the same --mllog_file, {path}, which tells of the last of them only: left out."
+            )
             for run in sharing:
                 run.events = []
-            sharing[0].notes.append(
-                f"{', '.join(run.name for run in sharing)} have the same --mllog_file, {path}, which tells of"
-                " the last of them only: left out."
-            )
+    return runs
 
 
 def _real(path: str) -> str:
@@ -149,20 +145,11 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
       {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`, "notes":
       of all runs}.
     """
-    names = differing_settings(runs)
-    return {
-        "settings": names,
-        "runs": [
-            {
-                "run": run.name,
-                "folder": run.folder,
-                "settings": {name: setting(run, name) for name in names},
-                **summarize(run, target),
-            }
-            for run in runs
-        ],
-        "notes": [note for run in runs for note in run.notes],
-    }
+    names, rows = differing_settings(runs), []
+    for run in runs:
+        settings = {name: setting(run, name) for name in names}
+        rows.append({"run": run.name, "folder": run.folder, "settings": settings, **summarize(run, target)})
+    return {"settings": names, "runs": rows, "notes": [note for run in runs for note in run.notes]}
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
@@ -195,28 +182,25 @@ def summarize(run: Run, target: float | None = None) -> dict:
       evaluation first reached it; step, eval_loss (nats) and eval_accuracy, of the metric: the last ones;
       best_accuracy; sequences_per_sec; status, "unfinished" without a result.
     """
-    target = run_target(run, target)
+    target, metric = run_target(run, target), metric_of(run)
     evaluations = [line for line in run.metrics if line["split"] == "eval"]
-    last, metric = evaluations[-1] if evaluations else {}, metric_of(run)
     training = [line for line in run.metrics if line["split"] == "train"]
+    scores = [line[metric] for line in evaluations if line.get(metric) is not None]
     speeds = [speed for line in training if (speed := line.get("sequences_per_sec")) is not None]
-    reached = next(
-        (line for line in evaluations if target is not None and (line.get(metric) or 0) >= target), {}
-    )
+    reached = [line for line in evaluations if target is not None and (line.get(metric) or 0) >= target]
+    first, last = (reached or [{}])[0], (evaluations or [{}])[-1]
+    speed = run.result.get("sequences_per_sec") or (statistics.median(speeds) if speeds else None)
     return {
         "metric": metric,
         "target": target,
-        "target_step": reached.get("step"),
-        "target_samples": reached.get("samples"),
-        "target_secs": _secs_until(run.events, reached.get("samples")),
+        "target_step": first.get("step"),
+        "target_samples": first.get("samples"),
+        "target_secs": _secs_until(run.events, first.get("samples")),
         "step": max((line["step"] for line in run.metrics), default=run.result.get("step") or 0),
         "eval_loss": last.get("loss"),
         "eval_accuracy": last.get(metric),
-        "best_accuracy": max(
-            (line[metric] for line in evaluations if line.get(metric) is not None), default=None
-        ),
-        "sequences_per_sec": run.result.get("sequences_per_sec")
-        or (statistics.median(speeds) if speeds else None),
+        "best_accuracy": max(scores, default=None),
+        "sequences_per_sec": speed,
         "status": run.result.get("status", "unfinished"),
     }
 
@@ -234,15 +218,13 @@ def run_target(run: Run, target: float | None) -> float | None:
 def _secs_until(events: list[dict], samples: int | None) -> float | None:
     """Returns the seconds from run_start to the accuracy of the evaluation at `samples`; None where one of
     them is not known."""
-    if samples is None:
-        return None
     started = [event["time_ms"] for event in events if event["key"] == "run_start"]
     reached = [event for event in events if event["key"] == "eval_accuracy"]
-    at = [
-        (event["metadata"].get("samples_count", event["metadata"].get("epoch_num")), event["time_ms"])
-        for event in reached
-    ]
-    ends = [time_ms for count, time_ms in at if count == samples]
+    ends = []
+    for event in reached if samples is not None else ():
+        at = event["metadata"]
+        if at.get("samples_count", at.get("epoch_num")) == samples:
+            ends.append(event["time_ms"])
     return (ends[0] - started[0]) / 1000 if started and ends else None
 
 
@@ -258,51 +240,38 @@ _HEADER_WIDTH, _VALUE_WIDTH = 10, 24
 def format_comparison(comparison: dict) -> str:
     """Formats the comparison of `compare` as text: a row for each run; settings in a table of their own
     where many differ."""
-    tables = _tables(comparison["runs"], comparison["settings"])
+    runs, names = comparison["runs"], comparison["settings"]
+    settings = [(name, short_values([run["settings"][name] for run in runs])) for name in names]
+    columns = [("run", [run["run"] for run in runs])]
+    if len(names) <= _MAX_SETTINGS:
+        tables = [format_table([*columns, *settings, *_result_columns(runs)])]
+    else:
+        by_run = [(run["run"], [values[at] for _, values in settings]) for at, run in enumerate(runs)]
+        listed = format_table([("setting", names), *by_run])
+        tables = [format_table([*columns, *_result_columns(runs)]), listed]
     return "\n\n".join([*tables, *(f"Note: {note}" for note in comparison["notes"])])
 
 
-def _tables(runs: list[dict], names: list[str]) -> list[str]:
-    settings = [(name, short_values([run["settings"][name] for run in runs])) for name in names]
-    run_names = [run["run"] for run in runs]
-    if len(names) <= _MAX_SETTINGS:
-        return [format_table([("run", run_names), *settings, *_result_columns(runs)])]
-    by_run = zip(run_names, zip(*(values for _, values in settings)))
-    listed = [("setting", names), *((run, list(values)) for run, values in by_run)]
-    return [format_table([("run", run_names), *_result_columns(runs)]), format_table(listed)]
-
-
 def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
-    targets = {run["target"] for run in runs}
-    to_target = []
-    if targets != {None}:
-        target = f"{targets.pop():g}" if len(targets) == 1 else "target"
-        to_target = [
-            ("target_step", f"steps to {target}", "{:,}"),
-            ("target_samples", f"samples to {target}", "{:,}"),
-            ("target_secs", f"seconds to {target}", "{:,.1f}"),
-        ]
-    score = _score_name({run["metric"] for run in runs})
-    columns = [
-        *to_target,
-        ("step", "last step", "{:,}"),
-        ("eval_loss", "final loss", "{:.4f}"),
-        ("eval_accuracy", f"final {score}", "{:.4f}"),
-        ("best_accuracy", f"best {score}", "{:.4f}"),
+    targets, metrics = {run["target"] for run in runs}, {run["metric"] for run in runs}
+    target = f"{min(targets):g}" if len(targets) == 1 and targets != {None} else "target"
+    score = "score" if len(metrics) > 1 else metric_name(min(metrics))
+    score = "accuracy" if metrics == {ACCURACY} else score
+    columns: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("target_step", f"steps to {target}", "{:,}".format),
+        ("target_samples", f"samples to {target}", "{:,}".format),
+        ("target_secs", f"seconds to {target}", "{:,.1f}".format),
+        ("step", "last step", "{:,}".format),
+        ("eval_loss", "final loss", "{:.4f}".format),
+        ("eval_accuracy", f"final {score}", "{:.4f}".format),
+        ("best_accuracy", f"best {score}", "{:.4f}".format),
+        ("sequences_per_sec", "seq/s", format_number),
+        ("status", "status", str),
     ]
-    shown = [
-        (title, [DASH if run[name] is None else form.format(run[name]) for run in runs])
-        for name, title, form in columns
+    return [
+        (title, [DASH if run[name] is None else form(run[name]) for run in runs])
+        for name, title, form in (columns[3:] if targets == {None} else columns)
     ]
-    speeds = [run["sequences_per_sec"] for run in runs]
-    shown.append(("seq/s", [DASH if speed is None else format_number(speed) for speed in speeds]))
-    return [*shown, ("status", [run["status"] for run in runs])]
-
-
-def _score_name(metrics: set[str]) -> str:
-    if metrics == {"mlm_accuracy"}:
-        return "accuracy"
-    return metric_name(min(metrics)) if len(metrics) == 1 else "score"
 
 
 def short_values(values: list) -> list[str]:
@@ -383,7 +352,7 @@ def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
             text = ", ".join(f"{name} {column[number]}" for name, column in zip(names, values))
             text = text if len(text) <= _MAX_CAPTION else text[: _MAX_CAPTION - 1] + "\u2026"
             captions.append((_shortened(run.name), text, charts.look(number)[0]))
-    return plots.plot_charts(found, captions=captions)
+    return plots.plot_charts(found, captions)
 
 
 def _shortened(name: str) -> str:

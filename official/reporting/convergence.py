@@ -46,11 +46,12 @@ def score(runs: list[Run], ruleset: str) -> dict:
         successes = [row for row in scored if row["success"]]
         failures = len(scored) - len(successes)
         batches = {row["batch_size"] for row in scored}
-        minutes = samples = None
+        minutes, samples, references = None, None, []
         if len(successes) >= _MIN_RUNS and failures <= _MAX_FAILURES and len(batches) == 1:
-            minutes = _olympic_mean([row["minutes"] for row in successes], failures)
-            samples = _olympic_mean([row["samples"] for row in successes], failures)
-        references = [] if samples is None else _references(batches.pop(), samples, ruleset)
+            minutes, samples = (
+                _olympic_mean([row[name] for row in successes], failures) for name in ("minutes", "samples")
+            )
+            references = _references(batches.pop(), samples, ruleset)
     return {
         "ruleset": ruleset,
         "runs": rows,
@@ -78,35 +79,19 @@ def _quiet() -> Iterator[None]:
 
 
 def _read_run(run: Run, ruleset: str) -> dict:
+    """Returns the row of a run: whether the target was missed, sequences to it and the batch size are what
+    the library reads from the whole lines of its log."""
+    from mlperf_logging.rcp_checker import rcp_checker  # late: loads SciPy
+
     times = {event["key"]: event["time_ms"] for event in run.events if event["key"] in _ENDS}
     if "run_start" not in times:
         raise ConfigError(f"{run.folder} has no MLPerf log of its own with a run_start: {run.log_path}.")
-    failed, samples, batch_size = _read_log(run, ruleset)
-    blocks = [event["metadata"] for event in run.events if event["key"] == "block_start"]
-    whole = not (blocks and blocks[0].get("first_epoch_num"))
-    minutes = (times["run_stop"] - times["run_start"]) / 60_000 if "run_stop" in times and whole else None
-    return {
-        "run": run.name,
-        "minutes": minutes,
-        "samples": None if failed or not whole else samples,
-        "batch_size": batch_size,
-        "success": not failed,
-        "whole": whole,
-    }
-
-
-def _read_log(run: Run, ruleset: str) -> tuple[bool, float, int]:
-    """Returns (whether the target was missed, sequences to it, batch size), as the library reads them from
-    the whole lines."""
-    from mlperf_logging.rcp_checker import rcp_checker  # late: loads SciPy
-
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.writelines(f":::MLLOG {json.dumps(event)}\n" for event in run.events)
         file.flush()
         try:
-            failed, samples, batch_size, _ = rcp_checker.read_submission_file(
-                file.name, ruleset, use_train_samples=False
-            )
+            found = rcp_checker.read_submission_file(file.name, ruleset, use_train_samples=False)
+            failed, samples, batch_size, _ = found
         except (KeyError, TypeError, UnboundLocalError, ValueError) as error:
             raise ConfigError(f"{run.log_path} is not a whole MLPerf log: {error!r}.") from None
     if not isinstance(batch_size, int) or batch_size < 1:
@@ -114,7 +99,18 @@ def _read_log(run: Run, ruleset: str) -> tuple[bool, float, int]:
             f"{run.log_path} is not a whole MLPerf log: global_batch_size is {batch_size!r}, expected a"
             " number."
         )
-    return bool(failed), samples, batch_size
+    blocks = [event["metadata"] for event in run.events if event["key"] == "block_start"]
+    whole = not (blocks and blocks[0].get("first_epoch_num"))
+    return {
+        "run": run.name,
+        "minutes": (times["run_stop"] - times["run_start"]) / 60_000
+        if "run_stop" in times and whole
+        else None,
+        "samples": None if failed or not whole else samples,
+        "batch_size": batch_size,
+        "success": not failed,
+        "whole": whole,
+    }
 
 
 def _olympic_mean(values: list[float], failures: int) -> float:
@@ -147,66 +143,57 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
             if low and high:
                 record = checker._create_interp_rcp(batch_size, low, high)[1]
         if record:
-            found.append(
-                {
-                    "points": points,
-                    "batch_sizes": batch_sizes,
-                    "mean": float(record["RCP Mean"]),
-                    "minimum": float(record["Min Epochs"]),
-                    "accepted": bool(samples >= record["Min Epochs"]),
-                    "normalization": float(checker._find_norm_factor(record, samples)),
-                }
-            )
+            reference: dict = {"points": points, "batch_sizes": batch_sizes}
+            reference |= {"mean": float(record["RCP Mean"]), "minimum": float(record["Min Epochs"])}
+            reference["accepted"] = bool(samples >= record["Min Epochs"])
+            reference["normalization"] = float(checker._find_norm_factor(record, samples))
+            found.append(reference)
     return found
 
 
 def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[str]:
-    partial = {row["run"] for row in rows if not row["whole"]}
+    partial = sorted(row["run"] for row in rows if not row["whole"])
     runs, rows = [run for run in runs if run.name not in partial], [row for row in rows if row["whole"]]
     failed = [row["run"] for row in rows if not row["success"]]
+    reached = len(rows) - len(failed)
     batches = sorted({row["batch_size"] for row in rows})
     recipe = [name for name in differing_settings(runs) if name not in _NOT_THE_RECIPE]
     targets = {run.settings["stop_threshold"] for run in runs if run.settings.get("stop_threshold")}
-    notes = []
-    if partial:
-        left_out = ", ".join(sorted(partial))
-        notes.append(f"left out of the score, because the log begins in the middle of the run: {left_out}.")
-    if failed:
-        notes.append(
-            f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more leave no"
-            " score."
-        )
-    if (reached := len(rows) - len(failed)) < _MIN_RUNS:
-        notes.append(f"a score takes at least {_MIN_RUNS} runs that reached the target; these are {reached}.")
-    if len(rows) != _RUNS_OF_A_SUBMISSION:
-        notes.append(f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.")
-    if len(batches) > 1:
-        sizes = ", ".join(map(str, batches))
-        notes.append(f"the batch sizes differ ({sizes}), so there is no score and no reference.")
-    if recipe:
-        notes.append(f"not one recipe: the runs differ in {', '.join(recipe)}.")
-    if references and targets - {_REFERENCE_TARGET}:
-        asked = ", ".join(f"{target:g}" for target in sorted(targets))
-        notes.append(
-            f"the references are for a target of {_REFERENCE_TARGET:.3f}; these runs stop at {asked}."
-        )
-    return notes
+    others = references and targets - {_REFERENCE_TARGET}
+    notes = [
+        partial
+        and f"left out of the score, because the log begins in the middle of the run: {', '.join(partial)}.",
+        failed
+        and f"{', '.join(failed)} did not reach the target; one such run counts as the slowest, more"
+        " leave no score.",
+        reached < _MIN_RUNS
+        and f"a score takes at least {_MIN_RUNS} runs that reached the target; these are {reached}.",
+        len(rows) != _RUNS_OF_A_SUBMISSION
+        and f"MLPerf asks for {_RUNS_OF_A_SUBMISSION} runs of BERT; these are {len(rows)}.",
+        len(batches) > 1
+        and f"the batch sizes differ ({', '.join(map(str, batches))}), so there is no score"
+        " and no reference.",
+        recipe and f"not one recipe: the runs differ in {', '.join(recipe)}.",
+        others
+        and f"the references are for a target of {_REFERENCE_TARGET:.3f}; these runs stop at"
+        f" {', '.join(f'{target:g}' for target in sorted(targets))}.",
+    ]
+    return [note for note in notes if note]
 
 
 def format_score(values: dict) -> str:
     """Formats the score of `score` as text."""
-    rows, references = values["runs"], values["references"]
-    minutes = [DASH if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows]
-    samples = [DASH if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows]
+    rows, references, score = values["runs"], values["references"], values["score_minutes"]
     columns = [
         ("run", [row["run"] for row in rows]),
         ("batch size", [str(row["batch_size"]) for row in rows]),
+        ("minutes", [DASH if row["minutes"] is None else f"{row['minutes']:,.2f}" for row in rows]),
+        ("samples to target", [DASH if row["samples"] is None else f"{row['samples']:,.0f}" for row in rows]),
     ]
-    table = format_table([*columns, ("minutes", minutes), ("samples to target", samples)])
-    parts = [f"MLPerf, ruleset {values['ruleset']}\n{table}"]
-    if values["score_minutes"] is not None:
+    parts = [f"MLPerf, ruleset {values['ruleset']}\n{format_table(columns)}"]
+    if score is not None:
         parts.append(
-            f"Score: {values['score_minutes']:,.2f} minutes; samples to target: {values['mean_samples']:,.0f}"
+            f"Score: {score:,.2f} minutes; samples to target: {values['mean_samples']:,.0f}"
             " (means without the best and the worst run)"
         )
     if references:
@@ -215,7 +202,7 @@ def format_score(values: dict) -> str:
             ("mean samples", [f"{reference['mean']:,.0f}" for reference in references]),
             ("fewest accepted", [f"{math.ceil(reference['minimum']):,}" for reference in references]),
             ("these runs", [f"{values['mean_samples']:,.0f}" for _ in references]),
-            ("verdict", [_verdict(reference, values["score_minutes"]) for reference in references]),
+            ("verdict", [_verdict(reference, score) for reference in references]),
         ]
         parts.append(format_table(columns))
     return "\n\n".join([*parts, "\n".join(f"Note: {note}" for note in values["notes"])]).rstrip()
@@ -229,9 +216,6 @@ def _describe_points(reference: dict) -> str:
 def _verdict(reference: dict, minutes: float) -> str:
     if not reference["accepted"]:
         return "FAILED: converges faster than the reference allows"
-    if reference["normalization"] > 1:
-        return (
-            "passed, faster than the reference: score normalized to"
-            f" {minutes * reference['normalization']:,.2f} minutes"
-        )
-    return "passed"
+    factor = reference["normalization"]
+    faster = f", faster than the reference: score normalized to {minutes * factor:,.2f} minutes"
+    return "passed" + (faster if factor > 1 else "")

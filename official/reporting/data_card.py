@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from official.reporting import charts, page, palette
@@ -24,11 +25,8 @@ _REASONS = {
     "undecodable_bytes": "not UTF-8, left out",
     "split_packs": "no room for all predicted tokens: split into two",
 }
-_MASKS = {  # name of the share: (text, colour)
-    "masked": ("[MASK]", palette.BLUE),
-    "replaced": ("any word", palette.VERMILION),
-    "kept": ("the token itself", palette.GREEN),
-}
+# {name of the share: what stands there}
+_MASKS = {"masked": "[MASK]", "replaced": "any word", "kept": "the token itself"}
 _MAX_FILES = 20
 _MAX_POINTS = 128  # of a histogram
 _MAX_WORD = 40  # characters of a word in a table: whatever is very long is [UNK]
@@ -52,6 +50,15 @@ def render(facts: dict) -> str:
         for name, reason in _REASONS.items()
         if manifest.get(name)
     }
+    before = [{"texts": [[[text[:700], ""]]], "facts": []} for text in texts.get("shown", [])]
+    after = [
+        {"texts": [[[title, "strong"]], _marked(words)], "facts": []} for title, words in facts["examples"]
+    ]
+    masked = (
+        "After masking. A token that is to be predicted follows what stands in its place: [MASK]\u2192word,"
+        " another word, struck through\u2192word, or the word itself, in green."
+    )
+    nothing = "Nothing was skipped." if "flags" in manifest and not skipped else ""
     sections = [
         page.cards(numbers(manifest, records)),
         Section("charts", _charts(manifest, records)),
@@ -59,39 +66,31 @@ def render(facts: dict) -> str:
         page.pairs(_repetitions(manifest, records), "Repetitions"),
         _sides(manifest),
         _sources(manifest),
-        page.pairs(skipped, _SKIPPED)
-        if skipped
-        else Section("text", "Nothing was skipped." if "flags" in manifest else "", _SKIPPED),
+        page.pairs(skipped, "What was skipped, and why"),
+        Section("text", nothing, "What was skipped, and why"),
         _undecodable(manifest),
         *_texts(texts, manifest),
-        *page.examples([*_before(texts), *_after(facts["examples"])]),
+        Section("items", before, "Documents as they were read", "Their beginnings."),
+        Section("items", after, "Examples as the model sees them", masked),
         _speed(facts["speed"]),
         _details(manifest, records),
     ]
     return page.render(facts["name"], ("data card", facts["name"]), headline, [line], "fair", sections)
 
 
-_SKIPPED = "What was skipped, and why"
-
-
 def _head(manifest: dict, records: dict) -> tuple[str, str]:
     """Returns the headline and the line below it."""
     if not records:
         documents = sum(manifest.get(f"{side}_documents", 0) for side in ("train", "eval"))
-        return (
-            f"{documents:,} documents of prepared text",
-            "One sentence a line, a blank line between documents.",
-        )
+        line = "One sentence a line, a blank line between documents."
+        return f"{documents:,} documents of prepared text", line
     count = manifest.get("instances") or manifest.get("sequences") or records["records"]
-    made_of, copies = "", manifest.get("flags", {}).get("dupe_factor", 1)
+    line = f"Format {records['record_format']}; {records['max_predictions_per_seq']:,} predictions at most"
     if "documents" in manifest:
+        copies = manifest.get("flags", {}).get("dupe_factor", 1)
         times = "once" if copies == 1 else f"{copies:,} times, with other cuts and masks each time"
-        made_of = f"Made of {manifest['documents']:,} documents, each {times}. "
-    line = (
-        f"{made_of}Format {records['record_format']}; {records['max_predictions_per_seq']:,} predictions at"
-        " most in an example."
-    )
-    return f"{count:,} examples of {records['max_seq_length']:,} tokens at most", line
+        line = f"Made of {manifest['documents']:,} documents, each {times}. {line}"
+    return f"{count:,} examples of {records['max_seq_length']:,} tokens at most", f"{line} in an example."
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -106,35 +105,30 @@ def numbers(manifest: dict, records: dict) -> list[tuple[str | None, str]]:
     if manifest.get("instances") and "random_next" in manifest:
         random_next = manifest["random_next"] / manifest["instances"]
     examples = manifest.get("instances") or manifest.get("sequences") or records.get("records")
-    return [
-        (
-            _bytes(manifest.get("input_bytes", manifest.get("bytes"))),
-            "of input files, as they are on the disk",
-        ),
-        (_bytes(manifest.get("text_bytes")), "of text in them"),
-        (_count(manifest.get("documents")), "documents"),
-        (_count(manifest.get("sentences")), "sentences"),
-        (_count(manifest.get("tokens")), "tokens of text"),
-        (_count(examples), "examples"),
-        (_count(manifest.get("packs")), "packed rows"),
-        (_percent(manifest.get("efficiency")), "of the places of a row hold a token"),
-        (_bytes(file_bytes), "of records"),
-        (_percent(shares.get("full_length")), "of the examples are full"),
-        (_percent(shares.get("padding")), "of the places are padding, one example a row"),
-        (_percent(random_next), "have a random next segment"),
-        (_percent(manifest.get("unknown_share"), 3), "of the tokens are [UNK]"),
+    input_bytes = manifest.get("input_bytes", manifest.get("bytes"))
+    known: list[tuple[Any, Callable[[Any], str | None], str]] = [
+        (input_bytes, _bytes, "of input files, as they are on the disk"),
+        (manifest.get("text_bytes"), _bytes, "of text in them"),
+        (manifest.get("documents"), _count, "documents"),
+        (manifest.get("sentences"), _count, "sentences"),
+        (manifest.get("tokens"), _count, "tokens of text"),
+        (examples, _count, "examples"),
+        (manifest.get("packs"), _count, "packed rows"),
+        (manifest.get("efficiency"), "{:.1%}".format, "of the places of a row hold a token"),
+        (file_bytes, _bytes, "of records"),
+        (shares.get("full_length"), "{:.1%}".format, "of the examples are full"),
+        (shares.get("padding"), "{:.1%}".format, "of the places are padding, one example a row"),
+        (random_next, "{:.1%}".format, "have a random next segment"),
+        (manifest.get("unknown_share"), "{:.3%}".format, "of the tokens are [UNK]"),
     ]
+    return [(None if value is None else form(value), name) for value, form, name in known]
 
 
-def _count(value: int | None) -> str | None:
-    return None if value is None else f"{value:,}" if value < 10**7 else format_number(value)
+def _count(value: int) -> str:
+    return f"{value:,}" if value < 10**7 else format_number(value)
 
 
-def _percent(value: float | None, digits: int = 1) -> str | None:
-    return None if value is None else f"{value:.{digits}%}"
-
-
-def _bytes(value: int | None) -> str | None:
+def _bytes(value: int) -> str | None:
     return format_bytes(value) if value else None
 
 
@@ -143,9 +137,8 @@ def _repetitions(manifest: dict, records: dict) -> dict[str, str]:
     found: dict[str, str] = {}
     copies = manifest.get("flags", {}).get("dupe_factor")
     if copies:
-        found["documents"] = (
-            f"each is there {copies:,} times, with other cuts and masks" if copies > 1 else "once"
-        )
+        many = f"each is there {copies:,} times, with other cuts and masks"
+        found["documents"] = many if copies > 1 else "once"
     if records.get("all"):
         for name, text in (("repeated_records", "examples"), ("repeated_texts", "texts, with other masks")):
             share, error = records["shares"][name], records["repeats"]["standard_errors"][name]
@@ -193,17 +186,13 @@ def _undecodable(manifest: dict) -> Section:
 
 def _speed(found: dict) -> Section:
     """Returns a table of the rounds of the job."""
-    rows = [
-        (
-            each["doing"],
-            f"{each['secs']:.1f}",
-            f"{each['bytes'] / 1e6 / max(each['secs'], 1e-9):.1f}",
-            f"{each['items']:,.0f} {each['items_name']}",
-            f"{each['workers']:,} ({each['engine']})",
-        )
-        for each in found.get("rounds", [])
-        if isinstance(each, dict)
-    ]
+    rows = []
+    for each in found.get("rounds", []):
+        if isinstance(each, dict):
+            rate = each["bytes"] / 1e6 / max(each["secs"], 1e-9)
+            items = f"{each['items']:,.0f} {each['items_name']}"
+            workers = f"{each['workers']:,} ({each['engine']})"
+            rows.append((each["doing"], f"{each['secs']:.1f}", f"{rate:.1f}", items, workers))
     note = (
         "Of the last start of the job: what an earlier, interrupted one had done is not in it. MB/s are of"
         " the input as it lies on the disk."
@@ -212,11 +201,8 @@ def _speed(found: dict) -> Section:
 
 
 def _details(manifest: dict, records: dict) -> Section:
-    known: dict[str, Any] = {
-        name: value
-        for name, value in manifest.items()
-        if isinstance(value, (int, float, str)) and name != "job"
-    }
+    simple = (int, float, str)
+    known = {name: value for name, value in manifest.items() if isinstance(value, simple) and name != "job"}
     shares = {name: float(value) for name, value in records.get("shares", {}).items()}
     folded = [
         page.pairs(manifest.get("flags", {}), "Flags"),
@@ -236,20 +222,13 @@ def _charts(manifest: dict, records: dict) -> list[dict]:
         lengths = manifest.get("lengths") or dict(enumerate(records["lengths"]))
         points = histogram({int(length): count for length, count in lengths.items()})
         curves = [charts.Curve("", list(points), palette.BLUE)]
-        chart = charts.Chart(
-            "Length of the examples", "share of the examples", curves, x_name="tokens, at most"
-        )
-        found.append(charts.draw(chart))
+        title, unit = "Length of the examples", "share of the examples"
+        found.append(charts.draw(charts.Chart(title, unit, curves, x_name="tokens, at most")))
     documents = {int(limit): count for limit, count in manifest.get("document_lengths", {}).items()}
-    total = sum(documents.values())
-    rows = [
-        _bar(
-            f"{limit // 2:,} to {limit - 1:,} tokens" if limit > 2 else "1 token",
-            count,
-            f"{count:,} ({count / total:.1%})",
-        )
-        for limit, count in sorted(documents.items())
-    ]
+    rows = []
+    for limit, count in sorted(documents.items()):
+        name = f"{limit // 2:,} to {limit - 1:,} tokens" if limit > 2 else "1 token"
+        rows.append(_bar(name, count, f"{count:,} ({count / sum(documents.values()):.1%})"))
     if rows:
         found.append({"title": "Length of the documents", "bars": charts.bars(rows)})
     return [drawn for drawn in found if drawn]
@@ -275,7 +254,11 @@ def _masks(records: dict) -> Section:
         return Section("bars", None, title)
     what = "all records" if records["all"] else f"the first {records['records']:,} examples of a few files"
     note = f"Counted in {what}; {records['predictions'] / records['records']:.2f} predictions an example."
-    rows = [_bar(text, shares[name], f"{shares[name]:.2%}", color) for name, (text, color) in _MASKS.items()]
+    colors = (palette.BLUE, palette.VERMILION, palette.GREEN)
+    rows = [
+        _bar(text, shares[name], f"{shares[name]:.2%}", color)
+        for (name, text), color in zip(_MASKS.items(), colors)
+    ]
     return Section("bars", charts.bars(rows), title, note)
 
 
@@ -310,21 +293,6 @@ def _texts(texts: dict, manifest: dict) -> list[Section]:
 def _shares(counts: list[list], items: str) -> dict | None:
     total = sum(count for _, count in counts)
     return charts.bars([_bar(name, count, f"{count / total:.2%} of the {items}") for name, count in counts])
-
-
-def _before(texts: dict) -> list[dict]:
-    items = [{"texts": [[[text[:700], ""]]], "facts": []} for text in texts.get("shown", [])]
-    return [{"title": "Documents as they were read", "note": "Their beginnings.", "items": items}]
-
-
-def _after(examples: list[tuple[str, list]]) -> list[dict]:
-    """Returns the examples with every predicted token marked."""
-    items = [{"texts": [[[title, "strong"]], _marked(words)], "facts": []} for title, words in examples]
-    note = (
-        "After masking. A token that is to be predicted follows what stands in its place: [MASK]\u2192word,"
-        " another word, struck through\u2192word, or the word itself, in green."
-    )
-    return [{"title": "Examples as the model sees them", "note": note, "items": items}]
 
 
 def _marked(words: list) -> list[list[str]]:

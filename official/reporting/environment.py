@@ -18,35 +18,21 @@ _PACKAGES = ("tensorflow", "tensorflow-addons", "tensorflow-text", "keras", "tf-
 
 def environment() -> dict:
     """Returns the versions, the commit of the code and the machine of this process."""
-    return {
-        "commit": commit(),
-        "python": platform.python_version(),
-        "versions": _versions(),
-        "machine": machine(),
-    }
-
-
-def _versions() -> dict[str, str]:
-    """Returns {package: version} of those that are installed."""
-    versions = {}
+    versions = {}  # of packages that are installed
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    return versions
+    own = {"commit": commit(), "python": platform.python_version()}
+    return {**own, "versions": versions, "machine": machine()}
 
 
 def commit() -> str | None:
     """Returns the commit that this file belongs to, with -dirty where files differ from it; None outside of a
     checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    here = os.path.dirname(os.path.abspath(__file__))
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=os.path.dirname(os.path.abspath(__file__)),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -7,10 +7,9 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from official.reporting import palette, plots
-
-_BAR_INCHES = 0.42
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +60,7 @@ def measure_in_turns(
     return {name: Timing(tuple(values)) for name, values in secs.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One bar of a chart: its name, value, relative spread, the text at its end, and the group that gives its
     colour."""
 
@@ -85,35 +83,35 @@ def draw_bars(
       limit: a value to compare with, drawn as a line.
       limit_text: stands above that line.
     """
-    height = _BAR_INCHES * len(bars) + 1.5
-    figure = plots.new_figure(9.0, height)
+    height = 0.42 * len(bars) + 1.5
     longest = max(len(bar.name) for bar in bars)
     left = min(0.45, max(0.24, 0.02 + 0.0085 * longest))  # room for the names
-    axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
     colors = dict(zip(dict.fromkeys(bar.group for bar in bars), palette.COLORS))
-    places = range(len(bars))[::-1]
-    axes.barh(
-        places,
-        [bar.value for bar in bars],
-        height=0.62,
-        color=[colors[bar.group] for bar in bars],
-        xerr=[bar.value * bar.spread for bar in bars],
-        error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5},
-    )
-    for place, bar in zip(places, bars):
-        frame = ("axes fraction", "data")
-        plots.write(axes, bar.text, (1, place), (8, 0), frame, va="center", color=palette.INK)
-    axes.set_yticks(list(places), [bar.name for bar in bars], fontsize=9.5)
-    axes.tick_params(length=0, labelcolor=palette.INK)
-    if limit is not None:
-        axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
-        frame = ("data", "axes fraction")
-        plots.write(axes, limit_text, (limit, 1), (0, 4), frame, ha="center", fontsize=8.5)
-    axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
-    axes.set_xlabel(unit, color=palette.MUTED, fontsize=9)
-    axes.grid(axis="x", color=palette.GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    figure.text(0.02, 1 - 0.3 / height, title, fontsize=12, fontweight="bold", color=palette.INK, va="center")
-    return plots.render(figure, "png")
+    rows = list(range(len(bars)))[::-1]
+    with plots.style():
+        figure = plots.new_figure(9.0, height)
+        axes = figure.add_axes((left, 0.62 / height, 0.79 - left, 1 - 1.5 / height))
+        axes.barh(
+            rows,
+            [bar.value for bar in bars],
+            height=0.62,
+            color=[colors[bar.group] for bar in bars],
+            xerr=[bar.value * bar.spread for bar in bars],
+            error_kw={"ecolor": palette.INK, "elinewidth": 1.1, "capsize": 2.5},
+        )
+        for row, bar in zip(rows, bars):
+            frame = ("axes fraction", "data")
+            plots.write(axes, bar.text, (1, row), (8, 0), frame, va="center", color=palette.INK)
+        axes.set_yticks(rows, [bar.name for bar in bars], color=palette.INK)
+        if limit is not None:
+            axes.axvline(limit, color=palette.MUTED, linewidth=1.2, linestyle=(0, (5, 3)))
+            frame = ("data", "axes fraction")
+            plots.write(axes, limit_text, (limit, 1), (0, 4), frame, ha="center", fontsize=8.5)
+        axes.set_xlim(0, 1.02 * max([limit or 0] + [bar.value * (1 + bar.spread) for bar in bars]))
+        axes.set_xlabel(unit)
+        axes.grid(axis="x")
+        axes.grid(False, axis="y")
+        axes.spines["bottom"].set_visible(False)
+        at, color = 1 - 0.3 / height, palette.INK
+        figure.text(0.02, at, title, color=color, fontsize=12, fontweight="bold", va="center")
+        return plots.render(figure, "png")

@@ -73,19 +73,6 @@ def _parse(line: bytes) -> dict | None:
     return record if whole else None
 
 
-def _trimmed(lines: list[bytes], resume_step: int | None) -> list[bytes]:
-    """Returns the whole lines of steps up to `resume_step` (None: of all steps), byte for byte; none of an
-    interval that was cut, which goes on."""
-    kept = []
-    for line in lines:
-        record = _parse(line)
-        if record is None or OPEN_STEPS in record:
-            continue
-        if resume_step is None or record["step"] <= resume_step:
-            kept.append(line)
-    return kept
-
-
 class MetricsWriter(Callback):
     """Appends to model_dir/metrics.jsonl."""
 
@@ -102,7 +89,13 @@ class MetricsWriter(Callback):
         damaged = read_metrics_counted(path)[1]
         if damaged:
             logging.warning("%s: %d damaged lines are left out.", path, damaged)
-        self._file = LineFile(path, _trimmed(read_lines(path), resume_step))
+        kept, last = [], math.inf if resume_step is None else resume_step
+        for line in read_lines(path):
+            record = _parse(line)
+            # Of an interval that was cut, which goes on, there is none.
+            if record and OPEN_STEPS not in record and record["step"] <= last:
+                kept.append(line)
+        self._file = LineFile(path, kept)
 
     def on_interval(self, step: int, values: dict) -> None:
         self.write("train", step, values)

@@ -72,21 +72,6 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
     return kept if started else []
 
 
-def end_after(kept: list[bytes], lines: list[bytes]) -> bytes | None:
-    """Returns the run_stop that is all that a file holds beyond the kept lines, or None."""
-    if not kept or lines[:-1] != kept:
-        return None
-    event = parse(lines[-1])
-    return lines[-1] if event and event["key"] == "run_stop" else None
-
-
-def open_block(events: list[dict]) -> dict | None:
-    """Returns the metadata of the last block_start; None where it has no epochs or a block_stop follows."""
-    blocks = [event for event in events if event["key"].startswith("block_")]
-    is_open = blocks and blocks[-1]["key"] == "block_start" and "first_epoch_num" in blocks[-1]["metadata"]
-    return blocks[-1]["metadata"] if is_open else None
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Log
 #
@@ -161,12 +146,8 @@ def _optimization(config: Config, changes: list[int]) -> list[tuple[str, object]
     name = _KEY_NAMES.get(config.optimizer_type)
     found: list[tuple[str, object]] = []
     if name is not None:
-        found += [
-            ("opt_epsilon", config.epsilon),
-            (f"opt_{name}_epsilon", config.epsilon),
-            (f"opt_{name}_beta_1", config.beta_1),
-            (f"opt_{name}_beta_2", config.beta_2),
-        ]
+        found = [("opt_epsilon", config.epsilon)]
+        found += [(f"opt_{name}_{key}", config[key]) for key in ("epsilon", "beta_1", "beta_2")]
     if name in _WEIGHT_DECAY_KEYS:
         found.append((_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate))
     if config.lr_schedule.lstrip().startswith("{"):
@@ -195,12 +176,7 @@ class MLPerfLog(Callback):
     """
 
     def __init__(
-        self,
-        path: str,
-        settings: list[tuple[str, object]],
-        samples: int,
-        goes_on: bool,
-        evaluated: bool,
+        self, path: str, settings: list[tuple[str, object]], samples: int, goes_on: bool, evaluated: bool
     ):
         with _one_line_errors(path):
             lines = read_lines(path)
@@ -210,8 +186,14 @@ class MLPerfLog(Callback):
             self._kept, events = [], []
         self._path, self._settings, self._samples = path, settings, samples
         self._seen = {event["key"] for event in events}
-        self._end = end_after(self._kept, lines)
-        self._block = open_block(events)
+        # The run_stop that is all that the file holds beyond the kept lines.
+        last = parse(lines[-1]) if self._kept and lines[:-1] == self._kept else None
+        self._end = last if last and last["key"] == "run_stop" else None
+        blocks = [event for event in events if event["key"].startswith("block_")]
+        is_open = (
+            blocks and blocks[-1]["key"] == "block_start" and "first_epoch_num" in blocks[-1]["metadata"]
+        )
+        self._block = blocks[-1]["metadata"] if is_open else None
         self._file: LineFile | None = None
         self._logger = _make_logger(self._write)
 
@@ -237,22 +219,15 @@ class MLPerfLog(Callback):
     def on_training(self, step: int, samples: int, planned: int) -> None:
         """Opens a block of training, to the next evaluation or the end, where none is open."""
         if self._block is None:
-            self._block = {
-                "first_epoch_num": samples,
-                "epoch_count": planned,
-                "samples_count": samples,
-                "step_num": step,
-            }
+            at = {"samples_count": samples, "step_num": step}
+            self._block = {"first_epoch_num": samples, "epoch_count": planned, **at}
             self._logger.start("block_start", metadata=self._block)
 
     def _close_block(self, samples: int, step: int) -> None:
         if self._block is not None:
-            metadata = {
-                "first_epoch_num": self._block["first_epoch_num"],
-                "samples_count": samples,
-                "step_num": step,
-            }
-            self._logger.end("block_stop", metadata=metadata)
+            at = {"samples_count": samples, "step_num": step}
+            first = {"first_epoch_num": self._block["first_epoch_num"]}
+            self._logger.end("block_stop", metadata=first | at)
             self._block = None
 
     def on_evaluation_start(self, step: int, samples: int) -> None:
@@ -280,10 +255,9 @@ class MLPerfLog(Callback):
         """Ends the log, which knows two ends: the target was reached, or not."""
         status, time_ms = "success" if end.status == "success" else "aborted", None
         if self._end:  # nothing was done since: the end is that of the earlier process
-            event = parse(self._end) or {}
-            if event["metadata"].get("status") == status:
+            if self._end["metadata"].get("status") == status:
                 return
-            time_ms = event["time_ms"]  # only the target has changed
+            time_ms = self._end["time_ms"]  # only the target has changed
         self._close_block(end.samples, end.step)
         metadata = {"status": status, "reason": end.status, **_point(end.samples, end.step)}
         self._logger.end("run_stop", metadata=metadata, time_ms=time_ms)
@@ -301,10 +275,9 @@ class MLPerfLog(Callback):
                 self._file.close()
 
     def _write(self, text: str) -> None:
-        line = text.encode() + b"\n"
         file = self._file or self._open()
         with _one_line_errors(self._path):
-            file.write(line)
+            file.write(text.encode() + b"\n")
 
     def _open(self) -> LineFile:
         self._end = None
@@ -314,9 +287,8 @@ class MLPerfLog(Callback):
                 set_aside(self._path, "-earlier")
             self._file = file = LineFile(self._path, self._kept)
         if self._samples and not self._kept:
-            absl_logging.warning(
-                "%s begins at %d sequences: it is not a log of the whole run.", self._path, self._samples
-            )
+            text = "%s begins at %d sequences: it is not a log of the whole run."
+            absl_logging.warning(text, self._path, self._samples)
         return file
 
 
@@ -333,20 +305,13 @@ def _one_line_errors(path: str) -> Iterator[None]:
         raise ConfigError(f"--mllog_file={path} cannot be read and written: {reason}.") from None
 
 
-class _Handler(logging.Handler):
-    def __init__(self, write: Callable[[str], None]):
-        super().__init__()
-        self._write = write
-
-    def emit(self, record) -> None:
-        self._write(record.getMessage())
-
-
 def _make_logger(write: Callable[[str], None]):
     """Returns mlperf-logging's logger, which calls `write` with every line."""
     from mlperf_logging.mllog import mllog  # late: not every process writes a log
 
+    handler = logging.Handler()
+    handler.emit = lambda record: write(record.getMessage())  # type: ignore[method-assign]
     logger = logging.Logger("mllog", logging.INFO)  # of this run only: not in the tree of loggers
-    logger.addHandler(_Handler(write))
+    logger.addHandler(handler)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return mllog.MLLogger(logger, root_dir=re.escape(root))

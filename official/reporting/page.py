@@ -37,7 +37,7 @@ class Section:
 
     @property
     def is_shown(self) -> bool:
-        return bool(self.content or self.folded)
+        return bool(self.content or any(part.is_shown for part in self.folded))
 
 
 def cards(numbers: Iterable[tuple[str | None, str]]) -> Section:
@@ -72,11 +72,6 @@ def table(
     return Section("table", content, title, note)
 
 
-def examples(groups: Iterable[dict]) -> list[Section]:
-    """Returns sections of examples; what a group is says `official.training.task.Task.examples`."""
-    return [Section("items", group["items"], group["title"], group["note"]) for group in groups]
-
-
 def render(
     name: str,
     kicker: Sequence[str],
@@ -97,10 +92,6 @@ def render(
       sections: those that are not shown are left out.
       badge: stands behind the kicker.
     """
-    shown = [
-        dataclasses.replace(section, folded=[part for part in section.folded if part.is_shown])
-        for section in sections
-    ]
     return _template().render(
         name=name,
         kicker=kicker,
@@ -108,8 +99,7 @@ def render(
         headline=headline,
         lines=lines,
         tone=_TONES[tone],
-        css=_css(),
-        sections=[section for section in shown if section.is_shown],
+        sections=sections,
     )
 
 
@@ -126,13 +116,3 @@ def _template() -> Any:
         "cut_at_flags": _FLAG.split,  # every second part is a flag
     }
     return environment.get_template("page.html")
-
-
-def _css() -> str:
-    with open(os.path.join(_FOLDER, "page.css"), encoding="utf-8") as file:
-        return file.read()
-
-
-def name_of(folder: str) -> str:
-    """Returns the last part of a folder's path."""
-    return os.path.basename(os.path.normpath(folder))

@@ -1,4 +1,4 @@
-"""Pictures of results, drawn with matplotlib: the style, charts with labels at the ends of lines, a run."""
+"""Pictures of results, drawn with matplotlib: the style, and the charts of runs with their legends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ if TYPE_CHECKING:  # matplotlib takes long to load: functions import it when the
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Label = tuple[float, str, str]  # (height in the units of the axis, text, colour)
-
 _MAX_POINTS = 1500
-_LABEL_GAP = 0.075  # of the height of the axes
 _STYLE: dict[Any, Any] = {
     "font.size": 9.5,
     "axes.edgecolor": "#b6bcc4",
@@ -35,17 +32,10 @@ _STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": palette.GRID,
-    "grid.linewidth": 0.8,
     "axes.axisbelow": True,
     "ytick.major.size": 0,
-    "lines.solid_capstyle": "round",
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
+    "legend.frameon": False,
 }
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Figures
 
 
 def style() -> AbstractContextManager:
@@ -72,10 +62,6 @@ def render(figure: Figure, image_format: str) -> bytes:
     return buffer.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Axes
-
-
 def write(
     axes: Axes,
     text: str,
@@ -95,49 +81,6 @@ def write_head(axes: Axes, title: str, unit: str) -> None:
     write(axes, unit, (0, 1), (0, 10))
 
 
-def finish_axes(axes: Axes, label: str, last: float) -> None:
-    """Sets the ticks, and the horizontal axis from 0 to `last` under its label."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlim(0, max(1, last))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel(label)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(
-        lambda value, _: format_power(value) if 0 < value < 0.005 else f"{value:,.10g}"
-    )
-    if not axes.lines:
-        axes.text(
-            0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=palette.MUTED
-        )
-        axes.set_yticks([])
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Labels of lines
-
-
-def label_ends(axes: Axes, labels: Sequence[Label]) -> None:
-    """Writes labels right of the axes, each at its height or as near as the others allow. More than fourteen
-    are written smaller."""
-    labels = sorted(labels)
-    low, high = axes.get_ylim()
-    gap = min(_LABEL_GAP, 1 / max(len(labels) - 1, 1))
-    heights = spread_heights([(value - low) / (high - low) for value, _, _ in labels], gap)
-    for height, (_, text, color) in zip(heights, labels):
-        write(axes, text, (1, height), (6, 0), va="center", color=color, fontsize=9 * gap / _LABEL_GAP)
-
-
-def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
-    """Moves sorted heights up where they are nearer than `gap`, then down where they stand above 1."""
-    raised: list[float] = []
-    for height in heights:
-        raised.append(max(height, raised[-1] + gap if raised else 0.0))
-    top = 1 - (len(raised) - 1) * gap
-    return [min(height, top + index * gap) for index, height in enumerate(raised)]
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Charts
 
@@ -150,46 +93,53 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "dashed": {"linewidth": 1.2, "zorder": 3.5},
 }
 _DOTTED = {"line": 10, "dots": 40, "faint": 2, "dashed": 0}
-_DOT: dict[str, Any] = {"marker": "o", "markersize": 3.4, "markeredgewidth": 0}
-# In inches. The margin right of a panel holds the labels; an inch of a label holds about thirteen characters.
-_PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM, _CHARACTER, _LINE = 4.3, 2.7, 0.65, 0.75, 0.62, 0.08, 0.2
+_DASHED = (0, (5, 3))
+_WIDTH, _HEIGHT, _LINE = 13.0, 3.9, 0.2  # inches: of two panels, of one, of a line of the captions
+_FULL_SIZE = 14  # entries of a legend; more are smaller
 
 
 def draw_chart(axes: Axes, chart: Chart) -> None:
-    """Draws a chart, with the names and last values of its curves and levels at the right."""
+    """Draws a chart, with its legend at the right."""
+    from matplotlib.ticker import MaxNLocator
+
     write_head(axes, chart.title, chart.unit)
-    labels: list[Label] = []
     for each in chart.curves:
-        finite, shown = finite_values(each.points), thinned(each.points, _MAX_POINTS)
-        if not finite:
-            continue
-        axes.plot(
-            [at for at, _ in shown],
-            [math.nan if value is None else value for _, value in shown],
-            color=each.color,
-            linestyle=(0, (5, 3)) if each.kind == "dashed" else each.dashes,
-            clip_on=False,
-            **_LOOKS[each.kind],
-            **(_DOT if len(each.points) <= _DOTTED[each.kind] else {}),
-        )
-        if each.name:
-            labels.append((finite[-1], f"{each.name} {each.value}".strip(), each.color))
+        shown = thinned(each.points, _MAX_POINTS)
+        if finite_values(shown):
+            axes.plot(
+                [at for at, _ in shown],
+                [math.nan if value is None else value for _, value in shown],
+                color=each.color,
+                linestyle=_DASHED if each.kind == "dashed" else each.dashes,
+                marker="o" if len(each.points) <= _DOTTED[each.kind] else None,
+                markersize=3.4,
+                clip_on=False,
+                label=f"{each.name} {each.value}".strip() if each.name else None,
+                **_LOOKS[each.kind],
+            )
     for name, value, color in chart.levels:
-        axes.axhline(value, color=color, linewidth=1.2, linestyle=(0, (5, 3)), zorder=3.5)
-        labels.append((value, f"{name} {value:.3f}", color))
+        axes.axhline(value, color=color, linestyle=_DASHED, label=f"{name} {value:.3f}", **_LOOKS["dashed"])
     for name, at, color in chart.marks:
-        axes.axvline(at, color=color, linewidth=1, alpha=0.7, linestyle=":")
-        frame, look = ("data", "axes fraction"), {"ha": "right", "va": "top", "fontsize": 8.5}
-        write(axes, name, (at, 1), (-4, -8), frame, color=color, **look)
-    if chart.values:
-        low, high, cut = charts.vertical_range(
-            chart.values, [value for _, value, _ in chart.levels], chart.may_cut
-        )
-        axes.set_ylim(low, high)
-        for line in axes.lines if cut else ():
-            line.set_clip_on(True)
-    finish_axes(axes, chart.x_name, chart.last)
-    label_ends(axes, labels)
+        axes.axvline(at, color=color, linewidth=1, alpha=0.7, linestyle=":", label=name or None)
+    axes.set_xlim(0, max(1, chart.last))
+    axes.set_xlabel(chart.x_name)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    if not chart.values:
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=palette.MUTED)
+        axes.set_yticks([])
+        return
+    levels = [value for _, value, _ in chart.levels]
+    low, high, cut = charts.vertical_range(chart.values, levels, chart.may_cut)
+    axes.set_ylim(low, high)
+    for line in axes.lines if cut else ():
+        line.set_clip_on(True)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(lambda y, _: format_power(y) if 0 < y < 0.005 else f"{y:,.10g}")
+    labels = axes.get_legend_handles_labels()[1]
+    if labels:
+        size = 9 * min(1, _FULL_SIZE / len(labels))
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=size, labelcolor="linecolor")
 
 
 def plot_charts(found: Sequence[Chart], captions: Sequence[tuple] = ()) -> Figure:
@@ -199,23 +149,17 @@ def plot_charts(found: Sequence[Chart], captions: Sequence[tuple] = ()) -> Figur
       found: the charts.
       captions: lines below them, (name, text, colour of the name).
     """
-    columns, rows = 2, -(-len(found) // 2)
-    names = [f"{name} {value}" for chart in found for _, _, name, value in chart.legend]
-    margin = max(1.85, _CHARACTER * max(map(len, names), default=0))
-    below = _LINE * (len(captions) + 1) if captions else 0
-    width, high = columns * (_LEFT + _PANEL + margin), _TOP + _HEIGHT + _BOTTOM
-    height = rows * high + below
+    rows, below = -(-len(found) // 2), _LINE * (len(captions) + 1) if captions else 0
+    height = rows * _HEIGHT + below
     with style():
-        figure = new_figure(width, height)
+        figure = new_figure(_WIDTH, height)
+        figure.set_layout_engine("constrained", rect=(0, below / height, 1, 1 - below / height))
         for number, chart in enumerate(found):
-            row, column = divmod(number, columns)
-            left = (_LEFT + column * (_LEFT + _PANEL + margin)) / width
-            bottom = (below + (rows - row - 1) * high + _BOTTOM) / height
-            draw_chart(figure.add_axes((left, bottom, _PANEL / width, _HEIGHT / height)), chart)
+            draw_chart(figure.add_subplot(rows, 2, number + 1), chart)
         for number, (name, text, color) in enumerate(captions):
             at = (below - _LINE * (number + 0.5)) / height
-            figure.text(_LEFT / width, at, name, color=color, fontsize=9, fontweight="bold", va="center")
-            figure.text((_LEFT + margin) / width, at, text, color=palette.INK, fontsize=9, va="center")
+            figure.text(0.05, at, name, color=color, fontsize=9, fontweight="bold", va="center")
+            figure.text(0.2, at, text, color=palette.INK, fontsize=9, va="center")
     return figure
 
 
@@ -230,7 +174,6 @@ def save_run(model_dir: str, path: str) -> None:
     from official.reporting.result import from_dict, read_result
 
     values = {"status": "interrupted", "reason": "", "step": 0, "samples": 0, **read_result(model_dir)}
-    result, metrics = from_dict(values), read_metrics(model_dir)
-    found = charts.run_charts(metrics, result, looks_ahead=False)
+    found = charts.run_charts(read_metrics(model_dir), from_dict(values), looks_ahead=False)
     found = [chart for chart in found if chart.title in (*_PICTURED, found[1].title)]
     replace_file(path, render(plot_charts(found), os.path.splitext(path)[1][1:]))

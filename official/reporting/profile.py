@@ -11,6 +11,7 @@ import collections
 import contextlib
 import csv
 import dataclasses
+import functools
 import glob
 import io
 import json
@@ -53,10 +54,6 @@ class Place(NamedTuple):
     part: str
     passes: str = ""
 
-    @property
-    def name(self) -> str:
-        return f"{self.part}, {self.passes}" if self.passes else self.part
-
 
 def bare(node: str) -> str:
     """Returns the name that an operation has in its own function."""
@@ -81,15 +78,8 @@ class Places:
         """Args: trace: what ran; stages: names of the model's stages, which stand in names of operations;
         calls: {name of a call without such a name: the stage whose backward pass it is}."""
         self._trace, self._stages, self._calls = trace, frozenset(stages), calls
-        self._known: dict[tuple[int | None, str], Place] = {}
-        self._roots: dict[int | None, int | None] = {}
-
-    def of(self, node: str, run: int | None) -> Place:
-        """Returns the place of an operation in a call of a function."""
-        key = (run, node)
-        if key not in self._known:
-            self._known[key] = self._found(node, run)
-        return self._known[key]
+        self.of = functools.cache(self._of)  # (operation, number of the call of its function) -> place
+        self._root = functools.cache(self._first_call)
 
     def of_operation(self, operation: Operation) -> Place:
         """Returns the place of an operation. What no call from Python leads to is of the input pipeline."""
@@ -101,17 +91,15 @@ class Places:
         """Tells whether an operation is of the training or of its data: an evaluation is neither."""
         return _TRAINING in self._trace.functions.get(self._root(operation.run), _TRAINING)
 
-    def _root(self, run: int | None) -> int | None:
+    def _first_call(self, run: int | None) -> int | None:
         """Returns the first call of those that led to a call."""
-        if run not in self._roots:
-            root, seen = run, {run}
-            while root in self._trace.callers and self._trace.callers[root][0] not in seen:
-                root = self._trace.callers[root][0]
-                seen.add(root)
-            self._roots[run] = root
-        return self._roots[run]
+        seen = {run}
+        while run in self._trace.callers and self._trace.callers[run][0] not in seen:
+            run = self._trace.callers[run][0]
+            seen.add(run)
+        return run
 
-    def _found(self, node: str, run: int | None) -> Place:
+    def _of(self, node: str, run: int | None) -> Place:
         if _OPTIMIZERS.search(node):
             return Place(OPTIMIZER)
         name = bare(node)
@@ -163,8 +151,7 @@ class Operation:
     on_gpu: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Memory that was taken, or given back.
 
     Attributes:
@@ -307,8 +294,7 @@ class _Thread:
 
     def _run(self, event: Any, node: str, kind: str, run: int | None, counts: bool = True) -> None:
         """Notes an operation; what holds it has taken so much less itself."""
-        outer = self._here("operation")
-        if outer is not None:
+        if outer := self._here("operation"):
             outer.picoseconds -= event.duration_ps
         operation = Operation(node, kind, run, event.duration_ps)
         if counts:
@@ -316,101 +302,81 @@ class _Thread:
         self._open(event, node=node, run=run, operation=operation)
 
     def _note_call(self, run: int | None) -> None:
-        if run is None:
-            return
         function = self._here("function")
-        if function:
+        if run is not None and function:
             self.trace.functions[run] = function
-        elif self.stack:
+        elif run is not None and self.stack:
             self.trace.callers[run] = (self._here("run"), self._here("node") or "")
 
     def _note_memory(self, event: Any, is_freed: bool) -> None:
         found = self.notes(event)
-        node = self._here("node") or ("data" if self.is_data else "")
-        self.trace.allocations.append(
-            Allocation(
-                self.line.timestamp_ns * 1000 + event.offset_ps,
-                str(found.get("allocator_name", "")),
-                int(found.get("addr", 0)),
-                int(found.get("allocation_bytes", 0)),
-                int(found.get("bytes_allocated", 0)),
-                node,
-                self._here("run"),
-                is_freed,
-            )
+        at = self.line.timestamp_ns * 1000 + event.offset_ps
+        address, size, in_use = (
+            int(found.get(name, 0)) for name in ("addr", "allocation_bytes", "bytes_allocated")
         )
+        node = self._here("node") or (DATA if self.is_data else "")
+        allocator = str(found.get("allocator_name", ""))
+        taken = Allocation(at, allocator, address, size, in_use, node, self._here("run"), is_freed)
+        self.trace.allocations.append(taken)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Memory
 
 
-@dataclasses.dataclass
-class PartMemory:
-    """Memory of one part of a step.
+def memories(trace: Trace, places: Places, stages: Sequence[str]) -> list[dict]:
+    """Returns the memory of each allocator, the largest first, as profile_memory.json has it; none where
+    nothing was told.
 
-    Attributes:
-      held: bytes that it has taken and that were in use at the peak.
-      most_held: most of them at any time.
-      peak: most bytes in use, by all, when it took some.
+    Returns:
+      allocator; peak_bytes, the most in use at once; running_at_peak, what took memory then; resident_bytes,
+      taken before the profiler looked: weights, slots, batches; parts, what each part of a step, in the order
+      of `stages`, had taken: at the peak, at most, and the most bytes in use by all when it took some.
     """
-
-    held: int = 0
-    most_held: int = 0
-    peak: int = 0
-
-
-@dataclasses.dataclass
-class Memory:
-    """The memory of one allocator while the profiler looked.
-
-    Attributes:
-      allocator: its name; GPU_0_bfc is that of the first GPU.
-      peak: most bytes in use at once.
-      resident: of these, bytes that were taken before: weights, slots, batches.
-      running: what took memory at the peak.
-      parts: what was taken meanwhile, by place.
-    """
-
-    allocator: str
-    peak: int
-    resident: int
-    running: Place
-    parts: dict[Place, PartMemory]
-
-
-def memories(trace: Trace, places: Places) -> list[Memory]:
-    """Returns the memory of each allocator, the largest first; none where nothing was told."""
     by_allocator: dict[str, list[Allocation]] = collections.defaultdict(list)
     for each in trace.allocations:
         by_allocator[each.allocator].append(each)
-    found = [_memory(name, events, places) for name, events in by_allocator.items()]
-    return sorted((each for each in found if each.peak), key=lambda each: -each.peak)
+    found = [_memory(name, events, places, stages) for name, events in by_allocator.items()]
+    return sorted((each for each in found if each["peak_bytes"]), key=lambda each: -each["peak_bytes"])
 
 
-def _memory(allocator: str, events: list[Allocation], places: Places) -> Memory:
+def _memory(allocator: str, events: list[Allocation], places: Places, stages: Sequence[str]) -> dict:
     """Follows what each part takes and gives back. What was taken before the profiler looked is nobody's."""
     top = max(range(len(events)), key=lambda number: events[number].in_use)
-    parts: dict[Place, PartMemory] = collections.defaultdict(PartMemory)
     holding: collections.Counter[Place] = collections.Counter()
+    held, most, peaks = holding.copy(), holding.copy(), holding.copy()
     live: dict[int, tuple[Place, int]] = {}  # by address
     for number, event in enumerate(events):
         place = places.of(event.node, event.run)
         if not event.is_freed:
             live[event.address] = (place, event.bytes)
             holding[place] += event.bytes
-            part = parts[place]
-            part.most_held = max(part.most_held, holding[place])
-            part.peak = max(part.peak, event.in_use)
+            most[place] = max(most[place], holding[place])
+            peaks[place] = max(peaks[place], event.in_use)
         elif event.address in live:
             owner, size = live.pop(event.address)
             holding[owner] -= size
         if number == top:
-            for owner, size in holding.items():
-                parts[owner].held = size
+            held = holding.copy()
     peak, running = events[top].in_use, places.of(events[top].node, events[top].run)
-    resident = max(0, peak - sum(part.held for part in parts.values()))
-    return Memory(allocator, peak, resident, running, dict(parts))
+    order = [Place(stage, passes) for stage in stages for passes in (FORWARD, BACKWARD)]
+    return {
+        "allocator": allocator,
+        "peak_bytes": peak,
+        "running_at_peak": {"part": running.part, "pass": running.passes},
+        "resident_bytes": max(0, peak - sum(held.values())),
+        "parts": [
+            {
+                "part": place.part,
+                "pass": place.passes,
+                "held_at_peak_bytes": held[place],
+                "most_held_bytes": most[place],
+                "peak_while_running_bytes": peaks[place],
+            }
+            for place in [*order, *sorted(most.keys() - set(order))]
+            if place in most
+        ],
+    }
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -435,23 +401,6 @@ _KINDS = {
 _LAYER = re.compile(r"layer_\d+")
 
 
-class Key(NamedTuple):
-    """Key that operations are added up by: those of one name in all layers share it.
-
-    Attributes:
-      part, passes: as in `Place`; all layers are layer_{}.
-      name: in its graph, less the part's.
-      type: of the operation.
-      kind: one of the names above.
-    """
-
-    part: str
-    passes: str
-    name: str
-    type: str
-    kind: str
-
-
 def kind_of(place: Place, kind: str) -> str:
     """Returns the kind of an operation.
 
@@ -464,34 +413,45 @@ def kind_of(place: Place, kind: str) -> str:
     return next((name for pattern, name in _KINDS.items() if re.search(pattern, kind)), REST)
 
 
-def add_up(trace: Trace, places: Places, steps: int) -> dict[Key, tuple[float, float]]:
-    """Returns {key: (milliseconds, number of operations)} of a step, the most time first.
+_KEYS, _SUMS = ("kind", "part", "pass", "name", "type"), ("ms_per_step", "count_per_step", "share")
+
+
+def add_up(trace: Trace, places: Places, steps: int) -> list[dict]:
+    """Returns the operations of a step, those of one name in all layers as one row, the most time first.
 
     Where a GPU computed, its times are meant, and those of the CPU that the input pipeline took.
+
+    Returns:
+      kind: one of the names above; part, pass: as in `Place`, all layers are layer_{}; name: in its graph,
+      less the part's; type; ms_per_step, count_per_step, and the share of the time, 0 to 1.
     """
     on_gpu = any(operation.on_gpu for operation in trace.operations)
-    times: collections.Counter[Key] = collections.Counter()
-    counts: collections.Counter[Key] = collections.Counter()
+    times: collections.Counter[tuple] = collections.Counter()
+    counts: collections.Counter[tuple] = collections.Counter()
     for operation in filter(places.counts, trace.operations):
         place = places.of_operation(operation)
         if operation.on_gpu == on_gpu or place.part == DATA:
             part = "layer_{}" if _LAYER.fullmatch(place.part) else place.part
             name = split(bare(operation.node), {place.part})[1]
-            key = Key(part, place.passes, name, operation.kind, kind_of(place, operation.kind))
+            key = (kind_of(place, operation.kind), part, place.passes, name, operation.kind)
             times[key] += operation.picoseconds
             counts[key] += 1
-    return {key: (picoseconds / 1e9 / steps, counts[key] / steps) for key, picoseconds in times.most_common()}
+    total = sum(times.values()) or 1
+    return [
+        dict(zip(_KEYS + _SUMS, (*key, picoseconds / 1e9 / steps, counts[key] / steps, picoseconds / total)))
+        for key, picoseconds in times.most_common()
+    ]
 
 
-def grouped(
-    table: Mapping[Key, tuple[float, float]], group: Callable[[Key], Any]
-) -> dict[Any, tuple[float, float]]:
-    """Returns the rows added up, {group: (milliseconds, number of operations)}, the most time first."""
-    sums: dict[Any, tuple[float, float]] = {}
-    for key, (ms, count) in table.items():
-        known = sums.get(group(key), (0.0, 0.0))
-        sums[group(key)] = (known[0] + ms, known[1] + count)
-    return dict(sorted(sums.items(), key=lambda each: -each[1][0]))
+def grouped(rows: Sequence[dict], *names: str) -> list[dict]:
+    """Returns rows of `add_up` added up by some of their keys, the most time first."""
+    sums: dict[tuple, dict] = {}
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        found = sums.setdefault(key, {**dict(zip(names, key)), **dict.fromkeys(_SUMS, 0.0)})
+        for name in _SUMS:
+            found[name] += row[name]
+    return sorted(sums.values(), key=lambda each: -each["ms_per_step"])
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -501,84 +461,42 @@ def grouped(
 TIMES, OPERATIONS, MEMORY = "profile.json", "profile_operations.csv", "profile_memory.json"
 _MAX_OPERATIONS = 100  # of profile.json; the other file has all
 
-Table = Mapping[Key, tuple[float, float]]
 
-
-def write_times(model_dir: str, head: dict, table: Table) -> None:
-    """Writes the tables of times. Args: head: what stands before them in profile.json; table: of
-    `add_up`."""
-    total = sum(ms for ms, _ in table.values())
-
-    def rows_by(*names: str) -> list[dict]:
-        def group_of(key: Key) -> tuple[tuple[str, str], ...]:
-            of_key = {**key._asdict(), "pass": key.passes}
-            return tuple((name, of_key[name]) for name in names)
-
-        return [
-            {**dict(group), "ms_per_step": ms, "count_per_step": count, "share": ms / total if total else 0.0}
-            for group, (ms, count) in grouped(table, group_of).items()
-        ]
-
-    rows = rows_by("kind", "part", "pass", "name", "type")
+def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
+    """Writes the tables of times. Args: head: what stands before them in profile.json; rows: of `add_up`."""
     found = {
         **head,
-        "busy_ms_per_step": total,
-        "kinds": rows_by("kind"),
-        "parts": rows_by("part", "pass"),
-        "types": rows_by("type"),
+        "busy_ms_per_step": sum(row["ms_per_step"] for row in rows),
+        "kinds": grouped(rows, "kind"),
+        "parts": grouped(rows, "part", "pass"),
+        "types": grouped(rows, "type"),
         "operations": rows[:_MAX_OPERATIONS],
     }
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    writer = csv.DictWriter(text, _KEYS + _SUMS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     replace_file(os.path.join(model_dir, OPERATIONS), text.getvalue())
     replace_file(os.path.join(model_dir, TIMES), json.dumps(found, indent=2) + "\n")
 
 
 def write_memory(
-    model_dir: str, head: dict, found: Sequence[Memory], variables: Mapping[str, tuple[int, int]]
+    model_dir: str, head: dict, found: Sequence[dict], variables: Mapping[str, tuple[int, int]]
 ) -> None:
     """Writes the table of memory.
 
     Args:
       model_dir: folder of the run.
       head: what stands before it.
-      found: memory of each allocator, the largest first.
+      found: of `memories`.
       variables: {stage: (bytes of its weights, bytes of what the optimizer keeps of them)}, in order.
     """
-    record = {
-        **head,
-        "variables": [
-            {"part": part, "weights_bytes": weights, "slots_bytes": slots}
-            for part, (weights, slots) in variables.items()
-        ],
-        "allocators": [_allocator(memory, list(variables)) for memory in found],
-    }
+    sizes = [
+        {"part": part, "weights_bytes": weights, "slots_bytes": slots}
+        for part, (weights, slots) in variables.items()
+    ]
+    record = {**head, "variables": sizes, "allocators": found}
     replace_file(os.path.join(model_dir, MEMORY), json.dumps(record, indent=2) + "\n")
-
-
-def _allocator(memory: Memory, stages: Sequence[str]) -> dict:
-    order = [Place(stage, passes) for stage in stages for passes in (FORWARD, BACKWARD)]
-    others = sorted(place for place in memory.parts if place not in order)
-    parts = [(place, memory.parts[place]) for place in [*order, *others] if place in memory.parts]
-    return {
-        "allocator": memory.allocator,
-        "peak_bytes": memory.peak,
-        "running_at_peak": {"part": memory.running.part, "pass": memory.running.passes},
-        "resident_bytes": memory.resident,
-        "parts": [
-            {
-                "part": place.part,
-                "pass": place.passes,
-                "held_at_peak_bytes": part.held,
-                "most_held_bytes": part.most_held,
-                "peak_while_running_bytes": part.peak,
-            }
-            for place, part in parts
-        ],
-    }
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -611,20 +529,15 @@ def _nodes(functions: set[str]):
     left, seen = list(functions), set()
     while left:
         name = left.pop()
-        definition = _definition(name) if name not in seen else None
+        if name in seen:
+            continue
         seen.add(name)
-        for node in definition.node_def if definition is not None else ():
-            yield node
-            for attribute in node.attr.values():
-                left += [attribute.func.name] if attribute.func.name else []
-                left += [each.name for each in attribute.list.func]
-
-
-def _definition(name: str):
-    try:
-        return context.context().get_function_def(name)
-    except tf.errors.OpError:  # an operation by itself
-        return None
+        with contextlib.suppress(tf.errors.OpError):  # an operation by itself
+            for node in context.context().get_function_def(name).node_def:
+                yield node
+                for attribute in node.attr.values():
+                    left += [attribute.func.name] if attribute.func.name else []
+                    left += [each.name for each in attribute.list.func]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -666,12 +579,8 @@ class Profile(Callback):
     def on_end(self, end: End) -> None:
         if self._folder:
             first, last = self._window
-            logging.warning(
-                "No profile: the run ended at step %d, within the profiled steps %d,%d.",
-                end.step,
-                first,
-                last,
-            )
+            text = "No profile: the run ended at step %d, within the profiled steps %d,%d."
+            logging.warning(text, end.step, first, last)
             self._drop()
 
     def close(self) -> None:
@@ -726,23 +635,20 @@ class Profile(Callback):
         places = Places(trace, stages, stages_of(set(trace.functions.values()), stages))
         head = {"steps": [first, last], "devices": self._devices}
         if config.profile_steps:
-            table = add_up(trace, places, last - first)
             told = {"secs_per_step": self._secs / (last - first), "trace": name}
-            write_times(config.model_dir, head | told, table)
+            write_times(config.model_dir, head | told, add_up(trace, places, last - first))
             logging.info("Profile of steps %d,%d: %s", first, last, os.path.join(config.model_dir, name))
         if config.profile_memory:
-            found = memories(trace, places)
+            found = memories(trace, places, stages)
             if not found:
                 logging.warning("No memory profile: this TensorFlow does not tell what takes memory here.")
                 return
             write_memory(config.model_dir, head, found, stage_variables(self._state))
-            logging.info(
-                "Memory: at most %.2f GB of %s, while %s ran (%s)",
-                found[0].peak / 1e9,
-                found[0].allocator,
-                found[0].running.name,
-                MEMORY,
+            peak, allocator, running = (
+                found[0][name] for name in ("peak_bytes", "allocator", "running_at_peak")
             )
+            text = "Memory: at most %.2f GB of %s, while %s ran (%s)"
+            logging.info(text, peak / 1e9, allocator, ", ".join(filter(None, running.values())), MEMORY)
 
 
 def _first_line(error: BaseException) -> str:

@@ -33,7 +33,9 @@ def configure_logging(verbosity: int = 0) -> None:
     for handler in list(root.handlers):
         if handler is logging.get_absl_handler() or isinstance(handler, _TerminalHandler):
             root.removeHandler(handler)
-    root.addHandler(_TerminalHandler())
+    handler = _TerminalHandler()
+    handler.setFormatter(standard_logging.Formatter("%(asctime)s %(mark)s%(message)s", "%H:%M:%S"))
+    root.addHandler(handler)
     root.setLevel(standard_logging.WARNING)
     logging.get_absl_logger().setLevel(converter.absl_to_standard(verbosity))
     quiet.quieten_libraries()
@@ -42,22 +44,13 @@ def configure_logging(verbosity: int = 0) -> None:
 class _TerminalHandler(standard_logging.Handler):
     """Writes to the stderr of the moment (tests replace it), through the progress bar where one is drawn."""
 
-    def __init__(self):
-        super().__init__()
-        self.setFormatter(_Formatter("%(asctime)s %(mark)s%(message)s", "%H:%M:%S"))
-
     def emit(self, record) -> None:
+        record.mark = f"{record.levelname}: " if record.levelno >= standard_logging.WARNING else ""
         text = self.format(record)
         if _active_bar is not None:
             tqdm.tqdm.write(text, file=sys.stderr)
         else:
             print(text, file=sys.stderr, flush=True)
-
-
-class _Formatter(standard_logging.Formatter):
-    def format(self, record) -> str:
-        record.mark = f"{record.levelname}: " if record.levelno >= standard_logging.WARNING else ""
-        return super().format(record)
 
 
 class Progress(Callback):
@@ -78,13 +71,9 @@ class Progress(Callback):
         self._total_steps = start.last_step
         self._started = self._first_update = (start.step, time.monotonic())
         if is_terminal(sys.stderr) and logging.get_absl_logger().isEnabledFor(standard_logging.INFO):
+            look = {"dynamic_ncols": True, "bar_format": "step {n_fmt}/{total_fmt} |{bar}| {desc}"}
             self._bar = _active_bar = tqdm.tqdm(
-                total=start.last_step,
-                initial=start.step,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                leave=True,
-                bar_format="step {n_fmt}/{total_fmt} |{bar}| {desc}",
+                total=start.last_step, initial=start.step, file=sys.stderr, leave=True, **look
             )
 
     def on_first_step(self, step: int, secs: float) -> None:
@@ -130,11 +119,9 @@ class Progress(Callback):
 
         What comes before it holds the compilation of the step and is used for the first update only.
         """
+        since_step, since = self._first_update
         if self._first_update is self._started:
-            since_step, since = self._started
             self._first_update = (step, now)
-        else:
-            since_step, since = self._first_update
         return (self._total_steps - step) * (now - since) / max(1, step - since_step)
 
     def _line_is_due(self, step: int, now: float) -> bool:
@@ -149,13 +136,9 @@ def log_evaluation(evaluation: Evaluation) -> None:
     values = {name: value for name, value in evaluation.values.items() if name != "samples"}
     if not all(map(math.isfinite, values.values())):
         return
-    logging.info(
-        "Evaluation at step %d: %s%s, %.1f s",
-        evaluation.step,
-        "  ".join(f"{name} {value:.4f}" for name, value in values.items()),
-        "" if evaluation.target is None else f" (target {evaluation.target})",
-        evaluation.secs,
-    )
+    numbers = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+    target = "" if evaluation.target is None else f" (target {evaluation.target})"
+    logging.info("Evaluation at step %d: %s%s, %.1f s", evaluation.step, numbers, target, evaluation.secs)
 
 
 def is_terminal(stream) -> bool:
@@ -171,12 +154,11 @@ def is_terminal(stream) -> bool:
 
 def _describe(values: dict, accuracy_label: str, secs_left: float) -> list[str]:
     """Returns the parts of a progress line, those that `values` has."""
-    shown = [
-        ("loss", "loss {:.4f}"),
-        ("mlm_accuracy", accuracy_label + " {:.4f}"),
-        ("learning_rate", "lr {:.1e}"),
-    ]
-    parts = [text.format(float(values[name])) for name, text in shown if values.get(name) is not None]
-    if values.get("sequences_per_sec") is not None:
-        parts.append(f"{format_number(values['sequences_per_sec'])} seq/s")
-    return parts + [f"left {format_secs(secs_left)}"]
+    shown = {
+        "loss": "loss {:.4f}".format,
+        "mlm_accuracy": (accuracy_label + " {:.4f}").format,
+        "learning_rate": "lr {:.1e}".format,
+        "sequences_per_sec": lambda value: f"{format_number(value)} seq/s",
+    }
+    parts = [text(float(values[name])) for name, text in shown.items() if values.get(name) is not None]
+    return [*parts, f"left {format_secs(secs_left)}"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,17 +26,8 @@ from official.reporting.summary import ParameterRow, format_total
 
 FILE_NAME = "report.html"
 _SHOWN_ELSEWHERE = (
-    "config",
-    "tables",
-    "examples",
-    "environment",
-    "data",
-    "learning_rates",
-    "fresh_variables",
-    "pipeline",
-    "report",
-    "evaluations",
-)
+    "config tables examples environment data learning_rates fresh_variables pipeline report evaluations"
+).split()
 
 
 def write_report(
@@ -70,7 +62,7 @@ def write_report(
         _charts(charts_lib.run_charts(metrics, result), of_whom),
         _pipeline(result),
         *profile_sections(model_dir),
-        *page.examples(result.examples),
+        *(Section("items", group["items"], group["title"], group["note"]) for group in result.examples),
         *(page.table(rows[0], rows[1:], title=name) for name, rows in result.tables.items()),
         _details(model_dir, settings, result, parameter_rows),
     ]
@@ -86,19 +78,26 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
       result: of all, with {metric: mean} and {metric_std: standard deviation} as scores and a table of runs,
         a seed in each first cell.
       runs: {seed: folder in `model_dir`}.
-
-    Returns:
-      Path of the report.
     """
-    metrics = {f"seed {seed}": read_metrics(os.path.join(model_dir, folder)) for seed, folder in runs.items()}
+    folders = [os.path.join(model_dir, folder) for folder in runs.values()]
+    drawn = {
+        f"seed {seed}": read_metrics(folder) for seed, folder in zip(runs, folders[: len(palette.COLORS)])
+    }
     links = {seed: f"{folder}/{FILE_NAME}" for seed, folder in runs.items()}
-    drawn = dict(list(metrics.items())[: len(palette.COLORS)])
-    note, scores = "Each seed links to its own report.", [result.target_metric] * len(drawn)
+    means = [
+        (
+            _fixed(mean),
+            f"\u00b1 {_fixed(result.scores[f'{name}_std'])} {metric_name(name)}, mean of {len(runs)} runs",
+        )
+        for name, mean in result.scores.items()
+        if f"{name}_std" in result.scores
+    ]
+    note = "Each seed links to its own report."
     sections = [
-        page.cards(_means(result.scores, len(runs))),
+        page.cards(means),
         *(page.table(rows[0], rows[1:], name, note, links) for name, rows in result.tables.items()),
-        _charts(charts_lib.compared_charts(drawn, scores)),
-        _details(os.path.join(model_dir, next(iter(runs.values()))), result.config, result, ()),
+        _charts(charts_lib.compared_charts(drawn, [result.target_metric] * len(drawn))),
+        _details(folders[0], result.config, result, ()),
     ]
     judged = verdict.judge_repeats(result, len(runs))
     return _write(model_dir, FILE_NAME, title, judged, result, sections)
@@ -112,11 +111,10 @@ def _write(
     result: TrainResult,
     sections: Sequence[Section],
 ) -> str:
-    folder = page.name_of(model_dir)
+    folder = os.path.basename(os.path.normpath(model_dir))
     lines = [judged.sentence, judged.advice and f"Next: {judged.advice}"]
     path = os.path.join(model_dir, name)
-    kicker = (title, folder)
-    text = page.render(folder, kicker, judged.headline, lines, judged.tone, sections, result.status)
+    text = page.render(folder, (title, folder), judged.headline, lines, judged.tone, sections, result.status)
     replace_file(path, text)
     return path
 
@@ -129,7 +127,7 @@ def _charts(charts: Sequence[charts_lib.Chart], title: str = "") -> Section:
 # Numbers
 
 
-def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
+def _numbers(result: TrainResult) -> list[tuple[Any, str]]:
     """Returns the headline numbers of a run as (value, name); the value is None where the run has none."""
     speed, wall, memory = result.sequences_per_sec, result.wall_secs, result.peak_memory_bytes
     return [
@@ -138,18 +136,15 @@ def _numbers(result: TrainResult) -> list[tuple[str | None, str]]:
         (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
         (_fixed(result.eval_loss), "evaluation loss, nats"),
         (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
-        (f"{result.sequences_per_row:.2f}" if result.sequences_per_row else None, "sequences a row"),
+        (result.sequences_per_row and f"{result.sequences_per_row:.2f}", "sequences a row"),
         (
-            f"{result.packing_efficiency:.1%}" if result.packing_efficiency else None,
+            result.packing_efficiency and f"{result.packing_efficiency:.1%}",
             "of the places of a row hold a token",
         ),
-        (f"{result.skipped_steps:,}" if result.skipped_steps else None, "steps skipped: gradient overflow"),
-        (format_number(speed) if speed else None, "sequences per second"),
-        (
-            format_secs(wall) if wall else None,
-            "wall time, h:mm:ss" if (wall or 0) >= 3600 else "wall time, m:ss",
-        ),
-        (f"{memory / 1e9:.1f} GB" if memory else None, "most memory in use"),
+        (result.skipped_steps and f"{result.skipped_steps:,}", "steps skipped: gradient overflow"),
+        (speed and format_number(speed), "sequences per second"),
+        (wall and format_secs(wall), "wall time, h:mm:ss" if (wall or 0) >= 3600 else "wall time, m:ss"),
+        (memory and f"{memory / 1e9:.1f} GB", "most memory in use"),
     ]
 
 
@@ -165,18 +160,6 @@ def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
     return [(_fixed(result.scores[name]), title) for name, title in zip(names, titles)]
 
 
-def _means(scores: dict, count: int) -> list[tuple[str | None, str]]:
-    """Returns (mean, its deviation and name) of {metric: mean, metric_std: standard deviation}."""
-    return [
-        (
-            _fixed(scores[name]),
-            f"\u00b1 {_fixed(scores[name + '_std'])} {metric_name(name)}, mean of {count} runs",
-        )
-        for name in scores
-        if f"{name}_std" in scores
-    ]
-
-
 def _fixed(value: float | None) -> str | None:
     value = plain_value(value)
     return None if value is None else fixed(value) if isinstance(value, float) else str(value)
@@ -184,10 +167,13 @@ def _fixed(value: float | None) -> str | None:
 
 def _pipeline(result: TrainResult) -> Section:
     """Returns the table of the stages on each device of a replica; empty without a pipeline."""
-    found = result.pipeline or {"stages": "", "devices": [], "schedule": "", "micro_batches": 0}
-    stages = enumerate(zip(found["stages"].split(" / "), found["devices"]))
-    rows = [(f"{number}: {stage}", device) for number, (stage, device) in stages]
-    note = f"Schedule {found['schedule']}, {found['micro_batches']:,} micro batches a step."
+    if not result.pipeline:
+        return Section("table", None)
+    stages, devices, schedule, micro_batches = (
+        result.pipeline[name] for name in ("stages", "devices", "schedule", "micro_batches")
+    )
+    rows = [(f"{number}: {stage}", devices[number]) for number, stage in enumerate(stages.split(" / "))]
+    note = f"Schedule {schedule}, {micro_batches:,} micro batches a step."
     return page.table(("Stage", "Device of a replica"), rows, "Pipeline", note)
 
 
@@ -197,24 +183,16 @@ def _pipeline(result: TrainResult) -> Section:
 
 _MAX_OPERATIONS = 20
 _WEIGHTS, _SLOTS = "weights", "optimizer's state"
-_LEGEND = {
-    _WEIGHTS: palette.BLUE,
-    _SLOTS: palette.SKY,
-    "forward": palette.GREEN,
-    "backward": palette.ORANGE,
-}
+_LEGEND = {_WEIGHTS: palette.BLUE, _SLOTS: palette.SKY, "forward": palette.GREEN, "backward": palette.ORANGE}
 
 
 def profile_sections(model_dir: str) -> list[Section]:
     """Returns the profile of a run, from its files in `model_dir`; nothing of a file that is missing or
     damaged."""
-    parts: dict[str, Callable[[dict], Section]] = {TIMES: _times, MEMORY: _memory}
     found = []
-    for name, section_of in parts.items():
-        try:
+    for name, section_of in ((TIMES, _times), (MEMORY, _memory)):
+        with contextlib.suppress(ConfigError, KeyError, TypeError, ValueError, IndexError):
             found.append(section_of(json_files.read_json(os.path.join(model_dir, name))))
-        except (ConfigError, KeyError, TypeError, ValueError, IndexError):
-            continue
     return found
 
 
@@ -224,32 +202,23 @@ def _steps(record: dict) -> str:
 
 
 def _times(record: dict) -> Section:
-    rows = [
-        Bar(
-            each["kind"],
-            [Part("", each["ms_per_step"], palette.BLUE)],
-            f"{each['ms_per_step']:,.1f} ms, {each['share']:.1%}",
-        )
-        for each in record["kinds"]
-    ]
+    def numbers(row: dict, digits: int) -> tuple[str, str]:
+        return f"{row['ms_per_step']:,.{digits}f}", f"{row['share']:.1%}"
+
+    rows = []
+    for each in record["kinds"]:
+        part, text = Part("", each["ms_per_step"], palette.BLUE), "{} ms, {}".format(*numbers(each, 1))
+        rows.append(Bar(each["kind"], [part], text))
     note = (
         f"{_steps(record)} A step took {1000 * record['secs_per_step']:,.1f} ms. Times are those of the"
         f" operations of a step, {record['busy_ms_per_step']:,.1f} ms, added up over all threads."
     )
-    operations = [
-        (
-            f"{each['type']} {each['name']}",
-            _part_of_step(each),
-            f"{each['ms_per_step']:,.2f}",
-            f"{each['count_per_step']:,.0f}",
-            f"{each['share']:.1%}",
-        )
-        for each in record["operations"][:_MAX_OPERATIONS]
-    ]
-    parts = [
-        (_part_of_step(each), f"{each['ms_per_step']:,.2f}", f"{each['share']:.1%}")
-        for each in record["parts"]
-    ]
+    operations = []
+    for each in record["operations"][:_MAX_OPERATIONS]:
+        secs, share = numbers(each, 2)
+        name, times = f"{each['type']} {each['name']}", f"{each['count_per_step']:,.0f}"
+        operations.append((name, _part_of_step(each), secs, times, share))
+    parts = [(_part_of_step(each), *numbers(each, 2)) for each in record["parts"]]
     folded = [
         page.table(("Part", "ms a step", "Share"), parts, "Time by part of the step"),
         page.table(("Operation", "Part", "ms a step", "Times", "Share"), operations, "Longest operations"),
@@ -307,15 +276,10 @@ def _details(
     if result.sequences_per_row is not None:
         numbers["rows_per_step"] = settings.get("train_batch_size")
     fresh = [("", name) for name in result.fresh_variables]
+    shapes = [" \u00d7 ".join(map(str, row.shape)) or "scalar" for row in parameters]
     cells = [
-        (
-            row.name,
-            " \u00d7 ".join(map(str, row.shape)) or "scalar",
-            row.tensors,
-            row.parameters,
-            f"{row.megabytes:,.2f}",
-        )
-        for row in parameters
+        (row.name, shape, row.tensors, row.parameters, f"{row.megabytes:,.2f}")
+        for row, shape in zip(parameters, shapes)
     ]
     head = ("Name", "Shape", "Tensors", "Parameters", "MB")
     folded = [
@@ -333,11 +297,12 @@ def _details(
 def changed_settings(values: dict) -> dict:
     """Returns the settings of a saved configuration that differ from the defaults, and the sizes of its
     model."""
-    changed = {}
+    defaults = {name: field.default for name, field in config_lib.FIELDS.items()}
+    changed: dict[str, Any] = {}
     for name, value in values.items():
         if name == "model":
-            changed.update({f"model.{key}": size for key, size in (value or {}).items()})
-        elif name not in config_lib.FIELDS or config_lib.FIELDS[name].default != value:
+            changed |= {f"model.{key}": size for key, size in (value or {}).items()}
+        elif name not in defaults or defaults[name] != value:
             changed[name] = value
     return changed
 

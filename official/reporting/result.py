@@ -150,11 +150,9 @@ def from_dict(values: dict) -> TrainResult:
     own = [field.name for field in dataclasses.fields(TrainResult)]
     names = {_NAMES_IN_FILE.get(name, name): name for name in own}
     fields = {names[name]: value for name, value in values.items() if name in names}
-    scores = {
-        name: value
-        for name, value in values.items()
-        if name not in {*names, *_FORMER} and isinstance(value, (int, float, type(None)))
-    }
+    others = {name: value for name, value in values.items() if name not in {*names, *_FORMER}}
+    numbers = (int, float, type(None))
+    scores = {name: value for name, value in others.items() if isinstance(value, numbers)}
     return TrainResult(**fields, scores=scores)
 
 
@@ -175,15 +173,10 @@ def evaluation_entry(fields: dict, command: str, checkpoint: str, settings: dict
     names = ["step", "status", "reason", "data", "target_metric", "eval_accuracy", "eval_loss"]
     names += ["baseline_score"] * (fields["eval_accuracy"] is not None)
     names += ["predictions", "report"]
-    entry = {
-        "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": command,
-        "checkpoint": checkpoint,
-        "settings": settings,
-        **{_NAMES_IN_FILE.get(name, name): fields[name] for name in names},
-        **fields["scores"],
-    }
-    return plain_value(entry)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    head = {"time": now, "command": command, "checkpoint": checkpoint, "settings": settings}
+    own = {_NAMES_IN_FILE.get(name, name): fields[name] for name in names}
+    return plain_value({**head, **own, **fields["scores"]})
 
 
 def add_evaluation(model_dir: str, entry: dict) -> None:

@@ -1,14 +1,12 @@
 """The table of a model's parameters, with repeated layers folded into one row."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class ParameterRow:
+class ParameterRow(NamedTuple):
     """Tensors of one shape whose names differ in a few places only.
 
     Attributes:
@@ -51,29 +49,27 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
         for variable in variables
     ]
     depth = max((len(group["parts"]) for group in groups), default=0)
-    for same_place in (_number_key, _word_key):
+    # Parts merge that are equal but for their last number, layer_0 and layer_1; then any that are no range.
+    by_number = lambda parts: _split_number(parts[0])[0]
+    by_word = lambda parts: parts if len(parts) > 1 else None
+    for same_place in (by_number, by_word):
         for place in range(depth):
             groups = _merge(groups, place, same_place)
     rows = []
     for group in groups:
-        name, parameters = (
-            "/".join(map(_format_part, group["parts"])),
-            group["tensors"] * math.prod(group["shape"]),
-        )
-        size = parameters * group["item_bytes"]
-        rows.append(ParameterRow(name, group["shape"], group["tensors"], parameters, size))
+        name, tensors, shape = "/".join(map(_format_part, group["parts"])), group["tensors"], group["shape"]
+        parameters = tensors * math.prod(shape)
+        rows.append(ParameterRow(name, shape, tensors, parameters, parameters * group["item_bytes"]))
     return rows
 
 
 def format_parameter_table(rows: Sequence[ParameterRow]) -> str:
     """Returns the rows and their totals as aligned lines of text."""
     cells = [(row.name, str(list(row.shape)), f"x{row.tensors}", f"{row.parameters:,}") for row in rows]
-    widths = [max((len(line[column]) for line in cells), default=0) for column in range(4)]
-    lines = [
-        f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {tensors:>{widths[2]}}  {parameters:>{widths[3]}}"
-        for name, shape, tensors, parameters in cells
-    ]
-    return "\n".join(lines + [format_total(rows)])
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    aligned = (str.ljust, str.ljust, str.rjust, str.rjust)
+    lines = ["  ".join(align(*each) for align, each in zip(aligned, zip(line, widths))) for line in cells]
+    return "\n".join([*lines, format_total(rows)])
 
 
 def format_total(rows: Sequence[ParameterRow]) -> str:
@@ -82,16 +78,6 @@ def format_total(rows: Sequence[ParameterRow]) -> str:
         sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "megabytes")
     )
     return f"{tensors:,} tensors, {parameters:,} parameters, {megabytes:,.1f} MB"
-
-
-def _number_key(alternatives: tuple[str, ...]) -> str | None:
-    """Parts may merge where they are equal but for their last number: layer_0 and layer_1."""
-    return _split_number(alternatives[0])[0]
-
-
-def _word_key(alternatives: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Any parts may merge, except what is already a range of numbers."""
-    return alternatives if len(alternatives) > 1 else None
 
 
 def _merge(groups: list[dict], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> list[dict]:

@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 import shlex
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -73,8 +74,8 @@ def curve(metrics: list[dict], split: str, name: str, over: str = "step") -> lis
       over: step or samples.
     """
     lines = [line for line in metrics if line.get("split") == split and name in line]
-    points = {line[over]: _finite(line[name]) for line in lines if line.get(over) is not None}
-    return [(at, points[at]) for at in sorted(points)]
+    points = {line[over]: line[name] for line in lines if line.get(over) is not None}
+    return [(at, float(value) if is_finite(value) else None) for at, value in sorted(points.items())]
 
 
 def finite_values(points: Points) -> list[float]:
@@ -82,13 +83,9 @@ def finite_values(points: Points) -> list[float]:
     return [value for _, value in points if is_finite(value)]
 
 
-def is_finite(value: float | None) -> TypeGuard[float]:
+def is_finite(value: Any) -> TypeGuard[float]:
     """Tells whether a value is a finite number; None is not."""
-    return value is not None and math.isfinite(value)
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def divergence(losses: Points) -> int | None:
@@ -103,22 +100,17 @@ def divergence(losses: Points) -> int | None:
     points = [(step, value) for step, value in losses if value is not None]
     if len(points) < 5:
         return bad
-    smooth = _medians([value for _, value in points])
+    # Single spikes do not count.
+    values = [value for _, value in points]
+    smooth = [statistics.median_low(values[max(0, at - 1) : at + 2]) for at in range(len(values))]
     lowest = min(range(len(smooth)), key=smooth.__getitem__)
     end, fallen = smooth[-1], smooth[0] - smooth[lowest]
-    jumps = sorted(abs(after - before) for (_, before), (_, after) in zip(points, points[1:]))
+    jumps = sorted(abs(after - before) for before, after in itertools.pairwise(values))
     rise, noise = end - smooth[lowest], jumps[len(jumps) // 2]
     if rise <= max(0.5 * fallen, 6 * noise, 0.1 * abs(smooth[lowest])):
         return bad
     half = smooth[lowest] + rise / 2
     return next(step for (step, _), value in zip(points[lowest:], smooth[lowest:]) if value >= half)
-
-
-def _medians(values: list[float]) -> list[float]:
-    """Returns the median of each value and its neighbours, at the ends the lower of two: single spikes do not
-    count."""
-    windows = (sorted(values[max(0, at - 1) : at + 2]) for at in range(len(values)))
-    return [window[(len(window) - 1) // 2] for window in windows]
 
 
 def trend(losses: Points) -> Trend | None:
@@ -136,21 +128,15 @@ def trend(losses: Points) -> Trend | None:
     if len(part) < _MIN_POINTS:
         part = points[-_MIN_POINTS:]
         over = f"the last {last - part[0][0]:,} steps"
-    slope, error, mean_step, mean = _line(part)
-    if abs(slope) < _SURE * error:
+    import numpy as np  # late: nothing else here needs it
+
+    steps, values = np.transpose(part)
+    center = steps.mean()
+    (slope, mean), covariance = np.polyfit(steps - center, values, 1, cov=True)
+    if slope**2 < _SURE**2 * covariance[0, 0]:
         return Trend(0.0, over, mean, mean)
-    start, end = (mean + slope * (step - mean_step) for step in (part[0][0], last))
+    start, end = (mean + slope * (step - center) for step in (part[0][0], last))
     return Trend((end - start) / start, over, start, end) if start > 0 else None
-
-
-def _line(points: list[tuple[int, float]]) -> tuple[float, float, float, float]:
-    """Returns slope, its standard error, mean step and mean value of the least-squares line."""
-    count = len(points)
-    mean_step, mean = (sum(point[axis] for point in points) / count for axis in (0, 1))
-    spread = sum((step - mean_step) ** 2 for step, _ in points)
-    slope = sum((step - mean_step) * (value - mean) for step, value in points) / spread
-    residual = sum((value - mean - slope * (step - mean_step)) ** 2 for step, value in points)
-    return slope, math.sqrt(residual / (count - 2) / spread), mean_step, mean
 
 
 def over_fitting(evaluations: Points, losses: Points, rises: bool = False) -> tuple[int, float, float] | None:
@@ -268,73 +254,65 @@ def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdic
       command: the command line of the run; empty where it is not known.
     """
     same = f": {command}" if command else "."
-    losses = curve(metrics, "train", "loss")
-    trained = result.config.get("do_train", True)
+    losses, saved = curve(metrics, "train", "loss"), (result.checkpoint or "").rpartition("/")[2]
+    trained, reason = result.config.get("do_train", True), _sentence(result.reason)
     if result.peer_lost:
-        where = f"from {_base(result.checkpoint)}" if result.checkpoint else "from the start"
+        where = f"from {saved}" if saved else "from the start"
         advice = f"Start all processes again with the same command, they go on {where}{same}"
-        return Verdict(f"A process was lost at step {result.step:,}", _sentence(result.reason), advice, "bad")
+        return Verdict(f"A process was lost at step {result.step:,}", reason, advice, "bad")
     if result.status == "failed":
         found = re.search(r"step (\d+)", result.reason)
-        where = f" Go on from {_base(result.checkpoint)}" if result.checkpoint else " Start again"
-        return Verdict(
-            f"Diverged at step {int(found[1]) if found else result.step:,}",
-            _sentence(result.reason) + _lowest(losses),
-            f"{_LESS}.{where} with the same command{same}",
-            "bad",
-        )
+        where = f"Go on from {saved}" if saved else "Start again"
+        advice = f"{_LESS}. {where} with the same command{same}"
+        headline = f"Diverged at step {int(found[1]) if found else result.step:,}"
+        return Verdict(headline, reason + _lowest(losses), advice, "bad")
+    change = trend(losses)
+    described = f" {change.describe()}" if change else ""
     if result.status == "interrupted":
-        return _interrupted(losses, result, same)
+        steps, epochs = (result.config.get(f"num_{name}") for name in ("steps_per_epoch", "train_epochs"))
+        planned = result.config.get("stop_steps") or (int(steps * epochs) if steps and epochs else None)
+        headline = f"Interrupted at step {result.step:,}" + (f" of {planned:,}" if planned else "")
+        state = f" The state is in {saved}." if saved else ""
+        advice = f"Run the same command again, it goes on where it stopped{same}"
+        return Verdict(headline, reason + state + described, advice, "fair")
     lost = divergence(losses) if trained else None
     if lost is not None and result.status != "success":
-        last, new = finite_values(losses)[-1], _again(result, learning_rate=_third_of_rate(result))
-        return Verdict(
-            f"Diverged at step {lost:,}",
-            f"The training loss rose to {last:.3g}, far above its minimum, and did not come back."
-            f"{_lowest(losses)} {_score_sentence(result)}",
-            f"{_LESS}, and start in a new --model_dir: {new}",
-            "bad",
+        sentence = (
+            f"The training loss rose to {finite_values(losses)[-1]:.3g}, far above its minimum, and did not"
+            f" come back.{_lowest(losses)} {_score_sentence(result)}"
         )
-    constant, score = _constant(result), score_of(result)[0]
-    if constant and score is not None and score < constant[1] + _CLEARLY_BETTER:
-        return _no_better(constant, score, trend(losses), result)
-    if not trained:
-        headline, tone = _TARGET.get(result.status, (_sentence(result.reason).rstrip("."), "good"))
-        return _with_low_f1(Verdict(headline, _score_sentence(result), "", tone), result)
-    return _with_low_f1(_ended(metrics, losses, result), result)
-
-
-def _with_low_f1(found: Verdict, result: TrainResult) -> Verdict:
-    """Returns the verdict, which is not a good one where F1 is low, whatever the run was asked for."""
-    score = score_of(result)[0]
-    if result.target_metric != "f1" or score is None or score >= _GOOD_F1 or found.tone != "good":
-        return found
-    trained = result.config.get("do_train", True)
-    more = _again(result, num_train_epochs=2 * (result.config.get("num_train_epochs") or 1))
-    advice = f"Train for more steps, or with another --learning_rate: {more}" if trained else ""
-    sentence = f"{found.sentence} An F1 below {_GOOD_F1} is low."
-    return dataclasses.replace(found, sentence=sentence, advice=found.advice or advice, tone="fair")
-
-
-def planned_steps(config: dict) -> int | None:
-    """Returns the steps that a run was to do, from its saved configuration; None where that does not say."""
-    steps, epochs = config.get("num_steps_per_epoch"), config.get("num_train_epochs")
-    return config.get("stop_steps") or (int(steps * epochs) if steps and epochs else None)
+        advice = f"{_LESS}, and start in a new --model_dir: {_slower(result)}"
+        return Verdict(f"Diverged at step {lost:,}", sentence, advice, "bad")
+    base, score = result.baseline_score, score_of(result)[0]
+    if base is not None and score is not None and score < base + _CLEARLY_BETTER:
+        always = f"always predicting {constant_name(result)}"
+        headline = f"{'No' if score < base + _BETTER else 'Hardly'} better than {always}"
+        name = metric_name(result.target_metric)
+        sentence = f"{name} is {_number(score)} on the evaluation set; {always} scores {_number(base)}."
+        advice = f"Try another --learning_rate first, up and down by a factor of 3: {_slower(result)}"
+        if change and change.falls:
+            advice = f"It may only need more steps: raise --num_train_epochs: {_longer(result)}"
+        advice += " \u2013 Then check the labels and the vocabulary of the data."
+        return Verdict(headline, sentence + described, advice if trained else "", "bad")
+    if trained:
+        judged = _ended(metrics, losses, change, result)
+    else:
+        headline, tone = _TARGET.get(result.status, (reason.rstrip("."), "good"))
+        judged = Verdict(headline, _score_sentence(result), "", tone)
+    if result.target_metric != "f1" or score is None or score >= _GOOD_F1 or judged.tone != "good":
+        return judged
+    # Not a good one, whatever the run was asked for.
+    advice = f"Train for more steps, or with another --learning_rate: {_longer(result)}" if trained else ""
+    sentence = f"{judged.sentence} An F1 below {_GOOD_F1} is low."
+    return Verdict(judged.headline, sentence, judged.advice or advice, "fair")
 
 
 def constant_name(result: TrainResult) -> str:
     """Returns the name of the constant prediction whose score is `baseline_score`: “the”."""
-    names = {
-        "mlm_accuracy": "the most frequent token",
-        "pearson": "the mean score",
-        "spearman": "the mean score",
-    }
+    names = dict.fromkeys(("pearson", "spearman"), "the mean score")
+    names["mlm_accuracy"] = "the most frequent token"
     name = result.baseline_prediction
     return f"\u201c{name}\u201d" if name else names.get(result.target_metric, "the most frequent label")
-
-
-def _constant(result: TrainResult) -> tuple[str, float] | None:
-    return None if result.baseline_score is None else (constant_name(result), result.baseline_score)
 
 
 def _lowest(losses: Points) -> str:
@@ -342,38 +320,8 @@ def _lowest(losses: Points) -> str:
     return " The lowest training loss was {:.3g} at step {:,}.".format(*min(points)) if points else ""
 
 
-def _interrupted(losses: Points, result: TrainResult, same: str) -> Verdict:
-    planned, change = planned_steps(result.config), trend(losses)
-    of = f" of {planned:,}" if planned else ""
-    saved = f" The state is in {_base(result.checkpoint)}." if result.checkpoint else ""
-    return Verdict(
-        f"Interrupted at step {result.step:,}{of}",
-        _sentence(result.reason) + saved + (f" {change.describe()}" if change else ""),
-        f"Run the same command again, it goes on where it stopped{same}",
-        "fair",
-    )
-
-
-def _no_better(
-    constant: tuple[str, float], score: float, change: Trend | None, result: TrainResult
-) -> Verdict:
-    name, value = constant
-    headline = f"{'No' if score < value + _BETTER else 'Hardly'} better than always predicting {name}"
-    sentence = (
-        f"{metric_name(result.target_metric)} is {_number(score)} on the evaluation set; "
-        f"always predicting {name} scores {_number(value)}." + (f" {change.describe()}" if change else "")
-    )
-    rate = _again(result, learning_rate=_third_of_rate(result))
-    advice = f"Try another --learning_rate first, up and down by a factor of 3: {rate}"
-    if change and change.falls:
-        more = _again(result, num_train_epochs=2 * (result.config.get("num_train_epochs") or 1))
-        advice = f"It may only need more steps: raise --num_train_epochs: {more}"
-    advice += " \u2013 Then check the labels and the vocabulary of the data."
-    return Verdict(headline, sentence, advice if result.config.get("do_train", True) else "", "bad")
-
-
-def _ended(metrics: list[dict], losses: Points, result: TrainResult) -> Verdict:
-    change, (worse, rising) = trend(losses), _over_fitted(metrics, losses, result)
+def _ended(metrics: list[dict], losses: Points, change: Trend | None, result: TrainResult) -> Verdict:
+    worse, rising = _over_fitted(metrics, losses, result)
     headline, tone = _TARGET.get(result.status, ("All steps done", "good"))
     parts, advice = [_score_sentence(result)], ""
     if result.status == "success":
@@ -383,10 +331,8 @@ def _ended(metrics: list[dict], losses: Points, result: TrainResult) -> Verdict:
         if result.status == "finished" and rising is not None:
             headline, tone = f"Over-fitted after step {rising:,}", "fair"
         kept = " \u2013 The weights of the best evaluation were kept." if "best_step" in result.scores else ""
-        lower = _again(result, learning_rate=_third_of_rate(result))
-        advice = advice or (
-            f"Train for fewer steps or on more data; a lower --learning_rate helps, too: {lower}{kept}"
-        )
+        fewer = "Train for fewer steps or on more data; a lower --learning_rate helps, too"
+        advice = advice or f"{fewer}: {_slower(result)}{kept}"
     elif change:
         parts.append(change.describe())
         if result.status == "finished" and change.falls:
@@ -444,14 +390,20 @@ def _advice_of_trend(change: Trend, result: TrainResult) -> str:
     if change.falls:
         longer = f"--num_train_epochs={2 * epochs:g}" if epochs else "more --num_train_epochs"
         new = "in a new --model_dir, so that the learning rate decays over all of them"
-        more = _again(result, num_train_epochs=2 * (epochs or 1))
-        return f"More steps would help: train with {longer} {new}: {more}"
+        return f"More steps would help: train with {longer} {new}: {_longer(result)}"
     if result.status == "aborted":
-        return (
-            "More steps of the same will hardly do: try another --learning_rate, a larger model or more data:"
-            f" {_again(result, learning_rate=_third_of_rate(result))}"
-        )
+        other = "try another --learning_rate, a larger model or more data"
+        return f"More steps of the same will hardly do: {other}: {_slower(result)}"
     return ""
+
+
+def _slower(result: TrainResult) -> str:
+    rate = result.config.get("learning_rate")
+    return _again(result, learning_rate=rate / 3 if rate else None)
+
+
+def _longer(result: TrainResult) -> str:
+    return _again(result, num_train_epochs=2 * (result.config.get("num_train_epochs") or 1))
 
 
 def _again(result: TrainResult, **changed: Any) -> str:
@@ -471,18 +423,13 @@ def _command(flags: dict[str, Any]) -> str:
     return shlex.join(["bert", "train", *words])
 
 
-def _third_of_rate(result: TrainResult) -> float | None:
-    rate = result.config.get("learning_rate")
-    return rate / 3 if rate else None
-
-
 def score_of(result: TrainResult) -> tuple[float | None, int]:
     """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights,
     else of the last one."""
     score, step = result.scores.get(result.target_metric), result.scores.get("best_step")
-    return (
-        (score, step) if score is not None and isinstance(step, int) else (result.eval_accuracy, result.step)
-    )
+    if score is not None and isinstance(step, int):
+        return score, step
+    return result.eval_accuracy, result.step
 
 
 def _score_sentence(result: TrainResult) -> str:
@@ -490,16 +437,12 @@ def _score_sentence(result: TrainResult) -> str:
     score, step = score_of(result)
     if score is None:
         return "" if result.eval_loss is None else f"Evaluation loss {result.eval_loss:.3f} nats."
-    compared = []
+    sentence = f"{metric_name(result.target_metric)} {_number(score)} at step {step:,}"
     if result.target is not None:
-        compared.append(f"the target is {_number(result.target)}")
-    if constant := _constant(result):
-        compared.append(f"always predicting {constant[0]} scores {_number(constant[1])}")
-    return (
-        f"{metric_name(result.target_metric)} {_number(score)} at step {step:,}"
-        + "".join(f"; {text}" for text in compared)
-        + "."
-    )
+        sentence += f"; the target is {_number(result.target)}"
+    if result.baseline_score is not None:
+        sentence += f"; always predicting {constant_name(result)} scores {_number(result.baseline_score)}"
+    return f"{sentence}."
 
 
 def _number(value: float) -> str:
@@ -508,10 +451,6 @@ def _number(value: float) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
-
-
-def _base(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
 
 
 def judge_repeats(result: TrainResult, count: int) -> Verdict:
@@ -525,23 +464,14 @@ def judge_repeats(result: TrainResult, count: int) -> Verdict:
     mean, deviation = result.scores.get(name), result.scores.get(f"{name}_std")
     if mean is None or deviation is None:
         return Verdict(f"{count} runs done", "", "", "good")
-    tone = "fair" if name == "f1" and mean < _GOOD_F1 else "good"
     both = f"{_number(mean)} \u00b1 {_number(deviation)}"
     sentence = f"{metric_name(name)} {both}, mean and standard deviation over {count} seeds."
-    constant = _constant(result)
-    if constant:
-        sentence += f" Always predicting {constant[0]} scores {_number(constant[1])}."
-        if mean - deviation < constant[1] + _CLEARLY_BETTER:
-            return Verdict(
-                f"Hardly better than always predicting {constant[0]}",
-                sentence,
-                f"Try another --learning_rate, or more epochs: "
-                f"{_again(result, learning_rate=_third_of_rate(result))}",
-                "bad",
-            )
-    return Verdict(
-        f"{count} runs done",
-        sentence,
-        "Compare recipes over several seeds: differences smaller than the deviation are noise.",
-        tone,
-    )
+    if result.baseline_score is not None:
+        always = f"lways predicting {constant_name(result)}"
+        sentence += f" A{always} scores {_number(result.baseline_score)}."
+        if mean - deviation < result.baseline_score + _CLEARLY_BETTER:
+            advice = f"Try another --learning_rate, or more epochs: {_slower(result)}"
+            return Verdict(f"Hardly better than a{always}", sentence, advice, "bad")
+    advice = "Compare recipes over several seeds: differences smaller than the deviation are noise."
+    tone = "fair" if name == "f1" and mean < _GOOD_F1 else "good"
+    return Verdict(f"{count} runs done", sentence, advice, tone)

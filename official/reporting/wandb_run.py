@@ -1,5 +1,6 @@
 """The numbers of a run sent to Weights & Biases, beside metrics.jsonl, which stays the record."""
 
+import functools
 import importlib
 import os
 import secrets
@@ -21,8 +22,6 @@ from official.reporting.result import EXIT_CODES
 from official.reporting.tensorboard import Tags
 
 ID_FILE_NAME = "wandb_id.txt"
-_PROJECT = "bert-tf2"
-_SPLITS = ("train", "eval")
 # Where the server cannot be reached, W&B would by default try for ten minutes and more before training
 # starts.
 _PATIENCE = {
@@ -46,26 +45,36 @@ class WandbRun(Callback):
         Raises:
           ConfigError: wandb is not installed, or has no API key while it is not offline.
         """
-        wandb = _import()
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to its makers; unreached, several warnings
+        try:
+            wandb = importlib.import_module("wandb")
+        except ImportError:
+            how = how_to_install("wandb")
+            raise ConfigError(
+                f"wandb is set but the wandb package is not installed: {how}, or drop --wandb."
+            ) from None
         self._run: Any = None
         self._tags, self._compile_secs = tags, 0.0
         local = not is_remote(config.model_dir)
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
-        settings = wandb.Settings(console="off", silent=True, **_PATIENCE)
+        settings = {name: config[name] for name in config_lib.FIELDS}
+        sizes = {f"model.{name}": value for name, value in vars(config.model).items()}
         project, _, name = (config.wandb_name or "").rpartition("/")
         arguments = dict(
             dir=folder,
             id=_run_id(config.model_dir),
             resume="allow",
-            project=project or (tags.project if tags else _PROJECT),
+            project=project or (tags.project if tags else "bert-tf2"),
             name=name or os.path.basename(os.path.normpath(config.model_dir)),
-            config=_flat_config(config),
+            config=settings | sizes,
             allow_val_change=True,
-            settings=settings,
+            settings=wandb.Settings(console="off", silent=True, **_PATIENCE),
         )
         os.makedirs(folder, exist_ok=True)
         self._run = _start(wandb, arguments)
-        self._attempt(lambda run: _define_metrics(run, tags.folders if tags else ()))
+        self._attempt(lambda run: run.define_metric("step"))
+        for name in ("train/*", "eval/*", *(tags.folders if tags else ())):
+            self._attempt(functools.partial(_over_steps, name=name))
 
     def on_compiling(self, done: int, graphs: int, secs: float) -> None:
         self._compile_secs = secs
@@ -83,11 +92,9 @@ class WandbRun(Callback):
 
     def on_result(self, status: str, result: dict) -> None:
         """Ends the W&B run with the result as its summary."""
-        summary = {
-            name: value
-            for name, value in plain_value(result).items()
-            if name not in ("config", "examples") and value is not None
-        }
+        left_out = ("config", "examples")
+        known = {name: value for name, value in plain_value(result).items() if value is not None}
+        summary = {name: value for name, value in known.items() if name not in left_out}
         self._attempt(lambda run: run.summary.update(summary))
         self._finish(EXIT_CODES.get(status, 1))
 
@@ -101,11 +108,8 @@ class WandbRun(Callback):
         line = {f"{split}/{name}": value for name, value in finite_numbers(values).items()}
         # W&B's own step only grows, but a resumed process writes some steps again: the step is a number
         # beside the others.
-        self._attempt(
-            lambda run: run.log(
-                {**tags, "step": int(step), "samples": plain_value(values.get("samples")), **line}
-            )
-        )
+        line = {**tags, "step": int(step), "samples": plain_value(values.get("samples")), **line}
+        self._attempt(lambda run: run.log(line))
 
     def _finish(self, exit_code: int) -> None:
         self._attempt(lambda run: run.finish(exit_code=exit_code))
@@ -118,23 +122,8 @@ class WandbRun(Callback):
             action(self._run)
         except Exception as error:  # pylint: disable=broad-except  # training is worth more than any of W&B's errors
             self._run = None
-            logging.warning(
-                "W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: %s",
-                _one_line(error),
-            )
-
-
-def _import():
-    os.environ.setdefault(
-        "WANDB_ERROR_REPORTING", "false"
-    )  # to its makers; where they cannot be reached, that is several warnings
-    try:
-        return importlib.import_module("wandb")
-    except ImportError:
-        raise ConfigError(
-            "wandb is set but the wandb package is not installed:"
-            f" {how_to_install('wandb')}, or drop --wandb."
-        ) from None
+            text = "W&B failed and gets no more of this run's metrics, which go on in metrics.jsonl: %s"
+            logging.warning(text, _one_line(error))
 
 
 def _run_id(model_dir: str) -> str:
@@ -142,18 +131,12 @@ def _run_id(model_dir: str) -> str:
     path = os.path.join(model_dir, ID_FILE_NAME)
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path) as file:
-            found = file.read().strip()
-        if found:
-            return found
+            if found := file.read().strip():
+                return found
     run_id = secrets.token_hex(4)
     tf.io.gfile.makedirs(model_dir)
     replace_file(path, run_id + "\n")
     return run_id
-
-
-def _flat_config(config: Config) -> dict:
-    values = {name: config[name] for name in config_lib.FIELDS}
-    return values | {f"model.{name}": value for name, value in vars(config.model).items()}
 
 
 def _start(wandb, arguments: dict):
@@ -163,11 +146,8 @@ def _start(wandb, arguments: dict):
     except wandb.errors.UsageError as error:
         raise ConfigError(f"wandb: {_one_line(error)} Or set WANDB_MODE=offline, or drop --wandb.") from None
     except Exception as error:  # pylint: disable=broad-except
-        logging.warning(
-            "W&B cannot be reached, the metrics for it are kept in %s/wandb: %s",
-            arguments["dir"],
-            _one_line(error),
-        )
+        text = "W&B cannot be reached, the metrics for it are kept in %s/wandb: %s"
+        logging.warning(text, arguments["dir"], _one_line(error))
         wandb.teardown()  # what has failed still holds the id
         run = _init(wandb, arguments | {"mode": "offline"})
     where = run.url or f"offline; upload it with: wandb sync {os.path.dirname(run.dir)}"
@@ -180,11 +160,8 @@ def _init(wandb, arguments: dict):
     return wandb.init(**arguments)
 
 
-def _define_metrics(run, more: tuple[str, ...]) -> None:
-    run.define_metric("step")
-    folders = [f"{split}/*" for split in _SPLITS]
-    for name in [*folders, *more]:
-        run.define_metric(name, step_metric="step")
+def _over_steps(run, name: str) -> None:
+    run.define_metric(name, step_metric="step")
 
 
 def _one_line(error: Exception) -> str:

@@ -41,22 +41,11 @@ def fixture_recipe(tmp_path, vocab_file):
     start.write_made_up(str(tmp_path / "bert.json"), str(model))
     shutil.copy(vocab_file, model / "vocab.txt")
     write_tokenizer(model, (model / "vocab.txt").read_text().splitlines())
-    return [
-        "--task=squad",
-        f"--bert_config_file={tmp_path}/bert.json",
-        f"--vocab_file={vocab_file}",
-        f"--init_checkpoint={model}/ckpt-0",
-        f"--train_file={tmp_path}/train.json",
-        f"--predict_file={tmp_path}/train.json",
-        "--max_seq_length=48",
-        "--max_query_length=8",
-        "--train_batch_size=8",
-        "--eval_batch_size=8",
-        "--optimizer_type=adamw",
-        "--decay_from=warmup_end",
-        "--learning_rate=5e-3",
-        "--num_gpus=0",
-    ]
+    usual = "--task=squad --max_seq_length=48 --max_query_length=8 --train_batch_size=8 --eval_batch_size=8"
+    usual += " --optimizer_type=adamw --decay_from=warmup_end --learning_rate=5e-3 --num_gpus=0"
+    files = [f"--bert_config_file={tmp_path}/bert.json", f"--init_checkpoint={model}/ckpt-0"]
+    files += [f"--{name}={tmp_path}/train.json" for name in ("train_file", "predict_file")]
+    return [*usual.split(), *files, f"--vocab_file={vocab_file}"]
 
 
 @pytest.fixture(name="fake")
@@ -83,23 +72,11 @@ def test_the_trainer_gets_the_recipe(tmp_path, recipe, fake, monkeypatch):
     arguments = [f"--work_dir={tmp_path}/work", "--peers=huggingface_grouped", "--seeds=2", "--no-scores"]
     measure(monkeypatch, *arguments, "--dtypes=bf16", "--train_steps=30", "--", *recipe)
     first, second = fake()
-    wanted = {
-        "task": "squad",
-        "dtype": "bf16",
-        "padding": "grouped",
-        "train_steps": 30,
-        "warmup_steps": 3.0,
-        "learning_rate": 5e-3,
-        "train_batch_size": 8,
-        "train_file": f"{tmp_path}/train.json",
-        "model": f"{tmp_path}/model",
-        "seed": 12345,
-    }
+    wanted = dict(task="squad", dtype="bf16", padding="grouped", train_steps=30, warmup_steps=3.0)
+    wanted |= dict(learning_rate=5e-3, train_batch_size=8, seed=12345)
+    wanted |= {"train_file": f"{tmp_path}/train.json", "model": f"{tmp_path}/model"}
     assert wanted.items() <= first.items() and second["seed"] == 12346
-
-
-def test_the_loss_is_logged_evenly():
-    for steps, every in ((100, 10), (115, 5), (341, 31), (7, 1), (13, 1)):
+    for steps, every in ((100, 10), (115, 5), (341, 31), (7, 1), (13, 1)):  # the loss is logged evenly
         assert f"--steps_per_loop={every}" in fine_tuning.common_flags(steps), steps
 
 
@@ -130,9 +107,8 @@ def test_rows_of_glue_for_the_trainer(tmp_path, recipe):
     lines = ["index\tsentence1\tsentence2\tlabel", '0\tA "b"\tc\tentailment', "1\td\te\tnot_entailment"]
     (tmp_path / "RTE").mkdir()
     (tmp_path / "RTE" / "train.tsv").write_text("\n".join(lines) + "\n")
-    shared = [
-        flag for flag in recipe if not flag.startswith(("--train_file", "--predict_file", "--max_query"))
-    ]
+    of_squad = ("--train_file", "--predict_file", "--max_query")
+    shared = [flag for flag in recipe if not flag.startswith(of_squad)]
     glue = [*shared, "--task=glue", "--glue_task=rte", f"--data_dir={tmp_path}"]
     config = fine_tuning.read_recipe(glue, train_steps=5)
     path, outputs = fine_tuning.training_file(config, str(tmp_path))
@@ -156,11 +132,8 @@ def test_tokens_of_an_answer(trainer):
     for text in ("the", "quick brown", "dog", "lazy dog", "ick bro", context):
         begin = context.index(text)
         answers = [{"text": text, "answer_start": begin}]
-        inside = [
-            number
-            for number, (first, last) in enumerate(offsets)
-            if parts[number] == 1 and last > begin and first < begin + len(text)
-        ]
+        end, own = begin + len(text), [number for number, part in enumerate(parts) if part == 1]
+        inside = [number for number in own if offsets[number][1] > begin and offsets[number][0] < end]
         assert trainer.answer_tokens(answers, offsets, parts) == (inside[0], inside[-1]), text
     last = [{"text": "dog", "answer_start": context.index("dog")}]
     assert trainer.answer_tokens(last, offsets[:-2], parts[:-2]) == (0, 0)  # it is in another window
@@ -175,10 +148,8 @@ def found(whole, score):
 def rows_for(recipe, scores_of_ours, scores_of_theirs):
     config = fine_tuning.read_recipe(recipe, train_steps=10)
     runs, values = [], []
-    for system, secs, scores in (
-        ("ours_unpad", 10.0, scores_of_ours),
-        ("huggingface_grouped", 15.0, scores_of_theirs),
-    ):
+    ours, theirs = ("ours_unpad", 10.0, scores_of_ours), ("huggingface_grouped", 15.0, scores_of_theirs)
+    for system, secs, scores in (ours, theirs):
         for seed, score in enumerate(scores):
             runs.append(fine_tuning.Run(system, "fp32", seed, (), config, True, "", ""))
             values.append(found(secs + seed, score))
@@ -190,9 +161,7 @@ def test_verdict(recipe):
     assert rows[0]["sequences_per_sec"] == pytest.approx(80 / 11)
     assert rows[0]["mean_length"] == 3 and rows[0]["score_spread"] == pytest.approx(0.2)
     (comparison,) = fine_tuning.compare(rows)
-    assert comparison["ratio"] == pytest.approx(16 / 11) and comparison["training_ratio"] == pytest.approx(
-        16 / 11
-    )
+    assert comparison["ratio"] == comparison["training_ratio"] == pytest.approx(16 / 11)
     assert comparison["scores_agree"] is True
     assert "1.45 x Hugging Face's Trainer" in fine_tuning.describe(rows, [comparison])
     apart = rows_for(recipe, [0.50, 0.51, 0.52], [0.60, 0.61, 0.62])
@@ -209,9 +178,8 @@ def test_the_whole_way(tmp_path, recipe, fake, monkeypatch):
     record = json.loads((tmp_path / "out.json").read_text())
     buckets, unpad, peer = record["cases"]
     assert buckets["data_sequences"] == unpad["data_sequences"] == 24 and unpad["losses"][0] > 0
-    assert (
-        unpad["metric"] == peer["metric"] == "f1" and unpad["score_mean"] > peer["score_mean"]
-    )  # it has learned
+    assert unpad["metric"] == peer["metric"] == "f1"
+    assert unpad["score_mean"] > peer["score_mean"]  # it has learned
     for row in record["cases"]:
         folder = tmp_path / "work" / f"fp32-{row['peer']}-seed-12345"
         assert sorted(os.listdir(folder)) == ["log.txt", "run.json"]
@@ -248,7 +216,6 @@ def test_where_epsilon_matters_a_line_says_so(tmp_path, recipe, monkeypatch, cap
 
 
 def test_pre_training_is_refused():
+    records = ["--bert_config_file=configs/models/bert_tiny.json", "--input_files=records"]
     with pytest.raises(ConfigError, match="Give --task=squad or --task=glue"):
-        fine_tuning.read_recipe(
-            ["--bert_config_file=configs/models/bert_tiny.json", "--input_files=records"], train_steps=5
-        )
+        fine_tuning.read_recipe(records, train_steps=5)

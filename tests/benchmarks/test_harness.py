@@ -26,13 +26,8 @@ def fixture_start(tmp_path):
     """Returns (source) -> a program that is it."""
 
     def make(source):
-        return Program(
-            "--peers: fake",
-            [sys.executable, "-c", source],
-            str(tmp_path / "work"),
-            harness.variables(None),
-            ": ask for fewer --peers",
-        )
+        command, work = [sys.executable, "-c", source], str(tmp_path / "work")
+        return Program("--peers: fake", command, work, harness.variables(None), ": ask for fewer --peers")
 
     return make
 

@@ -44,28 +44,22 @@ def test_every_command_line():
         assert "unknown flag --rouns" in done.stderr, name
         text = (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
         assert f"python benchmarks/{name} --" in text.split('"""')[1], name
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
+    assert not [name for name in NAMES if f"benchmarks/{name}" not in pages]  # each feeds a page
     with pytest.raises(ConfigError, match="a program of a checkout: python benchmarks/fine_tuning.py"):
         table.find(["benchmark", "fine_tuning"])
-
-
-def test_every_benchmark_feeds_a_page():
-    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
-    assert not [name for name in NAMES if f"benchmarks/{name}" not in pages]
 
 
 def test_requirements_are_pinned():
     environments = [peer.environment for peer in peers.PEERS.values() if peer.environment]
     environments += [row[3] for row in inference.PEERS.values()]
-    for environment in environments:
-        assert all("==" in each or each == "numpy" for each in environment.requirements), environment
+    needed = [each for environment in environments for each in environment.requirements]
+    assert all("==" in each or each == "numpy" for each in needed), needed
 
 
 def test_peers_are_compared_with_the_fastest():
-    speeds = {
-        "a": {"ours": 9.0, "ours_plain": 20.0, "tf_models": 6.0, "keras_hub": 4.0},
-        "b": {"ours": 1.0},
-        "c": {"tf_models": 1.0},
-    }
+    ours = {"ours": 9.0, "ours_plain": 20.0}
+    speeds = {"a": {**ours, "tf_models": 6.0, "keras_hub": 4.0}, "b": {"ours": 1.0}, "c": {"tf_models": 1.0}}
     rows = [
         {"case": case, "peer": name, "sequences_per_sec": value}
         for case, values in speeds.items()
@@ -143,9 +137,8 @@ def test_of_a_short_job_the_median_run_counts(tmp_path, monkeypatch):
     assert (row["runs"], row["secs"], row["peak_memory_bytes"]) == (3, 2.0, 30)
     assert row["ms_per_mb"] == pytest.approx(1.5 / row["text_bytes"] * 1e9)
     (tmp_path / "empty").write_text("\n \n")  # more and more of it would never be enough
-    monkeypatch.setattr(
-        sys, "argv", ["x", f"--input_files={tmp_path}/empty", f"--vocab_file={tmp_path}/empty"]
-    )
+    empty = f"{tmp_path}/empty"
+    monkeypatch.setattr(sys, "argv", ["x", f"--input_files={empty}", f"--vocab_file={empty}"])
     with pytest.raises(ConfigError, match="empty has no text"):
         data_scale.main()
 
@@ -167,14 +160,10 @@ def test_the_verdict_of_inference_is_on_the_fastest_of_each_side():
     rates["huggingface_onnxruntime"] = 15.0
     systems = {name: inference.system_of(name, ".peers") for name in rates if name in inference.PEERS}
     case = "fp32, 128 tokens x 1"
+    shared = {"case": case, "share_of_products": 0.5}
+    titles = {name: systems[name].title if name in systems else f"ours, {name}" for name in rates}
     rows = [
-        {
-            "case": case,
-            "backend": name,
-            "label": systems[name].title if name in systems else f"ours, {name}",
-            "sequences_per_sec": rate,
-            "share_of_products": 0.5,
-        }
+        {**shared, "backend": name, "label": titles[name], "sequences_per_sec": rate}
         for name, rate in rates.items()
     ]
     groups = {name: system.group for name, system in systems.items()}
@@ -207,16 +196,8 @@ def test_all_questions_with_tiny_settings(tmp_path):
     model = tmp_path / "bert.json"
     model.write_text(json.dumps(TINY))
     of_model = f"--bert_config_file={model}"
-    record, _ = run(
-        "peers",
-        tmp_path,
-        of_model,
-        "--shapes=16x4",
-        "--dtypes=fp32",
-        "--peers=ours,ours_plain",
-        "--rounds=2",
-        "--steps=300",
-    )
+    tiny = "--shapes=16x4 --dtypes=fp32 --peers=ours,ours_plain --rounds=2 --steps=300"
+    record, _ = run("peers", tmp_path, of_model, *tiny.split())
     ours, plain = record["cases"]
     assert len(ours["secs"]) == 2 and ours["losses"] == pytest.approx(plain["losses"], rel=1e-3)
     # One batch again and again is learnt by heart; fresh random rows would not be.
@@ -239,26 +220,11 @@ def test_all_questions_with_tiny_settings(tmp_path):
     record, _ = run("step_profile", tmp_path, of_model, "--shapes=16x4", "--steps=2")
     assert len(record["cases"][0]["groups"]) >= 5 and min(record["cases"][0]["groups"].values()) > 0
 
-    record, _ = run(
-        "numerics",
-        tmp_path,
-        f"--model_dir={tmp_path}/runs",
-        "--variants=fp32,fp32_plain",
-        "--num_runs=2",
-        "--",
-        of_model,
-        "--use_synthetic_data",
-        "--max_seq_length=16",
-        "--max_predictions_per_seq=3",
-        "--num_steps_per_epoch=4",
-        "--num_train_epochs=1",
-        "--steps_per_loop=2",
-        "--steps_between_eval=2",
-        "--num_eval_samples=8",
-        "--train_batch_size=4",
-        "--warmup_steps=0",
-        "--num_gpus=0",
-    )
+    own = f"--model_dir={tmp_path}/runs --variants=fp32,fp32_plain --num_runs=2 -- {of_model}"
+    tiny = "--use_synthetic_data --max_seq_length=16 --max_predictions_per_seq=3 --num_steps_per_epoch=4"
+    tiny += " --num_train_epochs=1 --steps_per_loop=2 --steps_between_eval=2 --num_eval_samples=8"
+    tiny += " --train_batch_size=4 --warmup_steps=0 --num_gpus=0"
+    record, _ = run("numerics", tmp_path, *own.split(), *tiny.split())
     fused, plain = record["variants"]
     assert fused["curves"][0]["steps"] == [2, 4] and fused["final_losses"][0] != fused["final_losses"][1]
     assert plain["largest_of_one_seed"] < 1e-3 and plain["agrees"]  # dropout's masks are the same
@@ -276,28 +242,14 @@ def test_questions_about_data_with_tiny_settings(tmp_path):
     record, _ = run("data_scale", tmp_path, *given, "--gigabytes=0.0001", "--num_workers=1")
     assert record["measured"][0]["tokens"] > 1000 and record["measured"][0]["peak_memory_bytes"] > 1e6
     records = tmp_path / "records"
-    done = programs.run(
-        "scripts/create_pretraining_data.py",
-        *given,
-        f"--output_dir={records}",
-        "--max_seq_length=64",
-        "--max_predictions_per_seq=5",
-        "--dupe_factor=1",
-        "--num_workers=1",
-    )
+    sizes = ["--max_seq_length=64", "--max_predictions_per_seq=5"]
+    created = [f"--output_dir={records}", *sizes, "--dupe_factor=1", "--num_workers=1"]
+    done = programs.run("scripts/create_pretraining_data.py", *given, *created)
     assert done.returncode == 0, done.stderr
     (tmp_path / "bert.json").write_text(json.dumps({**TINY, "max_position_embeddings": 64}))
-    record, shown = run(
-        "packing",
-        tmp_path,
-        f"--bert_config_file={tmp_path}/bert.json",
-        f"--input_files={records}/*.tfrecord",
-        "--max_seq_length=64",
-        "--max_predictions_per_seq=5",
-        "--rounds=1",
-        "--train_batch_size=2",
-        "--num_gpus=0",
-    )
+    own = [f"--bert_config_file={tmp_path}/bert.json", f"--input_files={records}/*.tfrecord"]
+    batch = ["--rounds=1", "--train_batch_size=2", "--num_gpus=0"]
+    record, shown = run("packing", tmp_path, *own, *sizes, *batch)
     assert record["sequences_per_row"] >= 1 and record["bound"] >= 1
     assert re.search(r"fp32, packed: \d\.\d+ times", shown)
 
@@ -305,8 +257,5 @@ def test_questions_about_data_with_tiny_settings(tmp_path):
 def test_memory_cases_are_flags_of_train():
     for case in memory.CASES[:1] + memory.RECOMPUTE_CASES[:1]:
         config = memory.read_config(dict(zip(memory.NAMES, case)), "configs/models/bert_tiny.json")
-        assert (config.max_seq_length, config.train_batch_size, config.recompute) == (
-            case[0],
-            case[2],
-            case[7],
-        )
+        told = (config.max_seq_length, config.train_batch_size, config.recompute)
+        assert told == (case[0], case[2], case[7])

@@ -34,16 +34,9 @@ def test_a_batch_is_laid_end_to_end_without_filling():
 
 def test_scores_of_answers_are_those_of_the_run(squad, tmp_path, monkeypatch):
     result = run(squad(num_train_epochs=2, do_predict=True))
-    flags = flags_of(
-        monkeypatch,
-        checkpoints=tmp_path / "run",
-        predict_file=tmp_path / "dev.json",
-        backends="tensorflow",
-        dtypes="fp32",
-        eval_batch_size=5,
-        rounds=1,
-        timed_batches=1,
-    )
+    given = {"checkpoints": tmp_path / "run", "backends": "tensorflow", "dtypes": "fp32", "rounds": 1}
+    given |= {"predict_file": tmp_path / "dev.json", "eval_batch_size": 5, "timed_batches": 1}
+    flags = flags_of(monkeypatch, **given)
     (row,) = scores.measure_checkpoint(flags, scores.find_source(flags.checkpoints[0]))
     assert row["scores"]["f1"] == result.scores["f1"] and row["metric"] == "f1"
     assert row["lost"] == row["largest_difference"] == 0 and row["batch"] == 5

@@ -70,23 +70,16 @@ def reply(text="Ada", start=0, end=3, score=0.5):
 
 def test_a_body_is_that_of_the_contract(tmp_path):
     found = load.read_questions(serving.write_questions(PAIRS, str(tmp_path)))
-    assert json.loads(found[1].body) == {
-        "signature_name": "answer",
-        "instances": [{"question": "What?", "context": "Boats sail, Zoë."}],
-    }
+    instance = {"question": "What?", "context": "Boats sail, Zoë."}
+    assert json.loads(found[1].body) == {"signature_name": "answer", "instances": [instance]}
     assert found[1].context == PAIRS[1][1]
     (one,) = [Asked(*one) for one in load.ask_all(1, "/x", found[:1], 1, 0.01)["asked"]]
     assert one.error.startswith("ConnectionRefusedError")
-
-
-def test_what_is_no_answer_is_an_error():
+    # What is no answer is an error; places are counted in characters.
     none = (b"", b"[]", b'{"predictions": []}', b'{"predictions": [{"text": "Ada"}]}')
     for body in (*none, reply(start=1), reply(text="Bob"), reply(score=2.0), reply(score="0.5")):
         with pytest.raises(ValueError, match="no prediction|no answer"):
             load.text_of(body, PAIRS[0][1])
-
-
-def test_places_are_counted_in_characters():
     assert load.text_of(reply("Zoë", 12, 15), PAIRS[1][1]) == "Zoë"
     assert load.text_of(reply("", 0, 0), PAIRS[1][1]) == ""
 
@@ -94,9 +87,8 @@ def test_places_are_counted_in_characters():
 def make_run(ends, secs=10.0, errors=(), samples=((0.0, 100),)):
     every = [Asked(number, end - 0.1, end, "a", "") for number, end in enumerate(ends)]
     every += [Asked(0, end - 0.1, end, "", "lost") for end in errors]
-    return serving.Run(
-        2, secs, 100.0, every, 0.5, 9.0, [serving.Sample(100 + at, size) for at, size in samples]
-    )
+    taken = [serving.Sample(100 + at, size) for at, size in samples]
+    return serving.Run(2, secs, 100.0, every, 0.5, 9.0, taken)
 
 
 def test_requests_outside_of_the_time_are_not_counted():
@@ -106,12 +98,9 @@ def test_requests_outside_of_the_time_are_not_counted():
     assert run.errors == ["lost", "lost"]  # those outside, too: none may be lost
     assert run.between(0, 5) == {"requests": 1, "latency_ms": run.between(0, 1)["latency_ms"]}
     assert run.between(1, 2) == {"requests": 0, "latency_ms": None}
-
-
-def test_a_server_that_does_not_end_well_is_an_error():
-    run = make_run([101.0], errors=[102.0])
-    assert serving.errors_of([run, run], 0) == ["lost", "lost"]
-    assert serving.errors_of([run], -9) == ["lost", "bert serve ended with code -9 after SIGTERM"]
+    # So is a server that does not end well.
+    assert serving.errors_of([run, run], 0) == ["lost"] * 4
+    assert serving.errors_of([run], -9)[2:] == ["bert serve ended with code -9 after SIGTERM"]
 
 
 def test_what_is_told_of_a_new_version():
@@ -124,24 +113,18 @@ def test_what_is_told_of_a_new_version():
 
 
 def test_memory_is_split_by_time():
-    samples = [
-        serving.Sample(at, size)
-        for at, size in [(0, 9), (19.9, 8), (20, 5), (39.9, 6), (40.1, 7), (60, 4), (61, 99)]
-    ]
+    sizes = {0: 9, 19.9: 8, 20: 5, 39.9: 6, 40.1: 7, 60: 4, 61: 99}
+    samples = [serving.Sample(*each) for each in sizes.items()]
     found = serving.peaks_of(samples, 60.0, 60.0)
     assert found == (20.0, 6, 7) and found.growth == pytest.approx(1 / 6)
     assert serving.peaks_of(samples, 61.0, 3.0).window_secs == 1.0
 
 
 def metrics_text(counts, total):
-    rows = [
-        f'bert_batch_sequences_bucket{{signature="answer",le="{le}"}} {count}' for le, count in counts.items()
-    ]
-    rows += [
-        f'bert_batch_sequences_count{{signature="answer"}} {max(counts.values())}',
-        f'bert_batch_sequences_sum{{signature="answer"}} {total}',
-    ]
-    return "# TYPE bert_batch_sequences histogram\n" + "\n".join(rows) + "\n# TYPE other gauge\nother 1\n"
+    name, own = "bert_batch_sequences", 'signature="answer"'
+    rows = [f'{name}_bucket{{{own},le="{le}"}} {count}' for le, count in counts.items()]
+    rows += [f"{name}_count{{{own}}} {max(counts.values())}", f"{name}_sum{{{own}}} {total}"]
+    return "\n".join([f"# TYPE {name} histogram", *rows, "# TYPE other gauge", "other 1", ""])
 
 
 def test_sizes_of_batches_between_two_moments():
@@ -150,9 +133,6 @@ def test_sizes_of_batches_between_two_moments():
     found = after.since(before)
     assert found.mean == 7.0 and found.shares() == {"1": 0.25, "8": 0.75}
     assert before.since(before).mean is None and before.since(before).shares() == {}
-
-
-def test_metrics_without_batches_are_an_error():
     with pytest.raises(ConfigError, match="does not tell bert_batch_sequences"):
         serving.read_batches("# TYPE up gauge\nup 1\n")
 
@@ -203,14 +183,9 @@ def test_everything_is_measured_in_one_run(fakes, tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "WARM_SECS", 0.1)
     flags = make_flags(tmp_path, secs=1.5, rounds=1)
     measured = serving.measure(flags, PAIRS, str(tmp_path / "work"))
-    names = [row["name"] for row in measured["cases"]]
-    assert names == [
-        "fp32, 1 client: bert serve",
-        "fp32, 1 client: LitServe",
-        "fp32, 2 clients: bert serve",
-        "fp32, 2 clients: LitServe",
-        "fp32, batch 1: the bare model",
-    ]
+    cases = "1 client: bert serve|1 client: LitServe|2 clients: bert serve|2 clients: LitServe"
+    names = [f"fp32, {name}" for name in f"{cases}|batch 1: the bare model".split("|")]
+    assert [row["name"] for row in measured["cases"]] == names
     keys = {"name", "dtype", "max_seq_length", "batch", "backend", "sequences_per_sec", "latency_ms"}
     assert all(keys <= set(row) and row["errors"] == 0 for row in measured["cases"])
     assert {row["same_answers"] for row in measured["cases"]} == {1.0}
@@ -220,22 +195,19 @@ def test_everything_is_measured_in_one_run(fakes, tmp_path, monkeypatch):
     assert 0 < moments["appeared_secs"] < moments["swapped_secs"] < moments["secs"]
     assert measured["exit_codes"] == {"bert serve": 0, "litserve": 0}
     text = "\n".join([serving.table(measured), *serving.verdicts(measured)])
-    assert (
-        "0 of" in text and "x fp32, batch 1: the bare model" in text and "x fp32, 2 clients: LitServe" in text
-    )
-    assert "a new version: served" in text and ", 0 of" in text
+    wanted = ("0 of", "x fp32, batch 1: the bare model", "x fp32, 2 clients: LitServe", ", 0 of")
+    assert all(each in text for each in (*wanted, "a new version: served"))
     json.dumps(measured, allow_nan=False)
 
 
 def test_errors_are_shown_and_make_the_exit_code(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks/serving.py", "--export_dir=a", "--predict_file=b.json"])
-    monkeypatch.setattr(serving, "read_questions", lambda flags: PAIRS)
-    monkeypatch.setattr(serving, "table", lambda measured: "table")
-    monkeypatch.setattr(serving, "verdicts", lambda measured: [])
-    monkeypatch.setattr(serving, "measure", lambda flags, pairs, folder: {"errors": [], "cases": []})
-    assert serving.main() == 0
-    monkeypatch.setattr(serving, "measure", lambda flags, pairs, folder: {"errors": ["lost"], "cases": []})
-    assert serving.main() == 1
+    answers = {"read_questions": PAIRS, "table": "table", "verdicts": []}
+    for errors in ([], ["lost"]):
+        answers["measure"] = {"errors": errors, "cases": []}
+        for name, value in answers.items():
+            monkeypatch.setattr(serving, name, lambda *_, value=value: value)
+        assert serving.main() == len(errors)
     assert "error: lost" in capsys.readouterr().out
 
 
@@ -265,18 +237,9 @@ def test_a_server_that_does_not_start_is_named_with_its_last_line(fakes, tmp_pat
 def test_command_lines_of_servers(tmp_path):
     flags = make_flags(tmp_path)
     words = serving.OURS.words(flags, "models", 7)
-    assert words[-10:] == [
-        "serve",
-        "--export_dir=models",
-        "--port=7",
-        "--dtype=fp32",
-        "--backend=tensorflow",
-        "--threads=2",
-        "--max_batch_size=8",
-        "--batch_delay_ms=1.0",
-        "--methods=answer",
-        "--poll_secs=1.0",
-    ]
+    told = "--dtype=fp32 --backend=tensorflow --threads=2 --max_batch_size=8 --batch_delay_ms=1.0"
+    expected = f"serve --export_dir=models --port=7 {told} --methods=answer --poll_secs=1.0"
+    assert words[-10:] == expected.split()
     asked = json.loads(serving.PEERS["litserve_fast_queue"].words(flags, "model", 7)[-1])
     assert asked["fast_queue"] and asked["batch_delay_ms"] == 1.0 and asked["model"] == "model"
     paths = serving.variables(serving.PEERS["litserve"], str(tmp_path))["PYTHONPATH"].split(os.pathsep)
@@ -294,9 +257,6 @@ def test_flags_that_are_wrong(monkeypatch):
         monkeypatch.setattr(sys, "argv", ["x", "--export_dir=x", "--predict_file=x", argument])
         with pytest.raises(ConfigError, match=message):
             serving.parse_flags()
-
-
-def test_a_model_that_is_no_folder(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmarks/serving.py", "--export_dir=nowhere", "--predict_file=x"])
     with pytest.raises(ConfigError, match="--export_dir=nowhere is no folder"):
         serving.read_questions(serving.parse_flags())

@@ -43,8 +43,8 @@ def arrays_of(tensors) -> dict[str, np.ndarray]:
     return {name: tensor.read() for name, tensor in tensors.items()}
 
 
-def random_tensors(shapes, dtype=np.float32, scale=1.0) -> tensors_lib.Tensors:
-    generator = np.random.default_rng(1)
+def random_tensors(shapes, dtype=np.float32, scale=1.0, seed=1) -> tensors_lib.Tensors:
+    generator = np.random.default_rng(seed)
     return of_arrays(
         {name: generator.normal(0, scale, shape).astype(dtype) for name, shape in shapes.items()}
     )

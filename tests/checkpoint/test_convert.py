@@ -38,10 +38,10 @@ SIZES = canonical.Sizes(WORDS, HIDDEN, INNER, positions=32, types=2, classes=3)
 TABLE, POOLER_BIAS = "bert/embeddings/word_embeddings", "bert/pooler/dense/bias"
 
 
-def random_checkpoint(heads=canonical.PRETRAINING_HEADS, slots=()) -> tensors_lib.Tensors:
+def random_checkpoint(heads=canonical.PRETRAINING_HEADS, slots=(), seed=1) -> tensors_lib.Tensors:
     """Returns a 2-layer model under canonical names."""
     shapes = shapes_of((*canonical.ENCODER, *heads), SIZES)
-    return random_tensors(with_slots(shapes, *slots), scale=0.02)
+    return random_tensors(with_slots(shapes, *slots), scale=0.02, seed=seed)
 
 
 def write(tensors, format_name: str, folder, options=OPTIONS) -> str:

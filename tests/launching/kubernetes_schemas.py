@@ -12,15 +12,10 @@ KUBERNETES = "1.32"
 TFJOB = {
     "TFJob": {"apiVersion", "kind", "metadata", "spec"},
     "TFJobSpec": {"enableDynamicWorker", "runPolicy", "successPolicy", "tfReplicaSpecs"},
-    "RunPolicy": {
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "cleanPodPolicy",
-        "managedBy",
-        "schedulingPolicy",
-        "suspend",
-        "ttlSecondsAfterFinished",
-    },
+    "RunPolicy": set(
+        "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy schedulingPolicy suspend"
+        " ttlSecondsAfterFinished".split()
+    ),
     "ReplicaSpec": {"replicas", "restartPolicy", "template"},
 }
 _REPLICAS = {"Chief", "Master", "Worker", "PS", "Evaluator"}
@@ -73,9 +68,7 @@ def _check_fields(part: dict, known: set[str], where: str) -> None:
 
 
 def _check_jobset(document: dict) -> None:
-    models = pytest.importorskip(
-        "kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed"
-    )
+    models = pytest.importorskip("kubeflow_trainer_api.models")
     try:
         read = models.JobsetV1alpha2JobSet.from_dict(document)
     except ValueError as error:  # pydantic's

@@ -34,11 +34,9 @@ sys.exit(subprocess.run(["sh", "-c", words[1]], env=environment).returncode)
 @pytest.fixture
 def quick(monkeypatch):
     """Waits of the launcher, shorter."""
-    monkeypatch.setattr(job, "_CAUSE_SECS", 0.3)
-    monkeypatch.setattr(job, "_GRACE_SECS", 0.5)
-    monkeypatch.setattr(job, "_BETWEEN_CALLS_SECS", 0.1)
-    monkeypatch.setattr(job, "SILENCE_SECS", 1.0)
-    monkeypatch.setattr(job, "ALIVE_SECS", 0.2)
+    waits = dict(_CAUSE_SECS=0.3, _GRACE_SECS=0.5, _BETWEEN_CALLS_SECS=0.1, SILENCE_SECS=1.0, ALIVE_SECS=0.2)
+    for name, secs in waits.items():
+        monkeypatch.setattr(job, name, secs)
 
 
 @pytest.fixture
@@ -47,8 +45,9 @@ def run(quick, tmp_path):
     said."""
 
     def run_job(script: str, names: str = "localhost", instances: int = 2, **more) -> tuple[int, list[str]]:
-        settings = {"environment": {}, "ssh": ("ssh",)} | {
-            key: more.pop(key) for key in list(more) if key in ("environment", "ssh")
+        settings = {
+            "environment": {},
+            **{key: more.pop(key) for key in ("environment", "ssh") if key in more},
         }
         order = job.Order(("bash", "-c", RANK + script), str(tmp_path), **settings)
         said: list[str] = []
@@ -123,13 +122,14 @@ def test_bad_input_of_one_ends_the_others(run):
     assert said[0].startswith("rank 1 ") and said[0].endswith("ended with exit code 2; ending 1 others")
 
 
-@pytest.mark.parametrize("how, told", [("kill -9 $$", "was ended by SIGKILL"), ("exit 4", "exit code 4")])
-def test_a_loss_ends_all_and_all_start_again(run, tmp_path, how, told):
-    lose = f"[ $r = 1 ] && [ ! -e lost ] && {{ touch lost; sleep 0.1; {how}; }}"
-    script = f"echo >> starts-$r; {lose}; [ $(wc -l < starts-$r) = 2 ] || sleep 600"
-    code, said = run(script, max_restarts=2)
-    assert code == 0 and (tmp_path / "starts-0").read_text() == "\n\n"
-    assert told in said[0] and said[1:] == ["restart 1 of 2"]
+def test_a_loss_ends_all_and_all_start_again(run, tmp_path):
+    for number, (how, told) in enumerate((("kill -9 $$", "was ended by SIGKILL"), ("exit 4", "exit code 4"))):
+        lose = f"[ $r = 1 ] && [ ! -e lost{number} ] && {{ touch lost{number}; sleep 0.1; {how}; }}"
+        starts = f"starts{number}-$r"
+        script = f"echo >> {starts}; {lose}; [ $(wc -l < {starts}) = 2 ] || sleep 600"
+        code, said = run(script, max_restarts=2)
+        assert code == 0 and (tmp_path / f"starts{number}-0").read_text() == "\n\n"
+        assert told in said[0] and said[1:] == ["restart 1 of 2"]
 
 
 def test_the_code_when_no_restart_is_left(run):
@@ -174,15 +174,10 @@ def launched(tmp_path):
 
     def launch(script: str, *flags: str) -> subprocess.Popen:
         command = [sys.executable, str(ROOT / "scripts/launch.py"), "--instances_per_host=2", *flags]
-        process = subprocess.Popen(
-            [*command, "--", "bash", "-c", RANK + script],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(tmp_path)},
-            start_new_session=True,
-        )
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(tmp_path)}
+        command += ["--", "bash", "-c", RANK + script]
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes)
         started.append(process)
         return process
 
@@ -200,15 +195,11 @@ TRAPS = (
 
 
 def test_signals_reach_every_process_once(launched, tmp_path):
-    for number, code, name in (
-        (signal.SIGTERM, 143, "term"),
-        (signal.SIGINT, 130, "int"),
-        (signal.SIGHUP, 129, "hup"),
-    ):
+    for number, name in ((signal.SIGTERM, "term"), (signal.SIGINT, "int"), (signal.SIGHUP, "hup")):
         process = launched(TRAPS, "--max_restarts=3")
         both_are_up(tmp_path)
         os.killpg(process.pid, number)  # as a terminal does
-        assert process.wait(20) == code
+        assert process.wait(20) == 128 + number
         for rank in (0, 1):
             assert (tmp_path / f"got-{rank}").read_text() == f"{name}\n"
             (tmp_path / f"got-{rank}").unlink()
@@ -281,11 +272,8 @@ def test_output_that_nobody_takes_loses_no_host(quick, ssh, tmp_path):
         " from official.cli import launch; import sys; sys.exit(launch.main())"
     )
     flags = ["--hosts=alpha.invalid:4000", f"--ssh={ssh[0]}", "--", "seq", "100000"]
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *flags],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as process:
+    command, environment = [sys.executable, "-c", program, *flags], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout.readline() == b"[1,0]<stdout>:1\n"
         time.sleep(1.5)
         assert len(process.stdout.read().splitlines()) == 99999
@@ -326,15 +314,10 @@ def test_a_host_that_stays_away_ends_the_job(run, ssh, tmp_path):
 
 def test_a_supervisor_that_hears_nothing_kills_its_process(tmp_path):
     supervisor = os.path.join(os.path.dirname(job.__file__), "supervisor.py")
-    order = {
-        "command": ["sleep", "600"],
-        "folder": None,
-        "environment": {"MARK": str(tmp_path)},
-        "silence_secs": 0.6,
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", supervisor], stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-    )
+    order = {"command": ["sleep", "600"], "folder": None, "silence_secs": 0.6}
+    order["environment"] = {"MARK": str(tmp_path)}
+    pipes = dict(stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    process = subprocess.Popen([sys.executable, "-I", "-S", supervisor], **pipes)
     process.stdin.write(json.dumps(order).encode() + b"\n")
     wait_until(lambda: alive(f"MARK={tmp_path}"))
     for _ in range(6):  # longer than the silence it bears

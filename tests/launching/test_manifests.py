@@ -22,20 +22,13 @@ VOLUMES = (manifests.Volume("data", "/data", is_read_only=True), manifests.Volum
 
 
 def job(**settings) -> manifests.Job:
-    return manifests.Job(
-        **{"name": "bert", "image": "registry.example.com/bert:1", "command": COMMAND, **settings}
-    )
+    usual = {"name": "bert", "image": "registry.example.com/bert:1", "command": COMMAND}
+    return manifests.Job(**{**usual, **settings})
 
 
 # Kind -> jobs of it that differ in what they take.
-FULL = {
-    "namespace": "team",
-    "cpu": "500m",
-    "memory": "64Gi",
-    "volumes": VOLUMES,
-    "variables": {"NCCL_DEBUG": "INFO"},
-    "node_labels": {"pool": "large"},
-}
+FULL = {"namespace": "team", "cpu": "500m", "memory": "64Gi", "volumes": VOLUMES}
+FULL |= {"variables": {"NCCL_DEBUG": "INFO"}, "node_labels": {"pool": "large"}}
 TPU = {"tpu_type": "tpu-v3-device", "tpu_topology": "2x2"}
 JOBS = {
     "jobset": [{"workers": 4, "gpus": 8, **FULL}, {"workers": 1000}],
@@ -46,14 +39,14 @@ JOBS = {
 }
 
 
-def spec_of_pods(kind: str, made: list[dict]) -> dict:
+def spec_of_pods(kind: str, **settings) -> dict:
     """Returns the specification of a job's pods."""
-    spec = made[-1]["spec"]
+    spec = manifests.documents(kind, job(**settings))[-1]["spec"]
     if kind == "jobset":
         spec = spec["replicatedJobs"][0]["template"]["spec"]
-    return {"tfjob": lambda: spec["tfReplicaSpecs"]["Worker"], "ipujob": lambda: spec["workers"]}.get(
-        kind, lambda: spec
-    )()["template"]["spec"]
+    if kind == "tfjob":
+        spec = spec["tfReplicaSpecs"]["Worker"]
+    return (spec["workers"] if kind == "ipujob" else spec)["template"]["spec"]
 
 
 @pytest.mark.parametrize("kind", JOBS)
@@ -79,33 +72,31 @@ def test_the_fields_of_a_tfjob_are_those_of_its_models():
         assert known - fields == ({"status"} if name == "TFJob" else set()) and fields <= known
 
 
-@pytest.mark.parametrize("kind", ["jobset", "indexed_job"])
-def test_processes_find_each_other(kind):
-    asked = job(workers=3, port=4000, name="large")
-    made = manifests.documents(kind, asked)
-    container = spec_of_pods(kind, made)["containers"][0]
-    middle = {"jobset": "large-worker-0-", "indexed_job": "large-"}[kind]
-    given = {each["name"]: each["value"] for each in container["env"]}
-    for rank in range(3):
-        # What Kubernetes sets in a pod.
-        own = {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": f"{middle}{rank}"}
-        assert manifests.place(kind, asked, rank) == {**own, **given}
-        found = find_cluster(NOTHING_ASKED, {**own, **given})
-        assert found.rank == rank
-        assert found.hosts == tuple(f"{middle}{each}.large:4000" for each in range(3))
-    if kind == "indexed_job":
-        service, made_job = made
-        assert service["metadata"]["name"] == spec_of_pods(kind, made)["subdomain"] == "large"
-        assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
-        assert service["spec"]["selector"] == {"job-name": made_job["metadata"]["name"]}
-    assert container["ports"] == [{"name": "peers", "containerPort": 4000, "protocol": "TCP"}]
+def test_processes_find_each_other():
+    for kind, middle in {"jobset": "large-worker-0-", "indexed_job": "large-"}.items():
+        asked = job(workers=3, port=4000, name="large")
+        spec = spec_of_pods(kind, workers=3, port=4000, name="large")
+        (container,) = spec["containers"]
+        given = {each["name"]: each["value"] for each in container["env"]}
+        for rank in range(3):
+            # What Kubernetes sets in a pod.
+            own = {"JOB_COMPLETION_INDEX": str(rank), "HOSTNAME": f"{middle}{rank}"}
+            assert manifests.place(kind, asked, rank) == {**own, **given}
+            found = find_cluster(NOTHING_ASKED, {**own, **given})
+            assert found.rank == rank
+            assert found.hosts == tuple(f"{middle}{each}.large:4000" for each in range(3))
+        assert container["ports"] == [{"name": "peers", "containerPort": 4000, "protocol": "TCP"}]
+    service, made_job = manifests.documents("indexed_job", asked)
+    assert service["metadata"]["name"] == spec["subdomain"] == "large"
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    assert service["spec"]["selector"] == {"job-name": made_job["metadata"]["name"]}
 
 
 def test_processes_of_a_tfjob_find_each_other():
     # Source: kubeflow/trainer at v1.9, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec
     found = find_cluster(NOTHING_ASKED, manifests.place("tfjob", job(workers=2, namespace="team"), 1))
     assert found.rank == 1 and found.hosts == ("bert-worker-0.team.svc:2222", "bert-worker-1.team.svc:2222")
-    (container,) = spec_of_pods("tfjob", manifests.documents("tfjob", job(workers=2)))["containers"]
+    (container,) = spec_of_pods("tfjob", workers=2)["containers"]
     assert (container["name"], container["ports"][0]["name"]) == ("tensorflow", "tfjob-port")
 
 
@@ -139,9 +130,7 @@ def test_exit_codes_decide_what_is_tried_again(kind):
 
 
 def start_in_tfjob(program: str) -> subprocess.Popen:
-    (container,) = spec_of_pods("tfjob", manifests.documents("tfjob", job(command=("bash", "-c", program))))[
-        "containers"
-    ]
+    (container,) = spec_of_pods("tfjob", command=("bash", "-c", program))["containers"]
     return subprocess.Popen(container["command"], stdout=subprocess.PIPE, text=True)
 
 
@@ -152,61 +141,50 @@ def test_a_tfjob_sees_codes_that_it_tries_again():
 
 
 def test_a_tfjob_hands_sigterm_on_and_waits():
-    process = start_in_tfjob(
-        "trap 'sleep 0.1; echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
-    )
+    trap = "trap 'sleep 0.1; echo saved; exit 143' TERM"
+    process = start_in_tfjob(f"{trap}; echo ready; while :; do sleep 0.05; done")
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 143 and process.stdout.read() == "saved\n"
 
 
-@pytest.mark.parametrize("kind,settings", [(kind, each) for kind, all_ in JOBS.items() for each in all_])
-def test_a_pod_may_do_little_and_has_what_it_needs(kind, settings):
-    spec = spec_of_pods(kind, manifests.documents(kind, job(**settings)))
-    container = spec["containers"][0]
-    memory = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume}
-    paths = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    assert memory[paths["/dev/shm"]]["medium"] == "Memory"
-    names = {mount["name"] for each in spec["containers"] for mount in each["volumeMounts"]}
-    assert names == {volume["name"] for volume in spec["volumes"]}
-    if "volumes" in settings:
-        read_only = {mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")}
-        assert {"/data", "/runs"} <= paths.keys() and read_only == {"/data"}
-        assert {"name": "NCCL_DEBUG", "value": "INFO"} in container["env"] and spec["nodeSelector"][
-            "pool"
-        ] == "large"
-    if kind != "ipujob":
-        assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert spec["terminationGracePeriodSeconds"] == 120
+def test_a_pod_may_do_little_and_has_what_it_needs():
+    for kind, settings in [(kind, each) for kind, jobs in JOBS.items() for each in jobs]:
+        spec = spec_of_pods(kind, **settings)
+        container = spec["containers"][0]
+        memory = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume}
+        paths = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        assert memory[paths["/dev/shm"]]["medium"] == "Memory"
+        names = {mount["name"] for each in spec["containers"] for mount in each["volumeMounts"]}
+        assert names == {volume["name"] for volume in spec["volumes"]}
+        if "volumes" in settings:
+            read_only = {mount["mountPath"] for mount in container["volumeMounts"] if mount.get("readOnly")}
+            assert {"/data", "/runs"} <= paths.keys() and read_only == {"/data"}
+            assert {"name": "NCCL_DEBUG", "value": "INFO"} in container["env"]
+            assert spec["nodeSelector"]["pool"] == "large"
+        if kind != "ipujob":
+            assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert spec["terminationGracePeriodSeconds"] == 120
 
 
 def test_devices_are_asked_for():
-    def resources(kind, **settings):
-        return spec_of_pods(kind, manifests.documents(kind, job(**settings)))["containers"][0].get(
-            "resources"
-        )
-
-    assert resources("jobset", workers=2) is None
-    assert resources("jobset", gpus=8, cpu="32", memory="1Ti") == {
-        "requests": {"cpu": 32, "memory": "1Ti"},
-        "limits": {"memory": "1Ti", "nvidia.com/gpu": 8},
-    }
-    assert resources("tpu_job", **TPU) == {
-        "requests": {"google.com/tpu": 4},
-        "limits": {"google.com/tpu": 4},
-    }
-    labels = spec_of_pods("tpu_job", manifests.documents("tpu_job", job(**TPU)))["nodeSelector"]
-    assert labels == {
-        "cloud.google.com/gke-tpu-accelerator": "tpu-v3-device",
-        "cloud.google.com/gke-tpu-topology": "2x2",
-    }
+    chips = {"google.com/tpu": 4}
+    gpus = {"requests": {"cpu": 32, "memory": "1Ti"}, "limits": {"memory": "1Ti", "nvidia.com/gpu": 8}}
+    for kind, settings, expected in (
+        ("jobset", {"workers": 2}, None),
+        ("jobset", {"gpus": 8, "cpu": "32", "memory": "1Ti"}, gpus),
+        ("tpu_job", TPU, {"requests": chips, "limits": chips}),
+    ):
+        assert spec_of_pods(kind, **settings)["containers"][0].get("resources") == expected
+    labels, prefix = spec_of_pods("tpu_job", **TPU)["nodeSelector"], "cloud.google.com/gke-tpu-"
+    assert labels == {f"{prefix}accelerator": "tpu-v3-device", f"{prefix}topology": "2x2"}
 
 
 def test_a_shell_in_a_command_keeps_its_dollars():
     words = ("bash", "-c", "echo $(date) $HOME")
     for kind in ("jobset", "tfjob"):
-        (container,) = spec_of_pods(kind, manifests.documents(kind, job(command=words)))["containers"]
+        (container,) = spec_of_pods(kind, command=words)["containers"]
         # Kubernetes makes $( of $$( and would put variables in for $(NAME).
         assert [word.replace("$$(", "$(") for word in container["command"][-3:]] == list(words)
         assert "$$(date)" in container["command"][-1]
@@ -231,24 +209,12 @@ def published(name: str, ipus: int, line: str) -> dict:
         "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
         "volumeMounts": [{"mountPath": "/dev/shm", "name": "devshm"}],
     }
-    pod = {
-        "containers": [container],
-        "restartPolicy": "Never",
-        "hostIPC": True,
-        "volumes": [{"emptyDir": {"medium": "Memory", "sizeLimit": "10Gi"}, "name": "devshm"}],
-    }
-    spec = {
-        "jobInstances": 1,
-        **replicas,
-        "ipusPerJobInstance": str(ipus),
-        "workers": {"template": {"spec": pod}},
-    }
-    return {
-        "apiVersion": "graphcore.ai/v1alpha1",
-        "kind": "IPUJob",
-        "metadata": {"generateName": f"{name}-"},
-        "spec": spec,
-    }
+    shm = {"emptyDir": {"medium": "Memory", "sizeLimit": "10Gi"}, "name": "devshm"}
+    pod = {"containers": [container], "restartPolicy": "Never", "hostIPC": True, "volumes": [shm]}
+    workers = {"template": {"spec": pod}}
+    spec = {"jobInstances": 1, **replicas, "ipusPerJobInstance": str(ipus), "workers": workers}
+    head = {"apiVersion": "graphcore.ai/v1alpha1", "kind": "IPUJob", "metadata": {"generateName": f"{name}-"}}
+    return {**head, "spec": spec}
 
 
 PROGRAM = "python3 run_pretraining.py --dataset generated --config {} --training-steps 1"
@@ -258,29 +224,25 @@ POPRUN = (
 )
 
 
-@pytest.mark.parametrize(
-    "name,ipus,config,launcher",
-    [
+def test_an_ipujob_is_the_published_one():
+    for name, ipus, config, launcher in (
         ("bert-training-multi-ipu", 4, "pretrain_base_128_pod4", ""),
         ("bert-poprun-64ipus", 64, "pretrain_large_128_POD64", POPRUN),
-    ],
-)
-def test_an_ipujob_is_the_published_one(name, ipus, config, launcher):
-    command = tuple(shlex.split(PROGRAM.format(config)))
-    settings = {"cpu": "32", "memory": "200Gi", "shm": "10Gi", "grace_secs": None}
-    asked = job(name=name, image="graphcore/pytorch:3.3.0", command=command, ipus=ipus, **settings)
-    (made,) = manifests.documents("ipujob", asked)
-    line = made["spec"]["workers"]["template"]["spec"]["containers"][0]["args"][0]
-    words = [word for word in shlex.split(line.replace("\\\n", " ")) if word != "exec"]
-    assert words == shlex.split(launcher + PROGRAM.format(config))
-    assert made == published(name, ipus, line)
+    ):
+        program = PROGRAM.format(config)
+        settings = {"cpu": "32", "memory": "200Gi", "shm": "10Gi", "grace_secs": None, "ipus": ipus}
+        settings |= {"image": "graphcore/pytorch:3.3.0", "command": tuple(shlex.split(program))}
+        (made,) = manifests.documents("ipujob", job(name=name, **settings))
+        line = made["spec"]["workers"]["template"]["spec"]["containers"][0]["args"][0]
+        words = [word for word in shlex.split(line.replace("\\\n", " ")) if word != "exec"]
+        assert words == shlex.split(launcher + program)
+        assert made == published(name, ipus, line)
 
 
 def test_an_ipujob_writes_its_configuration_first():
-    asked = job(ipus=64, ipu_image="graphcore/tensorflow:2", volumes=VOLUMES)
-    spec = spec_of_pods("ipujob", manifests.documents("ipujob", asked))
+    spec = spec_of_pods("ipujob", ipus=64, ipu_image="graphcore/tensorflow:2", volumes=VOLUMES)
     (writer,), (trainer,) = spec["initContainers"], spec["containers"]
-    assert (writer["image"], trainer["image"]) == (asked.image, "graphcore/tensorflow:2")
+    assert (writer["image"], trainer["image"]) == (job().image, "graphcore/tensorflow:2")
     assert f"{shlex.join(COMMAND)} --plan --plan_file=/job/run.json" in writer["args"][0].splitlines()
     assert trainer["args"][0].rstrip().endswith("python3 -m official.graphcore /job/run.json")
     for container in (writer, trainer):
@@ -290,8 +252,7 @@ def test_an_ipujob_writes_its_configuration_first():
 
 def test_the_configuration_goes_with_the_package(tmp_path):
     """The first step of an IPUJob, with a stand-in for `bert` that writes a path in the package."""
-    asked = job(ipus=4, ipu_image="graphcore/tensorflow:2")
-    (writer,) = spec_of_pods("ipujob", manifests.documents("ipujob", asked))["initContainers"]
+    (writer,) = spec_of_pods("ipujob", ipus=4, ipu_image="graphcore/tensorflow:2")["initContainers"]
     folder, programs = tmp_path / "job", tmp_path / "bin"
     for each in (folder, programs):
         each.mkdir()

@@ -44,27 +44,12 @@ def workspace(tmp_path_factory):
 
 def settings_of(kind: str, folder) -> list[str]:
     """Returns the flags of a kind of run on the files of a workspace; 8 rows a step."""
-    shared = dict(
-        bert_config_file=folder / "bert.json",
-        train_batch_size=8,
-        eval_batch_size=8,
-        num_train_epochs=1,
-        steps_per_loop=4,
-        num_gpus=0,
-        learning_rate=1e-3,
-        num_steps_per_epoch=STEPS,
-        checkpoint_every_steps=4,
-    )
+    shared = dict(bert_config_file=folder / "bert.json", num_gpus=0, learning_rate=1e-3, num_train_epochs=1)
+    shared |= dict(train_batch_size=8, eval_batch_size=8, steps_per_loop=4, num_steps_per_epoch=STEPS)
+    shared |= dict(checkpoint_every_steps=4)
     if kind == "squad":
-        shared |= dict(
-            task="squad",
-            train_file=folder / "train.json",
-            predict_file=folder / "dev.json",
-            vocab_file=folder / "vocab.txt",
-            max_seq_length=48,
-            max_query_length=16,
-            doc_stride=16,
-        )
+        shared |= dict(task="squad", train_file=folder / "train.json", predict_file=folder / "dev.json")
+        shared |= dict(vocab_file=folder / "vocab.txt", max_seq_length=48, max_query_length=16, doc_stride=16)
     else:
         files = "part" if kind == "plain" else "short"
         shared |= dict(input_files=f"{folder}/{files}-*", max_seq_length=16, max_predictions_per_seq=3)
@@ -73,26 +58,22 @@ def settings_of(kind: str, folder) -> list[str]:
     return [*packs, "--do_train", "--do_eval", *(f"--{name}={value}" for name, value in shared.items())]
 
 
-def train(folder, kind, model_dir, *flags, workers=None, launch=()) -> subprocess.CompletedProcess:
-    command = [sys.executable, "train.py", *settings_of(kind, folder), f"--model_dir={model_dir}", *flags]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+LAUNCHER = [sys.executable, "scripts/launch.py"]
+
+
+def train(folder, kind, model_dir, workers=None) -> subprocess.CompletedProcess:
+    command = [sys.executable, "train.py", *settings_of(kind, folder), f"--model_dir={model_dir}"]
     if workers:
-        command = [
-            sys.executable,
-            "scripts/launch.py",
-            f"--instances_per_host={workers}",
-            *launch,
-            "--",
-            *command,
-        ]
+        command = [*LAUNCHER, f"--instances_per_host={workers}", "--", *command]
     return subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500, env=ENVIRONMENT
     )
+
+
+def popen(command, **environment) -> subprocess.Popen:
+    pipes = dict(stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env={**ENVIRONMENT, **environment}, **pipes)
 
 
 @pytest.mark.slow
@@ -104,9 +85,8 @@ def test_two_and_four_workers_end_with_the_weights_of_one_process(workspace, tmp
     for workers in (2, 4):
         done = train(workspace, kind, tmp_path / str(workers), workers=workers)
         assert done.returncode == 0, done.stderr
-        assert f"{workers} replicas" in done.stderr and all(
-            line.startswith("[1,") for line in (done.stdout + done.stderr).splitlines()
-        )
+        assert f"{workers} replicas" in done.stderr
+        assert all(line.startswith("[1,") for line in (done.stdout + done.stderr).splitlines())
         ours = state_of(tmp_path / str(workers), STEPS)
         assert ours.keys() == theirs.keys()
         for name, value in theirs.items():
@@ -137,15 +117,9 @@ def processes_of(program: str, marker: str) -> dict[int, int]:
 def start(workspace, folder) -> subprocess.Popen:
     """Starts two workers of a longer run, and allows two restarts."""
     flags = [f"--model_dir={folder}", "--num_steps_per_epoch=60", "--deterministic=true"]
-    launcher = [sys.executable, "scripts/launch.py", "--instances_per_host=2", "--max_restarts=2", "--"]
-    return subprocess.Popen(
-        [*launcher, sys.executable, "train.py", *settings_of("plain", workspace), *flags],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": str(folder)},
-    )
+    launcher = [*LAUNCHER, "--instances_per_host=2", "--max_restarts=2", "--"]
+    command = [*launcher, sys.executable, "train.py", *settings_of("plain", workspace), *flags]
+    return popen(command, MARK=str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -205,17 +179,10 @@ def test_two_hosts_go_on_when_a_cut_link_is_back(workspace, tmp_path, hosts):  #
     ssh.write_text(SSH.format(names=hosts, addresses=ADDRESSES))
     ssh.chmod(0o755)
     places = ",".join(f"{address}:21901" for address in ADDRESSES)
-    launcher = ["scripts/launch.py", f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3"]
+    launcher = [*LAUNCHER, f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3", "-x", "PYTHONPATH", "--"]
     flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_timeout_secs=30"]
-    with subprocess.Popen(
-        ["ip", "netns", "exec", hosts[0], sys.executable, *launcher, "-x", "PYTHONPATH", "--"]
-        + [sys.executable, "train.py", *settings_of("plain", workspace), *flags],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as process:
+    program = [sys.executable, "train.py", *settings_of("plain", workspace), *flags]
+    with popen(["ip", "netns", "exec", hosts[0], *launcher, *program]) as process:
         wait_for(tmp_path / "run" / "ckpt-8.index", process)
         ip("-n", hosts[1], "link", "set", "eth0", "down")
         lines = list(itertools.takewhile(lambda line: "restart 1 of 3" not in line, process.stderr))

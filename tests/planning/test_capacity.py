@@ -45,9 +45,8 @@ def change_of(make_config, limit, **settings):
     return plan_lib.capacity(config, 12, bytes_with(config), bytes_with), asked
 
 
-@pytest.mark.parametrize(
-    "limit,fits,fits_with",
-    [
+def test_the_smallest_change_that_fits(make_config):
+    for limit, fits, fits_with in (
         (1200, True, None),
         (1199, False, "--recompute=attention"),
         (600, False, "--recompute=attention"),
@@ -55,24 +54,20 @@ def change_of(make_config, limit, **settings):
         (119, False, "--recompute=block --num_accumulation_steps=2"),
         (25, False, "--recompute=block --num_accumulation_steps=6"),
         (9, False, None),
-    ],
-)
-def test_the_smallest_change_that_fits(make_config, limit, fits, fits_with):
-    found, asked = change_of(make_config, limit)
-    assert (found["fits"], found["fits_with"]) == (fits, fits_with)
-    assert found["bytes_per_device"] == [1200] and found["device_bytes"] == limit
-    assert len(asked) == 1 if fits else asked[-1] != ("none", 1)
-
-
-def test_a_run_that_recomputes_blocks_can_only_accumulate(make_config):
-    found, _ = change_of(make_config, 40, recompute="block")
+    ):
+        found, asked = change_of(make_config, limit)
+        assert (found["fits"], found["fits_with"]) == (fits, fits_with)
+        assert found["bytes_per_device"] == [1200] and found["device_bytes"] == limit
+        assert len(asked) == 1 if fits else asked[-1] != ("none", 1)
+    found, _ = change_of(make_config, 40, recompute="block")  # it can only accumulate
     assert found["fits_with"] == "--num_accumulation_steps=3"
 
 
 def test_without_a_device_nothing_is_said(make_config):
     plan = plan_lib.make_plan(make_config(), TASKS["pretrain"])
     assert plan["fits"] is None and plan["bytes_per_device"] == [plan["total_bytes"]]
-    assert " fit" not in plan_lib.describe(plan)
+    text = plan_lib.describe(plan)
+    assert " fit" not in text and plan["pipeline"] is None and "Pipeline" not in text
 
 
 def test_the_page_says_whether_it_fits(make_config, tmp_path):
@@ -91,40 +86,24 @@ def test_an_evaluation_has_nothing_to_compute_again(make_config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name,device",
-    [
-        ("mlperf_v100", "v100-16gb"),
-        ("mlperf_v100_logs", "v100-16gb"),
-        ("mlperf_tpu_v3_32", "tpu-v3-core"),
-        ("mlperf_tpu_v3_32_logs", "tpu-v3-core"),
-    ],
-)
-def test_the_mlperf_recipes_fit_their_devices(name, device, monkeypatch):
+@pytest.mark.parametrize("name", ["v100", "v100_logs", "tpu_v3_32", "tpu_v3_32_logs"])
+def test_the_mlperf_recipes_fit_their_devices(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    config = flags.parse([f"--flagfile=configs/{name}.flags", "--plan", f"--plan_device={device}"])
+    device = "v100-16gb" if "v100" in name else "tpu-v3-core"
+    words = [f"--flagfile=configs/mlperf_{name}.flags", "--plan", f"--plan_device={device}"]
+    config = flags.parse(words)
     plan = plan_lib.make_plan(config, TASKS[config.task])
     assert plan["fits"] and plan["fits_with"] is None
     if config.recompute != "none":  # no more than it needs
-        less = flags.parse(
-            [f"--flagfile=configs/{name}.flags", "--recompute=none", "--plan", f"--plan_device={device}"]
-        )
+        less = flags.parse([*words, "--recompute=none"])
         plan = plan_lib.make_plan(less, TASKS[less.task])
         assert not plan["fits"] and plan["fits_with"] == f"--recompute={config.recompute}"
 
 
 def test_ipus_are_told_no_change_that_they_do_not_take(make_config):
-    config = make_config(
-        {"num_hidden_layers": 2},
-        distribution_strategy="ipu",
-        pipeline_stages="emb / hid*2 / mlm+nsp",
-        train_batch_size=36,
-        num_accumulation_steps=6,
-        max_predictions_per_seq=2,
-        loss_scale="1",
-        plan=True,
-        plan_device="1000",
-    )
+    pipeline = dict(distribution_strategy="ipu", pipeline_stages="emb / hid*2 / mlm+nsp", loss_scale="1")
+    batch = dict(train_batch_size=36, num_accumulation_steps=6, max_predictions_per_seq=2)
+    config = make_config({"num_hidden_layers": 2}, **pipeline, **batch, plan=True, plan_device="1000")
     asked = []
 
     def bytes_with(changed):

@@ -21,17 +21,10 @@ def planned(make_config, made):
     def plan(stages, **settings):
         key = (stages, *sorted(settings.items()))
         if key not in made:
-            config = make_config(
-                model={"num_hidden_layers": 4},
-                distribution_strategy="pipeline",
-                num_virtual_devices=8,
-                pipeline_stages=stages,
-                num_accumulation_steps=4,
-                train_batch_size=32,
-                use_synthetic_data=True,
-                plan=True,
-                **settings,
-            )
+            shared = dict(distribution_strategy="pipeline", num_virtual_devices=8, use_synthetic_data=True)
+            shared |= dict(num_accumulation_steps=4, train_batch_size=32, plan=True)
+            sizes = {"num_hidden_layers": 4}
+            config = make_config(sizes, **shared, pipeline_stages=stages, **settings)
             made[key] = config, plan_lib.make_plan(config, TASKS[config.task])
         return made[key]
 
@@ -47,10 +40,7 @@ def test_each_device_holds_its_stages(planned):
     assert plan["num_replicas"] == 2 and pipeline["devices"] == (0, 1, 2, 3)
     held = pipeline["bytes_per_device"]
     model = symbolic_model(TASKS["pretrain"](config).build_model)
-    of = {
-        stage.name: 4 * sum(variable.shape.num_elements() for variable in stage.variables)
-        for stage in model.stages()
-    }
+    of = {each.name: 4 * sum(own.shape.num_elements() for own in each.variables) for each in model.stages()}
     expected = [sum(of[stage] for stage in names) for names in pipeline["stages"]]
     assert [each["parameters"] for each in held] == [each["gradients"] for each in held] == expected
     # LAMB has two slots a parameter; those of the shared table are with the embeddings.
@@ -68,9 +58,8 @@ def test_activations_count_the_micro_batches_in_flight(planned):
     assert plan["pipeline"]["in_flight"] == [4, 3, 2, 1] and other["pipeline"]["in_flight"] == [4] * 4
     kept = [[each["activations"] for each in made["pipeline"]["bytes_per_device"]] for made in (plan, other)]
     assert kept[0][0] == kept[1][0] and kept[0][2] < kept[1][2]
-    assert kept[0][1] - kept[0][2] == pytest.approx(
-        (kept[1][2] - kept[0][2]) / 2
-    )  # one micro batch of a stage
+    # One micro batch of a stage.
+    assert kept[0][1] - kept[0][2] == pytest.approx((kept[1][2] - kept[0][2]) / 2)
 
 
 def test_bubbles_are_of_every_schedule_that_the_stages_allow(planned):
@@ -88,12 +77,6 @@ def test_the_text_says_it(planned):
     assert "emb / hid*2 / hid*2 / pool+mlm+nsp" in text and "device 3" in text
     assert "1f1b, 4 micro batches: devices wait" in text
     assert "Device Allocation" in text and "--> device 3" in text.splitlines()[-1]
-
-
-def test_without_a_pipeline_there_is_none(make_config):
-    config = make_config(use_synthetic_data=True, plan=True)
-    plan = plan_lib.make_plan(config, TASKS[config.task])
-    assert plan["pipeline"] is None and "Pipeline" not in describe(plan)
 
 
 def test_a_block_that_is_computed_again_keeps_what_it_is_given(make_config):

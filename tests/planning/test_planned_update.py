@@ -55,27 +55,22 @@ def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config)
     for name in ("fp32", "two", "added up", "tensorflow"):
         assert sizes[name]["gradients"] == parameters, name
     # The table's gradient is float32, since it is added up; others are those of the copies.
-    table = (
-        2
-        * TASKS["pretrain"](make_config()).build_model().encoder.stages()[0].variables[0].shape.num_elements()
-    )
+    embeddings = TASKS["pretrain"](make_config()).build_model().encoder.stages()[0].variables
+    table = 2 * embeddings[0].shape.num_elements()
     assert sizes["bf16"]["gradients"] == parameters - copied + table
 
 
-@pytest.mark.parametrize(
-    "settings,device,expected",
-    [
+def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch):
+    for settings, device, expected in (
         ({}, "CPU", True),
         ({}, "GPU", False),
         (dict(plan_device="v100-16gb"), "CPU", False),
         (dict(plan_device="16GB"), "CPU", True),
         (dict(enable_xla=True), "CPU", False),
         (dict(distribution_strategy="tpu", num_tpu_cores=8, num_gpus=None), "CPU", False),
-    ],
-)
-def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch, settings, device, expected):
-    monkeypatch.setattr(graph_cost, "device_of", lambda config: device)
-    assert graph_cost.updates_natively(make_config(plan=True, **settings)) == expected
+    ):
+        monkeypatch.setattr(graph_cost, "device_of", lambda config, device=device: device)
+        assert graph_cost.updates_natively(make_config(plan=True, **settings)) == expected
 
 
 @pytest.mark.parametrize("dtype,size", [("float32", 4), ("bfloat16", 2), ("float16", 2)])

@@ -1,5 +1,6 @@
 """The model of scaling: all-reduces against one that is played through, steps against what must hold."""
 
+import itertools
 import json
 
 import pytest
@@ -32,22 +33,14 @@ def play_ring(replicas, num_bytes, bytes_per_sec, latency):
     return now
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 8])
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_a_ring_is_as_long_as_one_that_is_played_through(hosts, replicas):
-    found = ring_secs(network(replicas), hosts, 1e8)
-    latency = 1e-5 if hosts > 1 else 1e-6
-    assert found == pytest.approx(play_ring(hosts * replicas, 1e8, 1e9, latency))
-
-
-def test_one_replica_sends_nothing_and_more_bytes_take_longer():
-    assert ring_secs(network(1), 1, 1e9) == 0
+def test_a_ring_is_as_long_as_one_that_is_played_through():
+    for hosts, replicas in itertools.product((1, 2, 3, 8), (1, 4)):
+        found, latency = ring_secs(network(replicas), hosts, 1e8), 1e-5 if hosts > 1 else 1e-6
+        assert found == pytest.approx(play_ring(hosts * replicas, 1e8, 1e9, latency))
+    assert ring_secs(network(1), 1, 1e9) == 0  # one replica sends nothing
     times = [ring_secs(network(4), 8, size) for size in (0, 1e6, 1e9)]
     assert 0 < times[0] < times[1] < times[2]
-
-
-def test_nothing_sends_less_than_a_sum_needs():
-    """Every replica sends 2 (n - 1) / n of the bytes at least: that over the slowest link is the bound."""
+    # Every replica sends 2 (n - 1) / n of the bytes at least: that over the slowest link is the bound.
     for hosts in (2, 16, 1024):
         assert ring_secs(network(8), hosts, 1e9) >= 2 * (hosts - 1) / hosts * 1e9 / 1e9
 
@@ -63,11 +56,8 @@ def test_a_step_is_the_sum_of_its_parts():
     assert time["all_reduce_secs"] == pytest.approx(gradients + small)
     assert time["step_secs"] == pytest.approx(time["compute_secs"] + gradients + small)
     assert step(accumulation=20)["all_reduce_secs"] == time["all_reduce_secs"]  # once a step
+    assert 0 < step(packs=10)["all_reduce_secs"] - time["all_reduce_secs"] < 1e-2
     assert step(fill=3.0)["compute_secs"] == pytest.approx((2 + 3) * 8 * 0.01)
-
-
-def test_many_packs_cost_messages():
-    assert 0 < step(packs=10)["all_reduce_secs"] - step()["all_reduce_secs"] < 1e-2
 
 
 def test_rows_are_shared_out_evenly_or_not_at_all():
@@ -108,11 +98,8 @@ def test_a_plan_says_steps_of_more_hosts(make_config):
     for row in rows:
         share, batch = row["same_share"], row["same_batch"]
         assert share["global_batch_size"] == 8 * row["hosts"]
-        assert (
-            batch["global_batch_size"]
-            == 8
-            == row["replicas"] * (batch["num_accumulation_steps"] * batch["micro_batch_size"])
-        )
+        own = batch["num_accumulation_steps"] * batch["micro_batch_size"]
+        assert batch["global_batch_size"] == 8 == row["replicas"] * own
         assert batch["step_secs"] <= share["step_secs"]
         assert share["sequences_per_sec"] == pytest.approx(share["global_batch_size"] / share["step_secs"])
         assert share["train_secs"] == pytest.approx(20 * 8 / share["sequences_per_sec"])
@@ -123,6 +110,11 @@ def test_a_plan_says_steps_of_more_hosts(make_config):
     assert "8 hosts" in text and "1 x 1 rows a replica" in text and "0.001 GB/s a host" in text
 
 
+PIPELINE = dict(distribution_strategy="pipeline", pipeline_stages="2", num_virtual_devices=2)
+PIPELINE |= dict(num_accumulation_steps=4, clip_scope="global", train_batch_size=16)
+MEASURED = {**HOSTS, "plan_tflops": None, "plan_gbps": 1.0, "measure": True}
+
+
 def test_a_batch_that_cannot_be_shared_out_says_so(make_config):
     plan = plan_of(make_config(**{**HOSTS, "plan_hosts": "1,3,16"}))
     assert [row["same_batch"] is None for row in plan["scaling"]["hosts"]] == [False, True, True]
@@ -130,9 +122,7 @@ def test_a_batch_that_cannot_be_shared_out_says_so(make_config):
 
 
 def test_the_step_of_a_pipeline_has_its_bubble(make_config):
-    settings = dict(distribution_strategy="pipeline", pipeline_stages="2", num_virtual_devices=2)
-    settings |= dict(num_accumulation_steps=4, clip_scope="global", train_batch_size=16)
-    plan = plan_of(make_config(**HOSTS, **settings))
+    plan = plan_of(make_config(**HOSTS, **PIPELINE))
     rows = plan["scaling"]["hosts"]
     told = plan["expected"]["matmul_secs"] / (1 - plan["pipeline"]["bubble"])
     assert rows[0]["same_share"]["compute_secs"] == pytest.approx(told)
@@ -140,18 +130,15 @@ def test_the_step_of_a_pipeline_has_its_bubble(make_config):
     assert few["num_accumulation_steps"] < 4 and few["compute_secs"] > many["compute_secs"] / 4
 
 
-def test_replicas_of_a_host_and_what_is_assumed(make_config):
+def test_replicas_of_a_host_and_what_is_assumed(make_config, monkeypatch):
     settings = dict(distribution_strategy="mirrored", num_virtual_devices=2)
     scaled = plan_of(make_config(**HOSTS, **settings))["scaling"]
     assert scaled["replicas_per_host"] == 2 and scaled["hosts"][3]["replicas"] == 16
     assert (scaled["gbps"], scaled["latency_usecs"]) == (1e-3, 10)
-
-
-def test_workers_are_hosts(make_config, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     settings = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
     scaled = plan_of(make_config(**HOSTS, **settings, num_gpus=2))["scaling"]
-    assert scaled["replicas_per_host"] == 2
+    assert scaled["replicas_per_host"] == 2  # workers are hosts
     assert scaled["hosts"][1]["same_share"]["global_batch_size"] == 8  # of the two that are planned
 
 
@@ -174,33 +161,27 @@ def measured(config, secs: float) -> dict:
     return plan_lib.make_plan(config, TASKS[config.task], lambda *_: [secs, secs, 9 * secs])
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_accumulation_steps": 2}])
-def test_a_measured_step_is_that_of_one_host(make_config, settings):
-    told = {**HOSTS, "plan_tflops": None, "plan_gbps": 1.0, "measure": True, **settings}
-    plan = measured(make_config(**told), 4.75)
-    first, *_, last = plan["scaling"]["hosts"]
-    assert plan["scaling"]["source"] == "measure" and plan["measured"]["step_secs"] == 4.75
-    for key in ("same_share", "same_batch"):
-        assert first[key]["step_secs"] == pytest.approx(4.75)
-        assert last[key]["all_reduce_secs"] > 0 == first[key]["all_reduce_secs"]
-    assert last["same_share"]["step_secs"] > 4.75 > last["same_batch"]["step_secs"]
-    assert "the step as measured" in plan_lib.describe(plan)
+def test_a_measured_step_is_that_of_one_host(make_config):
+    for settings in ({}, {"num_accumulation_steps": 2}):
+        plan = measured(make_config(**MEASURED, **settings), 4.75)
+        first, *_, last = plan["scaling"]["hosts"]
+        assert plan["scaling"]["source"] == "measure" and plan["measured"]["step_secs"] == 4.75
+        for key in ("same_share", "same_batch"):
+            assert first[key]["step_secs"] == pytest.approx(4.75)
+            assert last[key]["all_reduce_secs"] > 0 == first[key]["all_reduce_secs"]
+        assert last["same_share"]["step_secs"] > 4.75 > last["same_batch"]["step_secs"]
+        assert "the step as measured" in plan_lib.describe(plan)
+    # A pipeline has its bubble once.
+    plan = measured(make_config(**{**MEASURED, "plan_gbps": 1e-3, **PIPELINE}), 2.0)
+    assert plan["scaling"]["hosts"][0]["same_share"]["step_secs"] == pytest.approx(2.0)
 
 
 def test_what_replicas_of_a_host_send_is_a_part_of_the_measured_step(make_config):
-    replicas = dict(distribution_strategy="mirrored", num_virtual_devices=2, plan_gbps=1.0)
-    told = {**HOSTS, "plan_tflops": None, "measure": True, **replicas}
-    first = measured(make_config(**told), 4.75)["scaling"]["hosts"][0]["same_share"]
+    config = make_config(**MEASURED, distribution_strategy="mirrored", num_virtual_devices=2)
+    first = measured(config, 4.75)["scaling"]["hosts"][0]["same_share"]
     assert first["step_secs"] == pytest.approx(4.75) and 0 < first["all_reduce_secs"] < 4.75
     with pytest.raises(ConfigError, match="the measured step took 1e-06 s.*Raise --plan_gbps"):
-        measured(make_config(**told), 1e-6)
-
-
-def test_a_measured_pipeline_has_its_bubble_once(make_config):
-    settings = dict(distribution_strategy="pipeline", pipeline_stages="2", num_virtual_devices=2)
-    settings |= dict(num_accumulation_steps=4, clip_scope="global", train_batch_size=16)
-    plan = measured(make_config(**{**HOSTS, "plan_tflops": None, "measure": True, **settings}), 2.0)
-    assert plan["scaling"]["hosts"][0]["same_share"]["step_secs"] == pytest.approx(2.0)
+        measured(config, 1e-6)
 
 
 def work_of(config) -> Work:
@@ -217,11 +198,8 @@ def test_gradients_in_packs_and_packed_rows_are_more_messages(make_config):
 
 
 def test_extremes_are_numbers(make_config):
-    for extreme in (
-        dict(plan_gbps=1e-300),
-        dict(plan_gbps=9e18, plan_tflops=9e18),
-        dict(plan_hosts="1000000"),
-    ):
+    large = dict(plan_gbps=9e18, plan_tflops=9e18)
+    for extreme in (dict(plan_gbps=1e-300), large, dict(plan_hosts="1000000")):
         plan = plan_of(make_config(**{**HOSTS, **extreme}))
         assert json.loads(json.dumps(plan["scaling"], allow_nan=False)) and plan_lib.describe(plan)
 

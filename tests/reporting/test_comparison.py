@@ -1,12 +1,11 @@
 """Comparing runs: names, settings, times to a target, table, picture, MLPerf score, references, bad input."""
 
 import io
+import itertools
 import json
 import logging as standard_logging
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import warnings
 
@@ -14,6 +13,7 @@ import matplotlib.image
 import pytest
 
 from official import config as config_lib
+from official.cli import runs as compare_runs
 from official.io.errors import ConfigError
 from official.reporting import comparison
 from official.reporting import convergence as convergence_lib
@@ -26,14 +26,8 @@ TPU_MINUTES = [52.34, 52.41, 52.41, 52.42, 52.43, 61.05, 61.08, 61.08, 61.10, 61
 
 
 def event(key, time_ms, value=None, **metadata):
-    return {
-        "namespace": "",
-        "time_ms": time_ms,
-        "event_type": "POINT_IN_TIME",
-        "key": key,
-        "value": value,
-        "metadata": metadata,
-    }
+    head = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key}
+    return {**head, "value": value, "metadata": metadata}
 
 
 def evaluation(time_ms, samples, value, step):
@@ -57,27 +51,25 @@ def write_run(
     """
     folder.mkdir(parents=True)
     settings = {"train_batch_size": 64, "model": {"hidden_size": 8}, **settings}
-    values = (
-        {name: field.default for name, field in config_lib.FIELDS.items()}
-        | {"model_dir": str(folder), "warmup_steps": 10000.0}
-        | settings
-    )
+    defaults = {name: field.default for name, field in config_lib.FIELDS.items()}
+    values = {**defaults, "model_dir": str(folder), "warmup_steps": 10000.0, **settings}
     (folder / "config.json").write_text(json.dumps(values))
     lines = []
     for step, loss, accuracy in evaluations:
         point = {"step": step, "samples": step * settings["train_batch_size"], "mlm_accuracy": accuracy}
-        lines += [
-            {"split": "train", **point, "loss": loss - 0.1, "sequences_per_sec": 400.0},
-            {"split": "eval", **point, "loss": loss},
-        ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines.append({"split": "train", **point, "loss": loss - 0.1, "sequences_per_sec": 400.0})
+        lines.append({"split": "eval", **point, "loss": loss})
+    write_lines(folder, *lines)
     if events is not None:
-        (folder / "mllog.txt").write_text(
-            "noise\n" + "".join(f":::MLLOG {json.dumps(line)}\n" for line in events)
-        )
+        log = "".join(f":::MLLOG {json.dumps(line)}\n" for line in events)
+        (folder / "mllog.txt").write_text(f"noise\n{log}")
     if result is not None:
         (folder / "result.json").write_text(json.dumps(result))
     return str(folder)
+
+
+def write_lines(folder, *lines):
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read(*folders):
@@ -88,18 +80,15 @@ def read(*folders):
 # names and settings
 
 
-@pytest.mark.parametrize(
-    "folders, names",
-    [
-        (["runs/a", "runs/b/"], ["a", "b"]),
-        (["x/run", "y/run"], ["x", "y"]),
-        (["x/1", "y/1", "y/2"], ["x/1", "y/1", "y/2"]),
-        (["gs://b/x/run", "gs://b/y/run"], ["x", "y"]),
-        (["runs/only"], ["only"]),
-    ],
-)
-def test_names_are_the_shortest_that_differ(folders, names):
-    assert comparison.short_names(folders) == names
+def test_names_are_the_shortest_that_differ():
+    for folders, names in (
+        ("runs/a runs/b/", "a b"),
+        ("x/run y/run", "x y"),
+        ("x/1 y/1 y/2", "x/1 y/1 y/2"),
+        ("gs://b/x/run gs://b/y/run", "x y"),
+        ("runs/only", "only"),
+    ):
+        assert comparison.short_names(folders.split()) == names.split()
 
 
 def test_a_folder_is_given_once(tmp_path):
@@ -108,41 +97,25 @@ def test_a_folder_is_given_once(tmp_path):
 
 
 def test_only_settings_that_differ_are_listed(tmp_path):
-    runs = read(
-        write_run(tmp_path / "a", learning_rate=1e-3, wandb_name="x", bert_config_file="a.json"),
-        write_run(
-            tmp_path / "b",
-            learning_rate=2e-3,
-            wandb=True,
-            plan_file="p",
-            mllog_file=None,
-            model={"hidden_size": 16},
-        ),
-    )
-    assert comparison.differing_settings(runs) == ["learning_rate", "model.hidden_size"]
-
-
-def test_a_run_older_than_a_setting_has_its_default(tmp_path):
-    folders = [write_run(tmp_path / "old"), write_run(tmp_path / "new", beta_2=0.5)]
-    values = json.loads((tmp_path / "old" / "config.json").read_text())
+    """A run older than a setting has its default."""
+    old = write_run(tmp_path / "a", learning_rate=1e-3, wandb_name="x", bert_config_file="a.json")
+    values = json.loads((tmp_path / "a" / "config.json").read_text())
     del values["beta_2"], values["enable_xla"]
-    (tmp_path / "old" / "config.json").write_text(json.dumps(values))
-    found = comparison.compare(read(*folders))
-    assert found["settings"] == ["beta_2"]
+    (tmp_path / "a" / "config.json").write_text(json.dumps(values))
+    other = dict(learning_rate=2e-3, wandb=True, plan_file="p", mllog_file=None, beta_2=0.5)
+    found = comparison.compare(read(old, write_run(tmp_path / "b", model={"hidden_size": 16}, **other)))
+    assert sorted(found["settings"]) == ["beta_2", "learning_rate", "model.hidden_size"]
     assert [run["settings"]["beta_2"] for run in found["runs"]] == [0.999, 0.5]
 
 
-@pytest.mark.parametrize(
-    "values, texts",
-    [
+def test_settings_are_shortened():
+    for values, texts in (
         ([None, True, 0.0005, 12], ["\u2013", "true", "0.0005", "12"]),
         (["data/wiki/a/*.tfrecord", "data/wiki/b/*.tfrecord"], ["a/*.tfrecord", "b/*.tfrecord"]),
         (["data/a", None], ["data/a", "\u2013"]),
         (["x" * 50 + "end", "y"], ["\u2026" + "x" * 20 + "end", "y"]),
-    ],
-)
-def test_settings_are_shortened(values, texts):
-    assert comparison.short_values(values) == texts
+    ):
+        assert comparison.short_values(values) == texts
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -152,14 +125,17 @@ def test_settings_are_shortened(values, texts):
 EVENTS = [event("run_start", 10_000), evaluation(13_000, 6400, 0.2, 100), evaluation(16_500, 12800, 0.3, 200)]
 
 
+def scored(folder, metric, *values):
+    """Writes a fine-tuned run with a score at steps 2, 4 and so on; returns its folder."""
+    result = {"status": "finished", "target_metric": metric}
+    path = write_run(folder, evaluations=(), result=result)
+    points = [{"step": step, "samples": 8 * step} for step in range(2, 2 * len(values) + 1, 2)]
+    write_lines(folder, *({"split": "eval", **point, metric: each} for point, each in zip(points, values)))
+    return path
+
+
 def test_fine_tuned_runs_are_compared_by_the_score_of_their_task(tmp_path):
-    folders = []
-    for name, f1 in (("a", 0.5), ("b", 0.75)):
-        result = {"status": "finished", "target_metric": "f1"}
-        folders.append(write_run(tmp_path / name, evaluations=(), result=result))
-        lines = [{"split": "eval", "step": step, "samples": 8 * step, "f1": f1 * step / 4} for step in (2, 4)]
-        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    runs = read(*folders)
+    runs = read(scored(tmp_path / "a", "f1", 0.25, 0.5), scored(tmp_path / "b", "f1", 0.375, 0.75))
     found = comparison.compare(runs, target=0.6)
     assert [run["eval_accuracy"] for run in found["runs"]] == [0.5, 0.75]
     assert [run["target_step"] for run in found["runs"]] == [None, 4]
@@ -168,27 +144,12 @@ def test_fine_tuned_runs_are_compared_by_the_score_of_their_task(tmp_path):
     _, score = comparison.plot_comparison(runs).axes
     assert score.get_title(loc="left") == "F1" and score.get_ylim()[0] == 0
     (other,) = read(write_run(tmp_path / "c"))
-    mixed = comparison.compare([*runs, other])
-    assert "best score" in comparison.format_comparison(mixed)
+    assert "best score" in comparison.format_comparison(comparison.compare([*runs, other]))
+    (negative,) = read(scored(tmp_path / "d", "matthews_correlation", -0.4))
+    assert comparison.plot_comparison([negative]).axes[1].get_ylim()[0] < -0.4
 
 
-def test_a_correlation_below_zero_is_drawn(tmp_path):
-    folder = write_run(
-        tmp_path / "a", evaluations=(), result={"status": "finished", "target_metric": "matthews_correlation"}
-    )
-    line = {"split": "eval", "step": 2, "samples": 16, "matthews_correlation": -0.4}
-    (tmp_path / "a" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    _, score = comparison.plot_comparison(read(folder)).axes
-    assert score.get_ylim()[0] < -0.4
-
-
-def test_the_log_may_lie_elsewhere(tmp_path):
-    folder = write_run(tmp_path / "a", events=EVENTS, stop_threshold=0.3, mllog_file=str(tmp_path / "log"))
-    os.rename(os.path.join(folder, "mllog.txt"), tmp_path / "log")
-    assert comparison.summarize(read(folder)[0])["target_secs"] == 6.5
-
-
-def test_a_log_of_several_runs_is_left_out(tmp_path):
+def test_a_log_elsewhere_is_found_and_one_of_several_runs_is_left_out(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "log")
     folders = [
         write_run(tmp_path / "a", events=EVENTS, mllog_file=str(tmp_path / "log")),
@@ -196,37 +157,43 @@ def test_a_log_of_several_runs_is_left_out(tmp_path):
         write_run(tmp_path / "c", events=EVENTS),
     ]
     os.rename(tmp_path / "a" / "mllog.txt", tmp_path / "log")
+    assert comparison.summarize(read(folders[0])[0], 0.3)["target_secs"] == 6.5
     found = comparison.compare(read(*folders), target=0.3)
     assert [run["target_secs"] for run in found["runs"]] == [None, None, 6.5]
     assert found["notes"] == [
         f"a, b have the same --mllog_file, {tmp_path}/log, which tells of the last of them only: left out."
     ]
     assert comparison.format_comparison(found).endswith(f"\n\nNote: {found['notes'][0]}")
-    with pytest.raises(ConfigError, match=r"/a has no MLPerf log of its own"):
+    with pytest.raises(ConfigError, match=r"/a has no MLPerf log of its own with a run_start: .*/log"):
         convergence_lib.score(read(*folders), "1.0.0")
 
 
-@pytest.mark.parametrize(
-    "change", [{"time_ms": None}, {"value": None}, {"metadata": None}, {"metadata": {}}, {"key": None}]
-)
-@pytest.mark.parametrize("number", range(3))
-def test_damaged_events(tmp_path, number, change):
-    events = [*EVENTS, event("run_stop", 17_000, status="success"), event("global_batch_size", 1, 64)]
-    events[number] = {**events[number], **change}
-    (run,) = read(write_run(tmp_path / "a", events=events, stop_threshold=0.3))
-    assert comparison.summarize(run)["target_step"] == 200
-    try:
-        assert len(convergence_lib.score([run], "1.0.0")["runs"]) == 1
-    except ConfigError as error:
-        assert str(tmp_path / "a") in str(error) and "\n" not in str(error)
+def test_damaged_events(tmp_path):
+    changes = [{"time_ms": None}, {"value": None}, {"metadata": None}, {"metadata": {}}, {"key": None}]
+    for number, change in itertools.product(range(3), changes):
+        events = [*EVENTS, event("run_stop", 17_000, status="success"), event("global_batch_size", 1, 64)]
+        events[number] = {**events[number], **change}
+        folder = tmp_path / f"{number}-{changes.index(change)}"
+        (run,) = read(write_run(folder, events=events, stop_threshold=0.3))
+        assert comparison.summarize(run)["target_step"] == 200
+        try:
+            assert len(convergence_lib.score([run], "1.0.0")["runs"]) == 1
+        except ConfigError as error:
+            assert str(folder) in str(error) and "\n" not in str(error)
 
 
 # ----------------------------------------------------------------------------------------------------------
 # picture
 
 
-def plotted_over_sequences(axes):
-    return [list(line.get_xdata()) for line in axes.lines if line.get_linewidth() > 1.5]
+def decoded(figure):
+    png = plots_lib.render(figure, "png")
+    return matplotlib.image.imread(io.BytesIO(png), format="png")
+
+
+def entries(axes) -> dict:
+    """Returns {text of the legend: colour}."""
+    return {text.get_text(): text.get_color() for text in axes.get_legend().get_texts()}
 
 
 def test_picture(tmp_path):
@@ -237,66 +204,43 @@ def test_picture(tmp_path):
     figure = comparison.plot_comparison(runs)
     loss, accuracy = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Masked-LM accuracy"]
-    assert loss.get_xlabel() == accuracy.get_xlabel() == "sequences"
-    assert plotted_over_sequences(loss) == [
-        [6400, 12800, 19200],
-        [25600, 51200, 76800],
-    ] and loss.get_xlim() == (0, 76800)
-    labels = {text.get_text(): text.get_color() for text in accuracy.texts}
-    assert {"first 0.290", "second 0.290", "target 0.300"} <= labels.keys() and labels[
-        "first 0.290"
-    ] != labels["second 0.290"]
+    assert loss.get_xlabel() == accuracy.get_xlabel() == "sequences" and loss.get_xlim() == (0, 76800)
+    strong = [list(line.get_xdata()) for line in loss.lines if line.get_linewidth() > 1.5]
+    assert strong == [[6400, 12800, 19200], [25600, 51200, 76800]]
+    found = entries(accuracy)
+    assert [*found] == ["first 0.290", "second 0.290", "target 0.300"] and len(set(found.values())) == 3
     assert [text.get_text() for text in figure.texts] == [
         "first",
         "train_batch_size 64, learning_rate 0.001",
         "second",
         "train_batch_size 256, learning_rate 5e-05",
     ]
-    assert decoded(plots_lib.render(figure, "png")).shape[2] == 4
+    assert decoded(figure).shape[2] == 4
 
 
-def test_a_run_without_evaluations_is_labelled_so(tmp_path):
-    folder = write_run(tmp_path / "a")
-    (tmp_path / "a" / "metrics.jsonl").write_text(
-        '{"split": "train", "step": 1, "samples": 8, "loss": 2.5}\n'
-    )
-    loss, accuracy = comparison.plot_comparison(read(folder)).axes
-    assert "a 2.500 train" in [text.get_text() for text in loss.texts] and loss.lines[0].get_marker() == "o"
-    assert [text.get_text() for text in accuracy.texts][-1] == "no data"
+def test_picture_of_any_number_of_seeds(tmp_path):
+    runs = read(*(write_run(tmp_path / f"seed_{seed}", seed=seed) for seed in range(24)))
+    for count, looks in ((1, 1), (9, 9), (24, 21)):
+        figure = comparison.plot_comparison(runs[:count])
+        strong = [line for line in figure.axes[0].lines if line.get_linewidth() > 1.5]
+        assert len({(line.get_color(), str(line._dash_pattern)) for line in strong}) == looks
+        assert len(entries(figure.axes[0])) == count and decoded(figure).size
+        assert not figure.texts  # nothing but the seed differs
 
 
-def decoded(png):
-    return matplotlib.image.imread(io.BytesIO(png), format="png")
-
-
-@pytest.mark.parametrize("count", [1, 9, 24])
-def test_picture_of_any_number_of_seeds(tmp_path, count):
-    runs = read(*(write_run(tmp_path / f"seed_{seed}", seed=seed) for seed in range(count)))
-    figure = comparison.plot_comparison(runs)
-    looks = {
-        (line.get_color(), line.get_linestyle())
-        for line in figure.axes[0].lines
-        if line.get_linewidth() > 1.5
-    }
-    assert len(looks) == min(count, 14) or count == 24
-    assert not figure.texts  # nothing but the seed differs
-    heights = sorted(text.xy[1] for text in figure.axes[0].texts if text.get_text().startswith("seed_"))
-    assert len(heights) == count and heights[0] >= 0 and heights[-1] <= 1 + 1e-9
-
-
-@pytest.mark.parametrize("evaluations", [[(5, None, None)], [(0, 0.0, 0.0)]], ids=["not finite", "zeros"])
-def test_picture_of_odd_runs(tmp_path, evaluations):
+def test_picture_of_odd_runs(tmp_path):
     folder = write_run(tmp_path / "odd", stop_threshold=0.3)
-    text = "".join(
-        json.dumps({"split": "train", "step": step, "samples": step, "loss": loss, "mlm_accuracy": accuracy})
-        + "\n"
-        for step, loss, accuracy in evaluations
-    )
-    (tmp_path / "odd" / "metrics.jsonl").write_text(text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert decoded(plots_lib.render(comparison.plot_comparison(read(folder)), "png")).size
-    assert comparison.format_comparison(comparison.compare(read(folder)))
+    for step, loss, accuracy in ((5, None, None), (0, 0.0, 0.0), (1, 2.5, None)):
+        line = {"step": step, "samples": 8 * step, "loss": loss, "mlm_accuracy": accuracy}
+        write_lines(tmp_path / "odd", {"split": "train", **line})
+        figure = comparison.plot_comparison(read(folder))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert decoded(figure).size
+        assert comparison.format_comparison(comparison.compare(read(folder)))
+    loss, accuracy = figure.axes  # of a run without evaluations
+    assert "odd 2.500 train" in entries(loss) and loss.lines[0].get_marker() == "o"
+    assert [text.get_text() for text in accuracy.texts][-1] == "no data"
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -306,50 +250,40 @@ def test_picture_of_odd_runs(tmp_path, evaluations):
 def write_seed(folder, minutes, samples, success=True, batch_size=448, stopped=True, first=0, **settings):
     start = 1_700_000_000_000
     stop = start + round(minutes * 60_000)
+    block = dict(first_epoch_num=first, epoch_count=samples - first, samples_count=first)
     events = [
         event("submission_benchmark", start, "bert"),
         event("global_batch_size", start, batch_size),
         event("run_start", start),
-        event(
-            "block_start",
-            start,
-            first_epoch_num=first,
-            epoch_count=samples - first,
-            samples_count=first,
-            step_num=first // batch_size,
-        ),
+        event("block_start", start, **block, step_num=first // batch_size),
         evaluation(stop - 10, samples, 0.73, samples // batch_size),
     ]
     events += [event("run_stop", stop, status="success" if success else "aborted")] * stopped
-    return write_run(
-        folder, events=events, **{"train_batch_size": batch_size, "stop_threshold": 0.72, **settings}
-    )
+    settings = {"train_batch_size": batch_size, "stop_threshold": 0.72, **settings}
+    return write_run(folder, events=events, **settings)
 
 
 def seeds(tmp_path, minutes, samples, **keywords):
     samples = samples if isinstance(samples, list) else [samples] * len(minutes)
-    return read(
-        *(
-            write_seed(tmp_path / f"seed_{number}", *values, seed=number, **keywords)
-            for number, values in enumerate(zip(minutes, samples))
-        )
-    )
+    folders = [
+        write_seed(tmp_path / f"seed_{number}", *values, seed=number, **keywords)
+        for number, values in enumerate(zip(minutes, samples))
+    ]
+    return read(*folders)
 
 
-@pytest.mark.parametrize("minutes, score", [(GPU_MINUTES, 203.65), (TPU_MINUTES, 56.74)], ids=["gpu", "tpu"])
-def test_score_of_published_runs(tmp_path, minutes, score):
-    found = convergence_lib.score(seeds(tmp_path, minutes, 2_800_000), "1.0.0")
-    assert found["score_minutes"] == pytest.approx(
-        score, abs=0.01
-    )  # the minutes are rounded, the published score is not made from those
-    assert found["mean_samples"] == 2_800_000 and found["notes"] == []
-    assert f"Score: {found['score_minutes']:.2f} minutes" in convergence_lib.format_score(found)
+def test_score_of_published_runs(tmp_path):
+    for name, minutes, score in (("gpu", GPU_MINUTES, 203.65), ("tpu", TPU_MINUTES, 56.74)):
+        found = convergence_lib.score(seeds(tmp_path / name, minutes, 2_800_000), "1.0.0")
+        # The minutes are rounded, the published score is not made from those.
+        assert found["score_minutes"] == pytest.approx(score, abs=0.01)
+        assert found["mean_samples"] == 2_800_000 and found["notes"] == []
+        assert f"Score: {found['score_minutes']:.2f} minutes" in convergence_lib.format_score(found)
 
 
 def test_the_log_of_a_killed_run_ends_in_half_a_line(tmp_path):
-    runs = seeds(tmp_path, [1, 2, 3], 3_000_000) + read(
-        write_seed(tmp_path / "killed", 0.5, 10, stopped=False)
-    )
+    killed = read(write_seed(tmp_path / "killed", 0.5, 10, stopped=False))
+    runs = seeds(tmp_path, [1, 2, 3], 3_000_000) + killed
     with open(runs[-1].log_path, "a", encoding="utf-8") as file:
         file.write(':::MLLOG {"key": "eval_accuracy", "val')
     assert not convergence_lib.score([*runs[:-1], *read(runs[-1].folder)], "1.0.0")["runs"][-1]["success"]
@@ -411,10 +345,8 @@ def scores(folder: pathlib.Path) -> dict[str, dict]:
     found = {name: convergence_lib.score(each, "1.0.0") for name, each in runs.items()}
     rounds = seeds(folder / "rounds", [3, 1, 2], [2_000_000, 2_700_000, 9_000_000])
     found |= {f"ruleset {rules}": convergence_lib.score(rounds, rules) for rules in ("1.0.0", "5.0.0")}
-    return {
-        name: {"text": convergence_lib.format_score(values).splitlines(), "numbers": values}
-        for name, values in found.items()
-    }
+    text = convergence_lib.format_score
+    return {name: {"text": text(each).splitlines(), "numbers": each} for name, each in found.items()}
 
 
 def everything(folder: pathlib.Path) -> dict:
@@ -434,10 +366,8 @@ def test_the_library_is_kept_quiet(tmp_path, capfd):
     root = standard_logging.getLogger()
     handlers, root.handlers[:] = list(root.handlers), []
     try:
-        runs = seeds(tmp_path, [1, 2, 3], 3_000_000) + read(
-            write_seed(tmp_path / "failed", 1, 1, success=False)
-        )
-        convergence_lib.score(runs, "1.0.0")
+        failed = read(write_seed(tmp_path / "failed", 1, 1, success=False))
+        convergence_lib.score(seeds(tmp_path, [1, 2, 3], 3_000_000) + failed, "1.0.0")
         assert root.handlers == [] and root.manager.disable == 0
     finally:
         root.handlers[:] = handlers
@@ -445,10 +375,6 @@ def test_the_library_is_kept_quiet(tmp_path, capfd):
 
 
 def test_a_run_without_a_usable_log_is_named(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"/a has no MLPerf log of its own with a run_start: .*/a/mllog.txt"
-    ):
-        convergence_lib.score(read(write_run(tmp_path / "a")), "1.0.0")
     events = [event("run_start", 1), event("run_stop", 2, status="success")]
     with pytest.raises(ConfigError, match=r"/b/mllog.txt is not a whole MLPerf log"):
         convergence_lib.score(read(write_run(tmp_path / "b", events=events)), "1.0.0")
@@ -458,21 +384,16 @@ def test_a_run_without_a_usable_log_is_named(tmp_path):
 # the command
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda folder: None, "is not a folder"),
-        (lambda folder: folder.mkdir(), "holds no metrics"),
-        (
-            lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").write_text('{"half')),
-            "holds no metrics",
-        ),
-    ],
-)
-def test_bad_folders(tmp_path, make, message):
-    make(tmp_path / "bad")
-    with pytest.raises(ConfigError, match=f"{tmp_path}/bad {message}"):
-        read(write_run(tmp_path / "good"), tmp_path / "bad")
+def test_bad_folders(tmp_path):
+    good, bad = write_run(tmp_path / "good"), tmp_path / "bad"
+    for make, message in (
+        (lambda: None, "is not a folder"),
+        (bad.mkdir, "holds no metrics"),
+        (lambda: (bad / "metrics.jsonl").write_text('{"half'), "holds no metrics"),
+    ):
+        make()
+        with pytest.raises(ConfigError, match=f"{bad} {message}"):
+            read(good, bad)
 
 
 def test_a_run_that_did_no_step_is_a_run(tmp_path):
@@ -485,59 +406,42 @@ def test_a_run_that_did_no_step_is_a_run(tmp_path):
     text = comparison.format_comparison(comparison.compare(runs))
     assert "interrupted" in text and "no step is in metrics.jsonl" in text
     for some in ([alone], runs):
-        assert decoded(plots_lib.render(comparison.plot_comparison(some), "png")).size
+        assert decoded(comparison.plot_comparison(some)).size
 
 
-def command(*arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / "compare_runs.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def command(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["compare_runs.py", *map(str, arguments)])
+        compare_runs.run_compare()
+
+    return run
 
 
-def test_command(tmp_path):
-    folders = [
-        write_seed(tmp_path / f"seed_{number}", number + 1, 3_000_000, seed=number) for number in range(3)
-    ]
+def test_command(tmp_path, command, capsys):
+    folders = [write_seed(tmp_path / f"seed_{each}", each + 1, 3_000_000, seed=each) for each in range(3)]
     picture, numbers = tmp_path / "out" / "picture.png", tmp_path / "out" / "numbers.json"
-    done = command(*folders, "--mlperf", "--target=0.25", f"--output={picture}", f"--json={numbers}")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        "0.25" in done.stdout
-        and "Score: 2.00 minutes" in done.stdout
-        and done.stdout.endswith(f"\n{picture}\n")
-    )
-    assert decoded(picture.read_bytes()).size
+    command(*folders, "--mlperf", "--target=0.25", f"--output={picture}", f"--json={numbers}")
+    printed, errors = capsys.readouterr()
+    assert "0.25" in printed and "Score: 2.00 minutes" in printed and printed.endswith(f"\n{picture}\n")
+    assert errors == "" and matplotlib.image.imread(picture).size
     values = json.loads(numbers.read_text())
-    assert (
-        values["settings"] == ["seed"]
-        and values["runs"][0]["target_step"] == 200
-        and values["mlperf"]["score_minutes"] == 2
-    )
-    done = command(*folders, f"--output={picture}")
-    assert done.returncode == 2 and done.stderr.strip().endswith(
-        f"compare_runs.py: --output={picture} exists. Give another --output, or replace it with --overwrite."
-    )
+    assert values["settings"] == ["seed"] and values["runs"][0]["target_step"] == 200
+    assert values["mlperf"]["score_minutes"] == 2
+    with pytest.raises(ConfigError, match=f"--output={picture} exists. Give another --output, or replace it"):
+        command(*folders, f"--output={picture}")
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
+def test_bad_flags(command):
+    for arguments, message in (
         ([], "the following arguments are required: FOLDERS"),
         (["x", "--target=72"], "--target=72.0 is out of range"),
         (["x", "--output=a.jpg"], "--output=a.jpg does not end with one of .png, .svg, .pdf"),
         (["x", f"--json={ROOT}", "--overwrite"], "is a folder. Give the name of a file"),
         (["x", "--mlperf", "--ruleset=0.7.0"], "--ruleset=0.7.0 is not one of 1.0.0,"),
-    ],
-)
-def test_bad_flags(monkeypatch, arguments, message):
-    from official.cli import runs as compare_runs
-
-    monkeypatch.setattr("sys.argv", ["compare_runs.py", *arguments])
-    with pytest.raises(ConfigError, match=message):
-        compare_runs.run_compare()
+    ):
+        with pytest.raises(ConfigError, match=message):
+            command(*arguments)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,8 @@ def space_of(*threads):
             event.metadata_id = number_of(title, plane.event_metadata)
             for key, value in notes.items():
                 stat = event.stats.add(metadata_id=number_of(key, plane.stat_metadata))
-                if isinstance(value, int):
-                    stat.int64_value = value
-                else:
-                    stat.ref_value = number_of(value, plane.stat_metadata)
+                number = value if isinstance(value, int) else number_of(value, plane.stat_metadata)
+                setattr(stat, "int64_value" if isinstance(value, int) else "ref_value", number)
     return space
 
 
@@ -83,9 +81,9 @@ def places_of(trace):
 
 
 def test_times_by_kind_and_part(step):
-    table = tables.add_up(step, places_of(step), steps=2)
-    found = {(key.part, key.passes, key.name, key.kind): time * 1e9 for key, (time, _) in table.items()}
-    assert found == {
+    rows = tables.add_up(step, places_of(step), steps=2)
+    names = ("part", "pass", "name", "kind")
+    assert {tuple(row[name] for name in names): row["ms_per_step"] * 1e9 for row in rows} == {
         ("layer_{}", "forward", "MatMul", tables.PRODUCTS): 10,
         ("layer_{}", "forward", "PartitionedCall", tables.BLOCKS): 2.5,
         ("layer_{}", "backward", "while/PartitionedCall_1", tables.BLOCKS): 10,
@@ -94,27 +92,22 @@ def test_times_by_kind_and_part(step):
 
 
 def test_an_evaluation_is_not_counted_and_data_are():
-    evaluation = (
-        PYTHON,
-        [("EagerExecute", 0, 9, dict(eager_op="eval_step_2")), ("FunctionRun", 1, 1, dict(id=RUN))],
-    )
+    called = ("EagerExecute", 0, 9, dict(eager_op="eval_step_2"))
+    evaluation = (PYTHON, [called, ("FunctionRun", 1, 1, dict(id=RUN))])
     work = [("ExecutorState::Process", 0, 9, dict(id=RUN)), ("x/MatMul:MatMul", 1, 5, {})]
     mapped = [("ExecutorState::Process", 20, 9, dict(id=77)), ("Cast:Cast", 21, 5, {})]
     pipeline = [("Iterator::Root::Prefetch", 0, 90, {}), ("Iterator::Root::BatchV2", 100, 6, {})]
-    trace = read_trace(
-        space_of(FROM_PYTHON, evaluation, (COMPUTE, [*work, *mapped]), ("tf_data_iterator/1", pipeline))
-    )
-    table = tables.add_up(trace, places_of(trace), steps=1)
-    milliseconds = tables.grouped(table, lambda key: key.kind)
-    assert set(milliseconds) == {tables.INPUT}
-    assert milliseconds[tables.INPUT][0] * 1e9 == pytest.approx(5 + 6)
+    threads = ((COMPUTE, [*work, *mapped]), ("tf_data_iterator/1", pipeline))
+    trace = read_trace(space_of(FROM_PYTHON, evaluation, *threads))
+    (row,) = tables.grouped(tables.add_up(trace, places_of(trace), steps=1), "kind")
+    assert row["kind"] == tables.INPUT and row["ms_per_step"] * 1e9 == pytest.approx(5 + 6)
 
 
 def test_what_ran_within_an_operation_is_not_counted_twice():
     events = [started("while/PartitionedCall_1", 0, 100), ("MatMul:MatMul", 10, 60, {})]
     trace = read_trace(space_of(FROM_PYTHON, (COMPUTE, events)))
-    table = tables.grouped(tables.add_up(trace, places_of(trace), 1), lambda key: key.kind)
-    found = {kind: round(time * 1e9) for kind, (time, _) in table.items()}
+    rows = tables.grouped(tables.add_up(trace, places_of(trace), 1), "kind")
+    found = {row["kind"]: round(row["ms_per_step"] * 1e9) for row in rows}
     assert found == {tables.PRODUCTS: 60, tables.BLOCKS: 40}
 
 
@@ -149,18 +142,22 @@ def test_a_gpu_is_told_by_its_kernels():
     kernel.stats.add(metadata_id=1, ref_value=2)
     stream.events.add(metadata_id=2, duration_ps=1_000_000_000)
     trace = read_trace(space)
-    table = tables.add_up(trace, places_of(trace), steps=1)
-    assert {(key.kind, key.part): time for key, (time, _) in table.items()} == {
+    rows = tables.add_up(trace, places_of(trace), steps=1)
+    assert {(row["kind"], row["part"]): row["ms_per_step"] for row in rows} == {
         (tables.PRODUCTS, "layer_{}"): 5.0,
         (tables.EXCHANGE, tables.OTHER): 1.0,
     }
 
 
 def test_memory_by_who_took_it(step):
-    (found,) = tables.memories(step, places_of(step))
-    assert (found.peak, found.resident, found.running) == (220, 100, tables.Place("layer_1", "backward"))
-    held = {place.passes: (part.held, part.most_held, part.peak) for place, part in found.parts.items()}
-    assert held == {"forward": (80, 80, 180), "backward": (40, 40, 220)}
+    (found,) = tables.memories(step, places_of(step), ["layer_1"])
+    running = {"part": "layer_1", "pass": "backward"}
+    told = ("peak_bytes", "resident_bytes", "running_at_peak")
+    assert [found[name] for name in told] == [220, 100, running]
+    assert [tuple(part.values()) for part in found["parts"]] == [
+        ("layer_1", "forward", 80, 80, 180),
+        ("layer_1", "backward", 40, 40, 220),
+    ]
 
 
 def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
@@ -168,7 +165,7 @@ def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
     head = {"steps": [1, 3], "devices": ["CPU:0"]}
     told = {"secs_per_step": 0.5, "trace": "x"}
     tables.write_times(str(tmp_path), head | told, tables.add_up(step, own, 2))
-    tables.write_memory(str(tmp_path), head, tables.memories(step, own), {"layer_1": (40, 60)})
+    tables.write_memory(str(tmp_path), head, tables.memories(step, own, ["layer_1"]), {"layer_1": (40, 60)})
     times, memory = report.profile_sections(str(tmp_path))
     names = [bar.name for bar in times.content["bars"]]
     assert len(names) == 3 and "matrix products" in names

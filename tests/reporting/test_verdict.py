@@ -33,17 +33,8 @@ def falling(last=0.0, noise=0.01):
 
 def make_result(status="finished", **changes):
     config = {"do_train": True, "num_steps_per_epoch": 1000, "num_train_epochs": 1, "task": "pretrain"}
-    values = dict(
-        reason="all 1000 steps done",
-        step=1000,
-        samples=64_000,
-        eval_accuracy=0.4,
-        eval_loss=2.0,
-        baseline_score=0.06,
-        baseline_prediction="the",
-        config=config,
-        checkpoint="run/ckpt-1000",
-    )
+    values = dict(reason="all 1000 steps done", step=1000, samples=64_000, eval_accuracy=0.4, eval_loss=2.0)
+    values |= dict(baseline_score=0.06, baseline_prediction="the", checkpoint="run/ckpt-1000", config=config)
     return TrainResult(status, **{**values, **changes})
 
 
@@ -82,65 +73,51 @@ def test_what_is_no_divergence():
         assert verdict.divergence(points(values)) is None, name
 
 
-@pytest.mark.parametrize("last,falls", [(0.05, True), (0.0, False), (-0.05, False)])
-def test_trend_over_the_last_fifth(last, falls):
-    change = verdict.trend(points(falling(last)))
-    assert change.falls == falls and change.change == pytest.approx(-last, abs=0.012)
-    assert ("still falling" in change.describe()) == falls and ("rising" in change.describe()) == (last < 0)
-
-
-def test_noise_is_no_trend_and_few_points_have_none():
+def test_trend_over_the_last_fifth():
+    for last in (0.05, 0.0, -0.05):
+        change, falls = verdict.trend(points(falling(last))), last > 0
+        assert change.falls == falls and change.change == pytest.approx(-last, abs=0.012)
+        assert ("still falling" in change.describe()) == falls
+        assert ("rising" in change.describe()) == (last < 0)
+    # Noise is none, and few points have none.
     assert verdict.trend(points(np.random.default_rng(1).normal(2, 0.5, 100).tolist())).change == 0
     assert verdict.trend(points(falling()[:4])) is None and verdict.trend([]) is None
 
 
 def test_a_run_of_few_long_loops_has_a_trend_too():
-    found = verdict.trend(
-        [(100 * number, loss) for number, loss in enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)]
-    )
+    losses = enumerate((7.0, 6.6, 6.4, 6.2, 6.05, 5.9), 1)
+    found = verdict.trend([(100 * number, loss) for number, loss in losses])
     assert found.describe() == (
         "The training loss was still falling: by 7.8 %, from 6.385 to 5.890, over the last 300 steps."
     )
 
 
 def test_over_fitting_needs_both_curves():
-    train, evaluations = points(falling(0.2)), [(250, 1.0), (500, 0.8), (750, 0.9), (1000, 1.1)]
-    assert verdict.over_fitting(evaluations, train) == (500, 0.8, 1.1)
-    assert (
-        verdict.over_fitting(evaluations, points([2.0] * 50 + [3.0] * 50)) is None
-    )  # training got worse, too
-    assert verdict.over_fitting(evaluations[:2], train) is None
-    scores = [(250, 0.5), (500, 0.6), (750, 0.58), (1000, 0.55)]
-    assert verdict.over_fitting(scores, train, rises=True) == (500, 0.6, 0.55)
-    assert verdict.over_fitting([*scores[:2], (1000, 0.595)], train, rises=True) is None
-
-
-def test_one_evaluation_that_is_a_little_worse_is_chance():
     train = points(falling(0.2))
-    assert verdict.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.563)], train) is None
-    assert verdict.over_fitting([(250, 0.6), (500, 0.548), (1000, 0.663)], train) == (500, 0.548, 0.663)
-    assert (
-        verdict.over_fitting([(250, 0.6), (500, 0.548), (750, 0.7), (1000, 0.55)], train) is None
-    )  # it came back
+    worse = points([2.0] * 50 + [3.0] * 50)  # of training: it got worse, too
+    steps = (250, 500, 750, 1000)
+    for evaluations, losses, rises, expected in (
+        ([1.0, 0.8, 0.9, 1.1], train, False, (500, 0.8, 1.1)),
+        ([1.0, 0.8, 0.9, 1.1], worse, False, None),
+        ([1.0, 0.8], train, False, None),
+        ([0.5, 0.6, 0.58, 0.55], train, True, (500, 0.6, 0.55)),
+        ([0.5, 0.6, 0.595], train, True, None),
+        ([0.6, 0.548, 0.563], train, False, None),  # one that is a little worse is chance
+        ([0.6, 0.548, 0.663], train, False, (500, 0.548, 0.663)),
+        ([0.6, 0.548, 0.7, 0.55], train, False, None),  # it came back
+    ):
+        assert verdict.over_fitting([*zip(steps, evaluations)], losses, rises) == expected, evaluations
 
 
 def test_a_curve_is_sorted_and_a_later_line_of_a_step_counts():
-    metrics = [
-        *lines("train", [3.0, 2.0], steps=[20, 10]),
-        *lines("train", [1.0], steps=[20]),
-        *lines("eval", [9.0], steps=[20]),
-    ]
+    metrics = lines("train", [3.0, 2.0, 1.0], steps=[20, 10, 20]) + lines("eval", [9.0], steps=[20])
     assert verdict.curve(metrics, "train", "loss") == [(10, 2.0), (20, 1.0)]
 
 
 def test_smoothing_keeps_the_start_and_leaves_gaps():
     values = np.linspace(10, 0, 200).tolist()
-    smooth = [
-        value
-        for _, value in verdict.smoothed(
-            [(at, None if at == 100 else value) for at, value in enumerate(values)]
-        )
-    ]
+    given = [(at, None if at == 100 else value) for at, value in enumerate(values)]
+    smooth = [value for _, value in verdict.smoothed(given)]
     assert smooth[0] == 10 and smooth[100] is None
     np.testing.assert_allclose(smooth[:99], values[:99], atol=0.03)
     assert verdict.smoothed([(1, None)]) == [(1, None)]

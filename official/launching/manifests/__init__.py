@@ -10,7 +10,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from official.io.errors import ConfigError, printable
@@ -65,13 +65,11 @@ def _quoted(word: str) -> str:
     """Returns a word as bash reads it back, on one line whatever is in it."""
     if word.isprintable():
         return shlex.quote(word)
-    return f"$'{''.join(map(_escaped, word))}'"
-
-
-def _escaped(letter: str) -> str:
-    if letter.isprintable():
-        return f"\\{letter}" if letter in "\\'" else letter
-    return f"\\x{ord(letter):02x}" if letter.isascii() else f"\\U{ord(letter):08x}"
+    escapes = {"\\": "\\\\", "'": "\\'"}
+    for letter in word:
+        if not letter.isprintable():
+            escapes[letter] = f"\\x{ord(letter):02x}" if letter.isascii() else f"\\U{ord(letter):08x}"
+    return f"$'{''.join(escapes.get(letter, letter) for letter in word)}'"
 
 
 def wrapped(words: Iterable[str], indent: str = "") -> list[str]:
@@ -135,11 +133,11 @@ _APPENDED = 6
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUANTITY = re.compile(r"(?=.*[1-9])\d+(\.\d+)?(m|k|[KMGTPE]i?)?")
+_IMAGE = re.compile(r"[^\s:@/-](\S*[^\s:@/])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclasses.dataclass(frozen=True)
-class Volume:
+class Volume(NamedTuple):
     """A volume that is there, mounted in every pod.
 
     Attributes:
@@ -202,16 +200,7 @@ class Job:
 
     def __post_init__(self) -> None:
         """Raises ConfigError for what no kind of job takes."""
-        _check_names(self)
-        _check_quantities(self)
-        _check_volumes(self.volumes)
-        for name in self.variables:
-            if not _VARIABLE.fullmatch(name):
-                raise ConfigError(
-                    f"--env={name[:60]}: expected NAME=VALUE, with a name of letters, digits, _."
-                )
-        if not self.command:
-            raise ConfigError("no command. Give one after --, such as -- bert train --config=quickstart.")
+        _refuse(_of_all(self))
 
     @property
     def tpu_chips(self) -> int:
@@ -245,72 +234,63 @@ def host_names(job: Job, middle: str) -> list[str]:
     return names
 
 
-def check_ipus(job: Job) -> None:
-    """Raises ConfigError where IPUs, replicas and instances do not go together."""
-    allowed = [1 << power for power in range(MOST_IPUS.bit_length())]
-    listed = ", ".join(map(str, allowed))
-    for name, value in (("ipus", job.ipus), ("ipus_per_replica", job.ipus_per_replica)):
-        if value not in allowed:
-            raise ConfigError(f"--{name}={value}, expected a power of two: {listed}.")
-    if job.ipus_per_replica > job.ipus:
-        raise ConfigError(
-            f"--ipus_per_replica={job.ipus_per_replica} is more than --ipus={job.ipus}, expected as many at"
-            " most."
-        )
-    if job.ipu_replicas % job.instances:
-        raise ConfigError(
-            f"--instances={job.instances} does not divide the replicas, --ipus={job.ipus} /"
-            f" --ipus_per_replica={job.ipus_per_replica} = {job.ipu_replicas}. Expected a power of two up to"
-            " that."
-        )
+Refusals = Iterator[tuple[bool, str]]  # (whether it is wrong, what the error says)
 
 
-def check_tpu(job: Job) -> None:
-    """Raises ConfigError for what is no topology."""
-    if not re.fullmatch(r"[1-9]\d?(x[1-9]\d?){1,2}", job.tpu_topology):
-        raise ConfigError(f"--tpu_topology={job.tpu_topology[:40]}, expected chips by chips, such as 2x2.")
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", job.tpu_type):
-        raise ConfigError(
-            f"--tpu_type={job.tpu_type[:40]}, expected the node's label, such as tpu-v3-device."
-        )
+def _refuse(rows: Refusals) -> None:
+    for wrong, message in rows:
+        if wrong:
+            raise ConfigError(message)
 
 
-def _check_names(job: Job) -> None:
+def _of_ipus(job: Job) -> Refusals:
+    """Yields where IPUs, replicas and instances do not go together."""
+    allowed, own = [1 << power for power in range(MOST_IPUS.bit_length())], job.ipus_per_replica
+    for name, value in (("ipus", job.ipus), ("ipus_per_replica", own)):
+        listed = ", ".join(map(str, allowed))
+        yield value not in allowed, f"--{name}={value}, expected a power of two: {listed}."
+    told = f"--ipus_per_replica={own} is more than --ipus={job.ipus}"
+    yield own > job.ipus, f"{told}, expected as many at most."
+    replicas = f"--ipus={job.ipus} / --ipus_per_replica={own} = {job.ipu_replicas}"
+    told = f"--instances={job.instances} does not divide the replicas, {replicas}"
+    yield job.ipu_replicas % job.instances != 0, f"{told}. Expected a power of two up to that."
+
+
+def _of_tpu(job: Job) -> Refusals:
+    """Yields what is no topology, or no label."""
+    topology, label = job.tpu_topology, job.tpu_type
+    fits = re.fullmatch(r"[1-9]\d?(x[1-9]\d?){1,2}", topology)
+    yield not fits, f"--tpu_topology={topology[:40]}, expected chips by chips, such as 2x2."
+    fits = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", label)
+    yield not fits, f"--tpu_type={label[:40]}, expected the node's label, such as tpu-v3-device."
+
+
+def _of_all(job: Job) -> Refusals:
+    """Yields what no kind of job takes."""
     for flag, name in (("name", job.name), ("namespace", job.namespace)):
-        if name is not None and not (_DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME):
-            raise ConfigError(
-                f"--{flag}={name[:80]}, expected at most {_LONGEST_NAME} of a-z, 0-9 and -, the first a"
-                " letter, the last no -."
-            )
+        fits = bool(name is None or _DNS_LABEL.fullmatch(name) and len(name) <= _LONGEST_NAME)
+        letters = "a-z, 0-9 and -, the first a letter, the last no -"
+        yield not fits, f"--{flag}={str(name)[:80]}, expected at most {_LONGEST_NAME} of {letters}."
     for flag, image in (("image", job.image), ("ipu_image", job.ipu_image)):
-        is_name = image and re.fullmatch(r"[^\s:@/-](\S*[^\s:@/])?", image) and image.isprintable()
-        if image is not None and not is_name:
-            raise ConfigError(
-                f"--{flag}={image[:80]!r}, expected the name of an image, such as HOST/bert:1.0."
-            )
-
-
-def _check_quantities(job: Job) -> None:
+        fits = bool(image is None or _IMAGE.fullmatch(image) and image.isprintable())
+        example = "the name of an image, such as HOST/bert:1.0"
+        yield not fits, f"--{flag}={str(image)[:80]!r}, expected {example}."
     for flag, text in (("cpu", job.cpu), ("memory", job.memory), ("shm", job.shm)):
-        if text is not None and not _QUANTITY.fullmatch(text):
-            raise ConfigError(
-                f"--{flag}={text[:40]}, expected an amount as Kubernetes writes it, such as 8 or 64Gi."
-            )
-
-
-def _check_volumes(volumes: tuple[Volume, ...]) -> None:
-    paths = [volume.path for volume in volumes]
-    for volume in volumes:
-        is_path = (
-            volume.path.startswith("/") and ".." not in volume.path.split("/") and ":" not in volume.path
-        )
-        is_path = is_path and volume.path.isprintable() and bool(volume.path.strip("/"))
-        if not (_DNS_NAME.fullmatch(volume.claim) and is_path):
-            raise ConfigError(
-                f"--volume={volume.claim[:60]}:{volume.path[:60]}, expected CLAIM:/PATH or CLAIM:/PATH:ro."
-            )
-        if paths.count(volume.path) > 1 or volume.path == "/dev/shm":
-            raise ConfigError(f"--volume: {volume.path} is mounted twice, expected one volume a path.")
+        example = "an amount as Kubernetes writes it, such as 8 or 64Gi"
+        fits = bool(text is None or _QUANTITY.fullmatch(text))
+        yield not fits, f"--{flag}={str(text)[:40]}, expected {example}."
+    paths = [volume.path for volume in job.volumes]
+    for claim, path, _ in job.volumes:
+        is_path = path.startswith("/") and ".." not in path.split("/") and ":" not in path
+        is_path = is_path and path.isprintable() and bool(path.strip("/"))
+        told = f"--volume={claim[:60]}:{path[:60]}, expected CLAIM:/PATH or CLAIM:/PATH:ro."
+        yield not (_DNS_NAME.fullmatch(claim) and is_path), told
+        is_twice = paths.count(path) > 1 or path == "/dev/shm"
+        yield is_twice, f"--volume: {path} is mounted twice, expected one volume a path."
+    for name in job.variables:
+        told = f"--env={name[:60]}: expected NAME=VALUE, with a name of letters, digits, _."
+        yield not _VARIABLE.fullmatch(name), told
+    yield not job.command, "no command. Give one after --, such as -- bert train --config=quickstart."
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -437,19 +417,13 @@ def _indexed_job(job: Job) -> list[Document]:
 def _tfjob(job: Job) -> list[Document]:
     command = ["/bin/bash", "-c", _templates()["tfjob_shell"], _CONTAINER, *job.command]
     ports = [{"name": "tfjob-port", "containerPort": job.port, "protocol": "TCP"}]
-    return _made(
-        "tfjob",
-        job,
-        {},
-        container="tensorflow",
-        command=[literal(word) for word in command],
-        ports=ports,
-        pod_restarts=None,  # it follows from the policy of the replicas
-    )
+    words = [literal(word) for word in command]
+    # When pods start again follows from the policy of the replicas.
+    return _made("tfjob", job, {}, container="tensorflow", command=words, ports=ports, pod_restarts=None)
 
 
 def _tpu_job(job: Job) -> list[Document]:
-    check_tpu(job)
+    _refuse(_of_tpu(job))
     # How TensorFlow finds a TPU of its own machine.
     variables = {
         "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
@@ -478,7 +452,7 @@ def place(kind: str, job: Job, rank: int) -> dict[str, str]:
 
 
 def _ipujob(job: Job) -> list[Document]:
-    check_ipus(job)
+    _refuse(_of_ipus(job))
     return [importlib.import_module("official.graphcore.kubernetes").document(job)]
 
 
