@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple
 
+import numpy as np
+
 from official.data.text import parquet_files
 from official.io import files
 from official.io.errors import ConfigError, how_to_install
@@ -285,7 +287,6 @@ class _Decompressed(_MadeText):
 
 _BLOCK, _END = 0x314159265359, 0x177245385090
 _MARK_BITS, _SUM_BITS = 48, 32
-_MARK_MASK = (1 << _MARK_BITS) - 1
 _HEADER = re.compile(rb"BZh[1-9]")
 _HEADER_BYTES = 4
 _CHUNK_BYTES = 1 << 18  # are read and looked through at once: about a block
@@ -299,21 +300,35 @@ class _Mark(NamedTuple):
     is_end: bool
 
 
-def find_marks(data: bytes) -> list[_Mark]:
-    """Returns the marks that lie whole in some bytes, in order; bit 0 is the highest of the first byte."""
-    found = []
+def _second_bytes() -> np.ndarray:
+    """Returns bool [65536]: whether two bytes are the second and third that a mark touches."""
+    found = np.zeros(1 << 16, bool)
     for mark in (_BLOCK, _END):
         for shift in range(8):
-            window = (mark << 8 >> shift).to_bytes(7, "big")  # the bytes that it touches
-            inner = window[1:6]  # whole bytes of it
-            place = data.find(inner, 1)
-            while place >= 0:
-                bits = int.from_bytes(data[place - 1 : place + 6].ljust(7, b"\0"), "big")
-                bit = 8 * (place - 1) + shift
-                if bits >> (8 - shift) & _MARK_MASK == mark and bit + _MARK_BITS <= 8 * len(data):
-                    found.append(_Mark(bit, mark == _END))
-                place = data.find(inner, place + 1)
-    return sorted(found)
+            found[mark >> (24 + shift) & 0xFFFF] = True
+    return found
+
+
+_SECOND_BYTES = _second_bytes()
+
+
+def find_marks(data: bytes) -> list[_Mark]:
+    """Returns the marks that lie whole in some bytes, in order; bit 0 is the highest of the first byte."""
+    padded = np.frombuffer(bytes(1) + data + bytes(8), np.uint8)
+    pairs = padded[1:-8].astype(np.uint16) << 8 | padded[2:-7]
+    # `padded` has one byte before: a mark that begins in byte i has its second byte at i + 1.
+    places = np.flatnonzero(_SECOND_BYTES[pairs])
+    words: np.ndarray = np.zeros(len(places), np.uint64)
+    for offset in range(8):
+        words = words << np.uint64(8) | padded[places + offset]
+    shifts = np.arange(8, dtype=np.uint64)
+    windows = (words[:, None] >> (np.uint64(16) - shifts)) & np.uint64((1 << _MARK_BITS) - 1)
+    found = []
+    for place, shift in np.argwhere((windows == _BLOCK) | (windows == _END)).tolist():
+        bit = 8 * (int(places[place]) - 1) + shift
+        if 0 <= bit <= 8 * len(data) - _MARK_BITS:
+            found.append(_Mark(bit, int(windows[place, shift]) == _END))
+    return found
 
 
 class _Packed:
