@@ -55,6 +55,7 @@ setup(
         "official.configs": ["**/*.flags", "**/*.json", "**/*.yml"],
         "official.data": ["native/*.cc"],
         "official.native": ["*.cc", "*.h"],
+        "official.graphcore": ["*.yml"],
         "official.io": ["*.yml"],
         "official.launching.manifests": ["*.yml"],
         "official.reporting": ["templates/*"],

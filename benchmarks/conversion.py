@@ -16,7 +16,6 @@ import time
 import harness
 
 from official.cli import command_line
-from official.cli.benchmark import inputs
 
 _IMPORTS = (
     "from official.cli import checkpoints; from official.checkpoint import convert; "
@@ -26,7 +25,7 @@ _IMPORTS = (
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    inputs.add_model_flag(parser, "large")
+    harness.add_model_flag(parser, "large")
     harness.add_json_flags(parser)
     return parser
 
@@ -40,7 +39,7 @@ def write_random(config_file: str, prefix: str) -> int:
     from official.checkpoint.tensors import Tensor
     from official.config import bert_config_from_dict
 
-    model = bert_config_from_dict(inputs.read_model(config_file), config_file)
+    model = bert_config_from_dict(harness.read_model(config_file), config_file)
     sizes = canonical.Sizes(
         words=model.vocab_size,
         hidden=model.hidden_size,
@@ -80,7 +79,7 @@ def run_measured(command: list[str]) -> tuple[float, int]:
 def measure(config_file: str, folder: str) -> dict:
     size = write_random(config_file, os.path.join(folder, "a", "model.ckpt"))
     _, baseline = run_measured([sys.executable, "-c", _IMPORTS])
-    tool = command_line.in_new_process("convert")
+    tool = harness.in_new_process("convert")
     kept = ["--precision=32", "--vocab_size=30522", "--use_cls_layer"]
     conversions = {}
     for action, source, target, flags in (

@@ -17,7 +17,6 @@ import tempfile
 import harness
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
 from official.io.json_files import read_json
 
 SHAPES = ((128, 20), (512, 76))
@@ -41,7 +40,7 @@ def make_parser() -> command_line.Parser:
         action="store_true",
         help="Also measure the peak memory for 40 and 400 MB, made by repeating the text.",
     )
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 
@@ -134,9 +133,9 @@ def reading_case(paths: list[str], schema: dict, packer, batches: int):
     """Returns a function that reads the next `batches` batches of the training data in files."""
     import tensorflow as tf
 
+    from official.config.derived import num_streams
     from official.data.pipeline import TrainingOrder
     from official.data.records import batches as record_batches
-    from official.data.records.streams import num_streams
 
     order, streams = TrainingOrder(seed=1), num_streams(len(paths), _READ_BATCH)
     # One iterator for all rounds: what it takes to start, some 0.3 s once a run, is in the round that does
@@ -164,7 +163,7 @@ def peak_memory(flags, folder: str) -> dict:
             while file.tell() < wanted:
                 file.writelines(texts)
         command = [
-            *command_line.in_new_process("data", "create"),
+            *harness.in_new_process("data", "create"),
             f"--input_files={path}",
             f"--output_dir={folder}/memory",
             f"--vocab_file={flags.vocab_file}",
@@ -188,9 +187,9 @@ def time_all(flags, folder: str) -> dict:
     counts = documents.ReadCounts()
     sentences = [sentence for document in documents.read_documents(paths, counts) for sentence in document]
     cases = {"tokenizer": tokenizer_case(flags, sentences), **creation_cases(flags, folder)}
-    made = inputs.in_turns(cases, flags.rounds, 1, "creation")
+    made = harness.in_turns(cases, flags.rounds, 1, "creation")
     read_cases, records = reading_cases(folder)
-    read = inputs.in_turns(read_cases, flags.rounds, 1, "reading")
+    read = harness.in_turns(read_cases, flags.rounds, 1, "reading")
     sizes = {
         kind: sum(files.sizes(files.find_files(f"{folder}/512_10_{kind}/*.tfrecord", "x")))
         for kind in FORMATS

@@ -35,7 +35,7 @@ def make_parser() -> command_line.Parser:
         "--work_dir",
         help="Folder for text and records while they are needed. Unset: that of temporary files.",
     )
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 
@@ -87,7 +87,7 @@ def measure(flags, folder: str, texts: list[bytes], size: int) -> dict:
 def _run(flags, path: str, records: str) -> dict:
     """Makes the records of a text, removes them, and returns what `watch` does, and what the job says."""
     command = [
-        *command_line.in_new_process("data", "create"),
+        *harness.in_new_process("data", "create"),
         f"--input_files={path}",
         f"--output_dir={records}",
         f"--vocab_file={flags.vocab_file}",

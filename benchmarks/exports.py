@@ -36,7 +36,7 @@ def make_parser() -> command_line.Parser:
     add("--predict_file", default=None, help="Questions to answer: SQuAD JSON.")
     add("--data_dir", default=None, help="GLUE's folder.")
     add("--dtypes", default=",".join(_DTYPES), help="Comma-separated: fp32, bf16, int8.")
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 

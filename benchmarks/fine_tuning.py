@@ -248,7 +248,7 @@ def _bert_train(run: Run, *own: str) -> float:
     """Runs `bert train` with the recipe and then the flags `own`. Returns its seconds. Raises ConfigError
     where it fails."""
     log_file = os.path.join(run.folder, _LOG)
-    command = [*command_line.in_new_process("train"), *run.train_flags, *own]
+    command = [*harness.in_new_process("train"), *run.train_flags, *own]
     started = time.perf_counter()
     with open(log_file, "a", encoding="utf-8") as log:
         code = subprocess.run(
@@ -364,9 +364,10 @@ def make_parser() -> command_line.Parser:
     add("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     add("--seeds", type=int, default=3, help="Runs of each system and type, from --seed on.")
     add("--seed", type=int, default=12345, help="The first seed.")
-    parser.add_bool("scores", True, "Score every checkpoint.")
+    text = "Score every checkpoint."
+    parser.add_argument("--scores", action=argparse.BooleanOptionalAction, default=True, help=text)
     harness.add_environment_flags(parser)
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     add("train_flags", nargs="*", help="After --: the recipe, flags of train.py.")
     return parser
 

@@ -22,6 +22,7 @@ if ROOT not in sys.path:  # `python benchmarks/NAME.py` has its own folder there
 
 from official.cli import command_line, outputs  # noqa: E402
 from official.cli.benchmark.programs import Program  # noqa: E402
+from official.cli.benchmark.step import in_turns, read_model, read_shapes  # noqa: E402, F401
 from official.io import signals, streams  # noqa: E402
 from official.io.errors import ConfigError  # noqa: E402
 from official.io.writing import check_output_file  # noqa: E402
@@ -225,3 +226,45 @@ def program(
     place = environment.name if environment else None
     command = [python_of(place, getattr(flags, "environments", "")), os.path.join(PROGRAMS, file)]
     return Program(name, command, folder, variables(place), advice)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Flags that benchmarks share
+
+
+def add_model_flag(parser: argparse.ArgumentParser, name: str = "base", text: str = "Model.") -> None:
+    """Adds --bert_config_file."""
+    parser.add_argument("--bert_config_file", default=f"configs/models/bert_{name}.json", help=text)
+
+
+def add_gpus_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --num_gpus."""
+    text = "0 for the CPU, 1 for a GPU; unset: a GPU where there is one."
+    parser.add_argument("--num_gpus", type=int, default=None, help=text)
+
+
+def add_timing_flags(parser: argparse.ArgumentParser, rounds: int, steps: int | None = None) -> None:
+    """Adds --rounds and, where there is a default for it, --steps."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="How many times every case is timed.")
+    if steps is not None:
+        parser.add_argument("--steps", type=int, default=steps, help="Steps of one timing.")
+
+
+def add_shapes_flag(parser: argparse.ArgumentParser, default: str) -> None:
+    """Adds --shapes, which `read_shapes` reads."""
+    parser.add_argument(
+        "--shapes",
+        default=default,
+        help="Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.",
+    )
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of a benchmark that `outputs.write_results` serves."""
+    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
+
+
+def in_new_process(*words: str) -> list[str]:
+    """Returns the words that run a command of `bert` in a new process; the caller adds its flags."""
+    return [sys.executable, "-m", "official.cli", *words]

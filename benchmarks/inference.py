@@ -84,7 +84,8 @@ def system_of(name: str, environments: str) -> System:
 
 
 def make_parser() -> command_line.Parser:
-    parser = inference.make_parser(__doc__)
+    parser = inference.Main.parser()
+    parser.description = __doc__.partition("\n\n")[0]
     parser.add_argument("--peers", default="", help=f"Comma-separated: {', '.join(PEERS)}.")
     harness.add_environment_flags(parser)
     return parser

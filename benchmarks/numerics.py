@@ -51,7 +51,7 @@ def make_parser() -> command_line.Parser:
         help="Runs of each, 2 or more, with the seeds --seed, --seed + 1, ...",
     )
     parser.add_argument("--seed", type=int, default=12345, help="Seed of the first run of each.")
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     parser.add_argument("train_flags", nargs="*", help="After --: the recipe, flags of train.py.")
     return parser
 
@@ -60,7 +60,7 @@ def train(flags, variant: str, number: int) -> None:
     """Trains a variant from the seed of a number, or goes on where that was interrupted. Raises ConfigError
     where the run fails."""
     command = [
-        *command_line.in_new_process("train"),
+        *harness.in_new_process("train"),
         *flags.train_flags,
         "--do_eval",
         *VARIANTS[variant],

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import harness
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
 from official.config import Config
 
 # A parameter, at least; the norm's are those of a float32 gradient.
@@ -46,16 +45,16 @@ _WAYS = (
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    inputs.add_model_flag(parser, text="Model whose weights are updated.")
+    harness.add_model_flag(parser, text="Model whose weights are updated.")
     parser.add_argument(
         "--dtype",
         default="fp32",
         choices=("fp32", "bf16"),
         help="Type of the gradients and of what is computed with.",
     )
-    inputs.add_gpus_flag(parser)
-    inputs.add_timing_flags(parser, rounds=9)
-    outputs.add_flags(parser)
+    harness.add_gpus_flag(parser)
+    harness.add_timing_flags(parser, rounds=9)
+    harness.add_flags(parser)
     return parser
 
 
@@ -71,7 +70,7 @@ def make_cases(flags) -> tuple[dict, int]:
     tf.get_logger().setLevel(
         "ERROR"
     )  # it takes the functions of several cases for one that is traced again and again
-    model = inputs.read_model(flags.bert_config_file)
+    model = harness.read_model(flags.bert_config_file)
     config = step_benchmark.step_config(
         model,
         16,
@@ -178,7 +177,7 @@ def main() -> None:
     outputs.check_results(flags)
     command_line.check_counts(flags, "rounds")
     cases, parameters = make_cases(flags)
-    found = rows(inputs.in_turns(cases, flags.rounds), parameters)
+    found = rows(harness.in_turns(cases, flags.rounds), parameters)
     columns = [
         ("case", "name", ""),
         ("s", "median_secs", ".4f"),

@@ -18,7 +18,6 @@ import harness
 
 import official
 from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
 from official.config import Config
 
 _KINDS = ("plain", "unpadded", "packed")
@@ -27,7 +26,7 @@ _COUNTED_ROWS = 4096  # that tell how many sequences a row holds: more than are 
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    inputs.add_model_flag(parser)
+    harness.add_model_flag(parser)
     parser.add_argument("--input_files", required=True, help="Records: files or globs, comma-separated.")
     parser.add_argument("--max_seq_length", type=int, default=512, help="Tokens of a row.")
     parser.add_argument("--max_predictions_per_seq", type=int, default=76, help="Of the records.")
@@ -36,9 +35,9 @@ def make_parser() -> command_line.Parser:
         "--max_sequences_per_pack", type=int, default=None, help="Sequences of a packed row, at most."
     )
     parser.add_argument("--dtypes", default="fp32", help="Comma-separated: fp32, bf16, fp16.")
-    inputs.add_gpus_flag(parser)
-    inputs.add_timing_flags(parser, rounds=7, steps=1)
-    outputs.add_flags(parser)
+    harness.add_gpus_flag(parser)
+    harness.add_timing_flags(parser, rounds=7, steps=1)
+    harness.add_flags(parser)
     return parser
 
 
@@ -46,7 +45,7 @@ def make_configs(flags: argparse.Namespace, folder: str) -> dict[str, Config]:
     """Returns {"dtype, kind": configuration}."""
     from official.training import step_benchmark
 
-    model = inputs.read_model(flags.bert_config_file)
+    model = harness.read_model(flags.bert_config_file)
     shared = {
         "use_synthetic_data": False,
         "input_files": flags.input_files,
@@ -77,10 +76,10 @@ def measure(flags: argparse.Namespace, folder: str) -> dict:
 
     configs = make_configs(flags, folder)
     works: dict[str, Callable[[], Any]] = {
-        name: step_benchmark.make_real_step(config, TASKS["pretrain"], flags.steps)
+        name: step_benchmark.make_step(config, TASKS["pretrain"], flags.steps, reads_data=True)
         for name, config in configs.items()
     }
-    timings = inputs.in_turns(works, flags.rounds)
+    timings = harness.in_turns(works, flags.rounds)
     sequences, tokens, rows = count(configs[f"{flags.dtypes[0]}, packed"])
     in_row = {"plain": 1.0, "unpadded": 1.0, "packed": sequences / rows}
     cases = [_case(flags, dtype, kind, timings, in_row[kind]) for dtype in flags.dtypes for kind in _KINDS]

@@ -24,7 +24,6 @@ import harness
 from harness import HUGGINGFACE, Environment
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
 
 
 class Peer(NamedTuple):
@@ -61,13 +60,13 @@ TRAINING = {"learning_rate": 1e-4, "weight_decay": 0.01, "epsilon": 1e-6, "clip_
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    inputs.add_model_flag(parser)
-    inputs.add_shapes_flag(parser, "128x8,512x2")
+    harness.add_model_flag(parser)
+    harness.add_shapes_flag(parser, "128x8,512x2")
     parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16.")
     parser.add_argument("--peers", default=DEFAULT, help=f"Comma-separated: {', '.join(PEERS)}.")
     harness.add_environment_flags(parser)
-    inputs.add_timing_flags(parser, rounds=5, steps=2)
-    outputs.add_flags(parser)
+    harness.add_timing_flags(parser, rounds=5, steps=2)
+    harness.add_flags(parser)
     return parser
 
 
@@ -111,7 +110,7 @@ def measure_case(flags: argparse.Namespace, model: dict, dtype: str, length: int
 
         case = f"{dtype}, {length} x {batch}"
         works = {name: functools.partial(run, name) for name in workers}
-        timings = inputs.in_turns(works, flags.rounds, warmup_rounds=1, title=case)
+        timings = harness.in_turns(works, flags.rounds, warmup_rounds=1, title=case)
     return [
         {
             "case": case,
@@ -188,10 +187,10 @@ def main() -> None:
     flags = make_parser().parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = inputs.read_shapes(flags.shapes)
+    flags.shapes = harness.read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16"))
     flags.peers = command_line.read_list(flags.peers, "peers", tuple(PEERS))
-    model = inputs.read_model(flags.bert_config_file)
+    model = harness.read_model(flags.bert_config_file)
     harness.prepare([(name, PEERS[name].environment) for name in flags.peers], flags)
     rows: list[dict] = []
     try:

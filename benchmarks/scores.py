@@ -53,7 +53,7 @@ def make_parser() -> command_line.Parser:
     add("--calibration_batches", type=int, default=8, help="Batches for the ranges of int8's activations.")
     add("--timed_batches", type=int, default=6, help="Batches of one timing.")
     add("--rounds", type=int, default=3, help="How many times every case is timed.")
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 

@@ -35,8 +35,7 @@ from harness import Environment
 from programs.load import Asked
 
 from official.cli import command_line, outputs
-from official.cli.benchmark.inference import BACKENDS, DTYPES, read_sizes
-from official.cli.benchmark.latency import Block, latency_ms, summary
+from official.cli.benchmark.inference import BACKENDS, DTYPES, Block, latency_ms, read_sizes, summary
 from official.cli.benchmark.programs import Program
 from official.io import json_files
 from official.io.errors import ConfigError
@@ -98,7 +97,7 @@ def _serve(flags: argparse.Namespace, model: str, port: int) -> list[str]:
         "methods": "answer",  # what the others load
         "poll_secs": 1.0,  # between looks for a new version
     }
-    return [*command_line.in_new_process("serve"), *(f"--{name}={value}" for name, value in given.items())]
+    return [*harness.in_new_process("serve"), *(f"--{name}={value}" for name, value in given.items())]
 
 
 def _litserve(flags: argparse.Namespace, model: str, port: int, fast_queue: bool) -> list[str]:
@@ -883,7 +882,8 @@ def make_parser() -> command_line.Parser:
     add("--secs", type=float, default=60.0, help="Seconds of the long load, and of that with a new version.")
     add("--rounds", type=int, default=5, help="Turns of every system.")
     add("--round_secs", type=float, default=6.0, help="Seconds of a turn.")
-    parser.add_bool("reload", False, "Let a new version of the model appear under load.")
+    text = "Let a new version of the model appear under load."
+    parser.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help=text)
     add("--peers", default="", help=f"Comma-separated: {', '.join(PEERS)}.")
     harness.add_environment_flags(parser)
     add("--backend", default=BACKENDS[0], choices=BACKENDS, help="What computes.")
@@ -892,7 +892,7 @@ def make_parser() -> command_line.Parser:
     add("--max_batch_size", type=int, default=32, help="Requests of a batch, at most.")
     add("--batch_delay_ms", type=float, default=5.0, help="Longest wait for a batch to fill.")
     add("--work_dir", default=None, help="Keep the logs of all processes in this new folder.")
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 

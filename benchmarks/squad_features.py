@@ -5,6 +5,7 @@ round apart.
     --output=results/squad_features.json
 """
 
+import argparse
 import os
 
 import harness
@@ -16,7 +17,8 @@ def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
     parser.add_argument("--predict_file", required=True, help="SQuAD file, version 1.1.")
     parser.add_argument("--vocab_file", required=True, help="Vocabulary.")
-    command_line.add_lower_case_flag(parser)
+    text = "Whether text loses its capitals and accents. Unset: as tokenizer_config.json says, else yes."
+    parser.add_argument("--do_lower_case", action=argparse.BooleanOptionalAction, help=text)
     parser.add_argument("--max_seq_length", type=int, default=384, help="Tokens of a window.")
     parser.add_argument(
         "--doc_stride", type=int, default=128, help="Word pieces between the windows of a long context."

@@ -19,7 +19,6 @@ import time
 import harness
 
 from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
 from official.io.errors import ConfigError
 
 _QUESTION = "Who was first?"
@@ -29,11 +28,11 @@ _MOMENTS = ("imported", "loaded", "built", "answered")  # of a process, in their
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    inputs.add_model_flag(parser, text="Sizes of a model of random weights, without --checkpoint.")
+    harness.add_model_flag(parser, text="Sizes of a model of random weights, without --checkpoint.")
     parser.add_argument("--checkpoint", default=None, help="A model that was fine-tuned on SQuAD.")
     parser.add_argument("--backends", default="tensorflow", help="Comma-separated back ends.")
     parser.add_argument("--dtypes", default="fp32", help="Comma-separated types: fp32, bf16.")
-    inputs.add_timing_flags(parser, rounds=3)
+    harness.add_timing_flags(parser, rounds=3)
     harness.add_json_flags(parser)
     return parser
 
@@ -98,7 +97,7 @@ def write_made_up(config_file: str, folder: str) -> None:
     from official.config import bert_config_from_dict
     from official.inference import source
 
-    settings = inputs.read_model(config_file)
+    settings = harness.read_model(config_file)
     found = source.random_source(bert_config_from_dict(settings, config_file), "answer")
     bundle.write(found.tensors, os.path.join(folder, "ckpt-0"))
     outputs.write_json(os.path.join(folder, "config.json"), settings)

@@ -16,7 +16,6 @@ import harness
 
 import official
 from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
 from official.io.errors import ConfigError
 from official.reporting import profile as profile_lib
 
@@ -25,15 +24,15 @@ _MOST_KINDS = 12
 
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser(__doc__)
-    inputs.add_model_flag(parser)
-    inputs.add_shapes_flag(parser, "128x8")
+    harness.add_model_flag(parser)
+    harness.add_shapes_flag(parser, "128x8")
     # One: which matrix products TensorFlow takes is set once a process.
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="Compute type.")
     parser.add_argument("--optimizer_type", default="adamw", choices=("lamb", "adamw"), help="Optimizer.")
     parser.add_argument(
         "--steps", type=int, default=5, help="Steps that are profiled, after two that are not."
     )
-    outputs.add_flags(parser)
+    harness.add_flags(parser)
     return parser
 
 
@@ -58,7 +57,7 @@ def profile(flags, length: int, batch: int) -> dict:
     from official.training import step_benchmark
 
     config = step_benchmark.step_config(
-        inputs.read_model(flags.bert_config_file),
+        harness.read_model(flags.bert_config_file),
         length,
         batch,
         flags.dtype,
@@ -97,7 +96,7 @@ def main() -> None:
     flags = make_parser().parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "steps")
-    flags.shapes = inputs.read_shapes(flags.shapes)
+    flags.shapes = harness.read_shapes(flags.shapes)
     official.choose_kernels(flags.dtype)  # those of train.py
     rows = [profile(flags, length, batch) for length, batch in flags.shapes]
     print("\n".join(map(text, rows)))

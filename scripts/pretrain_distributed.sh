@@ -50,7 +50,7 @@ settings() {
   [[ "${WANDB:-}" != 1 ]] || wandb=(--wandb "--wandb_name=$pod ${model^} phase $phase")
   mkdir -p "$logs"
   "$python" train.py "${@:3}" --distribution_strategy=ipu --model_dir="$checkpoints/phase$phase/$model" \
-    ${wandb[@]+"${wandb[@]}"} --plan --plan_config_file="$file" >&2
+    ${wandb[@]+"${wandb[@]}"} --plan --plan_file="$file" >&2
   echo "$file"
 }
 

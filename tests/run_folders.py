@@ -6,6 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from official.reporting.metrics import read_metrics
+from official.reporting.result import TrainResult
+from official.tasks import TASKS
+from official.training import run as runner
+
+
+def run(config, command: list[str] | None = None) -> TrainResult:
+    """Runs a configuration with the task that it names."""
+    return runner.run(config, TASKS[config.task], command or ["train.py", "--seed=1"])
 
 
 def state_of(folder: str | os.PathLike, step: int) -> dict[str, np.ndarray]:
@@ -31,3 +39,14 @@ def assert_same_run(ours: str | os.PathLike, theirs: str | os.PathLike, step: in
     """Checks that two runs ended with the same bits, and said the same on the way."""
     assert_same_state(state_of(ours, step), state_of(theirs, step))
     assert untimed_metrics(ours) == untimed_metrics(theirs)
+
+
+def assert_resumes(make_config, stop: int, last: int, **settings) -> tuple[TrainResult, ...]:
+    """Checks that a run that stops at a step and goes on ends, at its last, with the bits of one that does
+    not. Returns the results of the whole run and of both parts, in the folders "whole" and "parts"."""
+    folder = os.path.dirname(make_config(**settings).model_dir)
+    whole, parts = ({**settings, "model_dir": os.path.join(folder, name)} for name in ("whole", "parts"))
+    asked = whole, {**parts, "stop_steps": stop}, parts
+    results = tuple(run(make_config(**each)) for each in asked)
+    assert_same_run(parts["model_dir"], whole["model_dir"], last)
+    return results

@@ -24,14 +24,10 @@ INPUTS = ("empty", "fifo", "device")
 STREAMS = ("open", "stdout full", "stdout closed", "stderr closed", "nobody reads stdout", "both full")
 _OUTPUTS = ("output", "output_dir", "output_file", "work_dir", "model_dir", "export_dir")
 _OPTIONAL_INPUTS = ("input_files", "bert_config_file", "model", "spec", "predict_file", "checkpoint")
-_TRAIN = [
-    "--bert_config_file=configs/models/bert_tiny.json",
-    "--max_seq_length=16",
-    "--max_predictions_per_seq=3",
-    "--num_steps_per_epoch=2",
-    "--train_batch_size=4",
-    "--num_train_epochs=1",
-]
+_TRAIN = (
+    "--bert_config_file=configs/models/bert_tiny.json --max_seq_length=16 --max_predictions_per_seq=3"
+    " --num_steps_per_epoch=2 --train_batch_size=4 --num_train_epochs=1"
+).split()
 _OWN = {
     "train": [*_TRAIN, "--input_files={input}", "--model_dir={new}"],
     "plan": [*_TRAIN, "--input_files={input}", "--model_dir={new}"],
@@ -51,17 +47,10 @@ FINISHED = {
     "help": ["--help"],
     "vocab": ["vocab", "--input_files=text", "--output_file={new}", "--vocab_size=60"],
     "data prepare": ["data", "prepare", "--input_files=text", "--output_dir={new}", "--num_workers=1"],
-    "data create": [
-        *(
-            "data",
-            "create",
-            "--input_files=text",
-            "--output_dir={new}",
-            "--vocab_file=vocab",
-            "--num_workers=1",
-        ),
-        *("--max_seq_length=16", "--max_predictions_per_seq=3", "--num_shards=1"),
-    ],
+    "data create": (
+        "data create --input_files=text --output_dir={new} --vocab_file=vocab --num_workers=1"
+        " --max_seq_length=16 --max_predictions_per_seq=3 --num_shards=1"
+    ).split(),
     "pack": ["pack", "--histogram=histogram"],
     "launch": ["launch", "--instances_per_host=2", "--", "echo", "line"],
     "evaluate squad-v1": ["evaluate", "squad-v1", "squad", "answers"],

@@ -276,8 +276,7 @@ def ours_step(specification: dict) -> Callable[[], float]:
         "optimizer_type": "adamw",
         "num_gpus": 0,
         "kernels": "auto" if specification["variant"] == "fused" else "plain",
-        "lr_schedule": "custom",  # constant, from the first step on
-        "lr_schedule_by_step": json.dumps({"0": specification["learning_rate"]}),
+        "lr_schedule": json.dumps({"0": specification["learning_rate"]}),
         "warmup_steps": None,
         "weight_decay_rate": specification["weight_decay"],
         "epsilon": specification["epsilon"],

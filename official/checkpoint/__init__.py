@@ -13,6 +13,18 @@ pickled.
   sidecar_files  what lies beside the weights: sizes, vocabulary, labels
 """
 
+import contextlib
+import os
+
 
 class DamagedError(Exception):
     """A checkpoint's files are corrupted, truncated or incomplete."""
+
+
+@contextlib.contextmanager
+def naming_damaged(path: str):
+    """Makes of an OSError in its block a DamagedError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import tensorflow as tf
 # tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
 from tensorflow.python.training import py_checkpoint_reader
 
-from official.checkpoint import DamagedError
+from official.checkpoint import DamagedError, naming_damaged
 from official.io import files
 from official.io.errors import ConfigError
 
@@ -24,11 +23,8 @@ DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 def new_reader(prefix: str) -> Any:
     """Returns TensorFlow's reader of a bundle. Raises DamagedError where its index is a pipe, or a pointer of
     Git LFS."""
-    index = f"{prefix}.index"
-    try:
-        files.check_readable(index)
-    except OSError as error:
-        raise DamagedError(f"{os.path.basename(index)}: {error.strerror or error}") from None
+    with naming_damaged(f"{prefix}.index"):
+        files.check_readable(f"{prefix}.index")
     return py_checkpoint_reader.NewCheckpointReader(prefix)
 
 
@@ -51,7 +47,11 @@ def open_reader(prefix: str) -> Iterator[Any]:
             )
         yield reader
     except DAMAGE as error:
-        raise DamagedError(str(error).splitlines()[0][:200]) from None
+        raise DamagedError(one_line(error)) from None
+
+
+def one_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200]
 
 
 def shapes(reader: Any) -> dict[str, tuple[int, ...]]:

@@ -18,13 +18,6 @@ def _norm(layer: str) -> tuple[str, ...]:
     return f"{layer}/LayerNorm/gamma", f"{layer}/LayerNorm/beta"
 
 
-def _feed_forward(layer: str) -> tuple[str, ...]:
-    return (
-        *_norm(f"{layer}/prenorm"),
-        *_dense(f"{layer}/intermediate/dense", f"{layer}/output/dense", f"{layer}/output/mixer/dense"),
-    )
-
-
 def _in_layer(*names: str) -> tuple[str, ...]:
     return tuple(f"bert/encoder/layer_{{layer}}/{name}" for name in names)
 
@@ -80,18 +73,21 @@ MIXER = r"bert/encoder/layer_\d+/feed_forward_\d/output/mixer/dense/(kernel|bias
 
 # GroupBERT. Google has no names for it; these are Graphcore's. Kernels [in, out]; dwconv/weight [kernel size,
 # group size, H].
-_GLU = "convolution/pre/glu"
+_FEED_FORWARD = (
+    *_norm("feed_forward_N/prenorm"),
+    *_dense(*(f"feed_forward_N/{name}/dense" for name in ("intermediate", "output", "output/mixer"))),
+)
 GROUPBERT_LAYER = _in_layer(
     *_norm("convolution/prenorm"),
-    *_dense(f"{_GLU}/values/dense", f"{_GLU}/gates/dense"),
+    *_dense("convolution/pre/glu/values/dense", "convolution/pre/glu/gates/dense"),
     "convolution/dwconv/weight",
     *_norm("convolution/dwconv"),
     *_dense("convolution/post/dense"),
-    *_feed_forward("feed_forward_1"),
+    *(name.replace("_N", "_1") for name in _FEED_FORWARD),
     *_norm("attention/prenorm"),
     *_QKV,
     *_dense("attention/projection/dense"),
-    *_feed_forward("feed_forward_2"),
+    *(name.replace("_N", "_2") for name in _FEED_FORWARD),
 )
 FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
 GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
@@ -113,26 +109,20 @@ class Sizes:
 def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
     """Returns the shape of a weight of WEIGHTS, with the number of a layer or with `{layer}`. Kernels are
     [in, out]."""
-    hidden, inner = sizes.hidden, sizes.inner
-    special = {
-        "bert/embeddings/word_embeddings": (sizes.words, hidden),
-        "bert/embeddings/position_embeddings": (sizes.positions, hidden),
-        "bert/embeddings/token_type_embeddings": (sizes.types, hidden),
-        OUTPUT_BIAS: (sizes.words,),
-        "cls/seq_relationship/output_weights": (2, hidden),
-        "cls/seq_relationship/output_bias": (2,),
-        "cls/squad/output_weights": (2, hidden),
-        "cls/squad/output_bias": (2,),
-        "output_weights": (sizes.classes, hidden),
-        "output_bias": (sizes.classes,),
+    rows = {
+        "bert/embeddings/word_embeddings": sizes.words,
+        "bert/embeddings/position_embeddings": sizes.positions,
+        "bert/embeddings/token_type_embeddings": sizes.types,
+        OUTPUT_BIAS: sizes.words,
+        **dict.fromkeys((*NEXT_SENTENCE_HEAD, *SQUAD_HEAD), 2),
+        **dict.fromkeys(CLASSIFIER_HEAD, sizes.classes),
     }
-    if name in special:
-        return special[name]
-    if "/intermediate/dense/" in name:
-        return (hidden, inner) if name.endswith("/kernel") else (inner,)
-    if name.endswith("/output/dense/kernel") and "/attention/" not in name:
-        return inner, hidden
-    return (hidden, hidden) if name.endswith("/kernel") else (hidden,)
+    if name in rows:
+        return (rows[name], sizes.hidden)[: rank_of(name)]
+    takes_inner = name.endswith("/output/dense/kernel") and "/attention/" not in name
+    inputs = sizes.inner if takes_inner else sizes.hidden
+    outputs = sizes.inner if "/intermediate/dense/" in name else sizes.hidden
+    return (inputs, outputs)[-rank_of(name) :]
 
 
 def rank_of(name: str) -> int:
@@ -150,13 +140,15 @@ def compare_names(
     expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
 ) -> dict[str, list[str]]:
     """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
-    missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    reshaped = [
-        f"{name} {list(found[name])} for {list(expected[name])}"
-        for name in sorted(set(expected) & set(found))
-        if tuple(found[name]) != tuple(expected[name])
-    ]
-    kinds = {"missing": missing, "unexpected": unexpected, "of another shape": reshaped}
+    kinds = {
+        "missing": sorted(expected.keys() - found.keys()),
+        "unexpected": sorted(found.keys() - expected.keys()),
+        "of another shape": [
+            f"{name} {list(found[name])} for {list(expected[name])}"
+            for name in sorted(expected.keys() & found.keys())
+            if tuple(found[name]) != tuple(expected[name])
+        ],
+    }
     return {kind: names for kind, names in kinds.items() if names}
 
 
@@ -187,7 +179,7 @@ def encoder_problems(shapes: dict[str, tuple[int, ...]]) -> dict[str, list[str]]
         problems["of another number of dimensions"] = [
             f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)
         ]
-    compared = {name: shape for name, shape in expected.items() if name not in gone and name not in bent}
+    compared = {name: shape for name, shape in expected.items() if name not in (*gone, *bent)}
     return problems | compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 
 
@@ -196,26 +188,24 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
     that the checkpoint has."""
     groupbert = any("/convolution/" in name for name in shapes)
     has_pooler = any(name in shapes for name in POOLER)  # Hugging Face's masked-LM models have none
-    encoder = [name for name in (GROUPBERT if groupbert else ENCODER) if has_pooler or name not in POOLER]
     names = [
         name.replace("{layer}", str(layer))
-        for name in encoder
+        for name in (GROUPBERT if groupbert else ENCODER)
         for layer in (range(layers) if "{layer}" in name else (0,))
+        if has_pooler or name not in POOLER
     ]
-    names += [
-        name for some, group in HEAD_GROUPS if any(member in shapes for member in some) for name in group
-    ]
+    for some, group in HEAD_GROUPS:
+        names += group if any(member in shapes for member in some) else ()
     for pattern in (QKV_BIAS, PROJECTION_BIAS, MIXER):
         if not any(re.fullmatch(pattern, name) for name in shapes):
             names = [name for name in names if not re.fullmatch(pattern, name)]
     sizes = _sizes_of(shapes)
-    expected = {}
-    for name in names:
-        if sizes is None or groupbert and name.startswith("bert/encoder/"):
-            expected[name] = shapes.get(name, (0,) * rank_of(name))
-        else:
-            expected[name] = shape_of(name, sizes)
-    return expected
+    return {
+        name: shapes.get(name, (0,) * rank_of(name))
+        if sizes is None or groupbert and name.startswith("bert/encoder/")
+        else shape_of(name, sizes)
+        for name in names
+    }
 
 
 def _sizes_of(shapes: dict[str, tuple[int, ...]]) -> Sizes | None:

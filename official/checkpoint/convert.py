@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -61,9 +62,9 @@ def convert(
         target does not know, and where the result is there already.
       MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
-    checkpoint = (
-        source if isinstance(source, registry.Checkpoint) else registry.open_checkpoint(source, "PATH")
-    )
+    if not isinstance(source, registry.Checkpoint):
+        source = registry.open_checkpoint(source, "PATH")
+    checkpoint = source
     target, folder = registry.get_format(target_format), output_dir or "."
     container = target.load_container()
     location = container.target(folder, checkpoint.location)
@@ -71,13 +72,22 @@ def convert(
     notes = sidecar_files.notes_of_source(options, checkpoint)
     try:
         content = content_of(checkpoint, target, options)
-        sidecars = _plan_sidecar_files(checkpoint, target, location, content, overwrite)
-        with _work_folder(folder) as work:
+        sidecars = sidecar_files.plan(
+            checkpoint.location, location, target, content.canonical, content.options, overwrite
+        )
+        with contextlib.ExitStack() as stack:
+            with _writing_to(folder):
+                work = stack.enter_context(writing.unpublished(folder))
             made = container.target(work, checkpoint.location)
-            _write(target, content, made, progress)
-            compared = _read_back_and_compare(container, content.result, made)
+            with _writing_to(made):
+                target.write(content.result, made, content.options, _counting(content.result, progress))
+            _read_back_and_compare(container, content.result, made)
             _write_cut_words(content.cut_rows, made)
-            removed = sidecar_files.write(sidecars, work)
+            for path, data in sidecars.items():
+                beside = os.path.join(work, os.path.basename(path))
+                if data is not None:
+                    with _writing_to(beside):
+                        writing.replace_file(beside, data)
             verified = {}
             if verify is not None:
                 ours = {"format": checkpoint.format.name, "path": checkpoint.location}
@@ -85,16 +95,16 @@ def convert(
                 verified = {"verification": verify(ours, theirs, content.options)}
             published = not verified or verified["verification"]["passed"]
             if published:
+                removed = [path for path, data in sidecars.items() if data is None]
                 _publish(container, work, location, [cut_words_path(location), *removed])
     except DamagedError as error:
         raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
     written = [path for path, data in sidecars.items() if data is not None]
     if not target.brings_sidecar_files:
         notes += sidecar_files.notes_of_result(content.options, written, target)
-    result = {"format": target.reported_name, "path": location}
     return {
-        **report_of(checkpoint, result, content),
-        "compared": compared,
+        **_report(checkpoint, {"format": target.reported_name, "path": location}, content),
+        "compared": len(content.result),
         "published": published,
         **verified,
         "companions": written,
@@ -102,15 +112,25 @@ def convert(
     }
 
 
+def _counting(tensors: Tensors, progress: TotalProgress) -> Callable[[int], None]:
+    """Returns a function of the bytes written since the last call."""
+    total, done = sum(tensor.nbytes for tensor in tensors.values()), 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done, total)
+
+    return count
+
+
 def _check_free(
     checkpoint: registry.Checkpoint, container: Container, location: str, overwrite: bool
 ) -> None:
     """Raises ConfigError where the source is, and where a result is there that may not be replaced."""
-    source = os.path.realpath(checkpoint.location)
-    taken = {source}
-    if checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source):
-        taken.add(os.path.dirname(source))
-    if os.path.realpath(location) in taken:
+    source, result = os.path.realpath(checkpoint.location), os.path.realpath(location)
+    is_in_folder = checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source)
+    if result == source or is_in_folder and result == os.path.dirname(source):
         folder = location if os.path.isdir(location) else os.path.dirname(location)
         raise ConfigError(f"--output_dir={folder or '.'} is where the source is. Give another --output_dir.")
     there = container.files(location)
@@ -161,12 +181,12 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     if not options.with_optimizer:
         slots = {name for name in kept if name.rpartition("/")[2] in canonical.SLOTS}
         reason = "optimizer slot; --with_optimizer carries it"
-        dropped |= {_source_names(kept[name]) or name: reason for name in slots}
-        kept = {name: tensor for name, tensor in kept.items() if name not in slots}
+        dropped |= {_source_names(name, kept): reason for name in slots}
+        kept = {name: kept[name] for name in kept if name not in slots}
     registry.check_finite(kept, checkpoint)
     kept, vocabulary, rows = with_vocabulary(kept, checkpoint.location, options)
     if target.brings_sidecar_files and not given.vocab_file and options.vocab_file:
-        count = sidecar_files.count_words(options.vocab_file)
+        count = len(vocabulary_files.read(options.vocab_file).words)
         if count > vocabulary["to"]:  # found and not given: it has words that the result does not have
             dropped[options.vocab_file] = f"it has {count} words, the result {vocabulary['to']}"
             options = dataclasses.replace(options, vocab_file=None)
@@ -180,80 +200,66 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     result = mapped.tensors
     if options.precision is not None:
         result = {name: _with_precision(name, tensor, options, target) for name, tensor in result.items()}
-    dropped |= {_source_names(kept[name]) or name: reason for name, reason in mapped.dropped.items()}
-    added = {**read.added, **mapped.added, **_restored(result, vocabulary)}
+    dropped |= {_source_names(name, kept): reason for name, reason in mapped.dropped.items()}
+    count = vocabulary["restored"]
+    reason = f"{count} words of it come from {CUT_WORDS}, with those that an earlier conversion cut off"
+    restored = [
+        name
+        for name, tensor in result.items()
+        if count and any(one.startswith(f"{CUT_WORDS}:") for one in tensor.sources)
+    ]
+    added = {**read.added, **mapped.added, **dict.fromkeys(restored, reason)}
     return Content(result, kept, rows, vocabulary, dropped, added, options)
 
 
 def _with_precision(name: str, tensor: Tensor, options: Options, target: Format) -> Tensor:
-    half = options.precision == 16 and not target.keeps_float32(name)
-    dtype = np.dtype(np.float16 if half else np.float32)
-    return tensors_lib.checked_cast(name, tensor, dtype) if tensors_lib.is_float(tensor) else tensor
+    if not tensors_lib.is_float(tensor):
+        return tensor
+    keeps_float32 = target.float32_names is not None and re.fullmatch(target.float32_names, name)
+    half = options.precision == 16 and not keeps_float32
+    return tensors_lib.checked_cast(name, tensor, np.dtype(np.float16 if half else np.float32))
 
 
-def _source_names(tensor: Tensor) -> str:
-    return ", ".join(tensor.sources)
+def _source_names(name: str, tensors: Tensors) -> str:
+    """Returns the names in the source of a canonical tensor; the canonical one where it has none there."""
+    return ", ".join(tensors[name].sources) or name
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Report
 
 
-def report_of(checkpoint: registry.Checkpoint, target: dict[str, str], content: Content) -> dict:
-    """Returns the report of a conversion, from its content.
+def _report(checkpoint: registry.Checkpoint, target: dict[str, str], content: Content) -> dict:
+    """Returns the report of a conversion, from its content; `target` is {format, path} of the result.
 
-    Args:
-      checkpoint: the source.
-      target: {format, path} of the result.
-      content: of the result.
-
-    Returns:
-      {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}},
-      reshaped: {name: {from, to}}, cast: {name: {from, to}}, dropped, added: {name: reason}, vocabulary: of
-      `with_vocabulary`, num_attention_heads, hidden_act}.
+    It is {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}},
+    reshaped: {name: {from, to}}, cast: {name: {from, to}}, dropped, added: {name: reason}, vocabulary: of
+    `with_vocabulary`, num_attention_heads, hidden_act}.
     """
-    result = content.result
-    single = {
-        name: (checkpoint.tensors[tensor.sources[0]], tensor)
-        for name, tensor in result.items()
-        if len(tensor.sources) == 1 and tensor.sources[0] in checkpoint.tensors
-    }
+    source = {"format": checkpoint.format.reported_name, "path": checkpoint.location}
+    written, reshaped, cast = {}, {}, {}
+    for name, tensor in sorted(content.result.items()):
+        shape, dtype = list(tensor.shape), tensor.dtype.name
+        written[name] = {"from": list(tensor.sources), "shape": shape, "dtype": dtype}
+        # Words that come back were of the type that they had.
+        old = [checkpoint.tensors[one] for one in tensor.sources if one in checkpoint.tensors]
+        types = sorted({one.dtype.name for one in old})
+        if len(tensor.sources) == len(old) == 1 and list(old[0].shape) != shape:
+            reshaped[name] = {"from": list(old[0].shape), "to": shape}
+        if types and types != [dtype]:
+            cast[name] = {"from": ", ".join(types), "to": dtype}
     return {
-        "source": {
-            "format": checkpoint.format.reported_name,
-            "path": checkpoint.location,
-            **registry.size_of(checkpoint.tensors),
-        },
-        "target": {**target, **registry.size_of(result)},
-        "written": {
-            name: {"from": list(tensor.sources), "shape": list(tensor.shape), "dtype": tensor.dtype.name}
-            for name, tensor in sorted(result.items())
-        },
-        "reshaped": {
-            name: {"from": list(old.shape), "to": list(new.shape)}
-            for name, (old, new) in sorted(single.items())
-            if old.shape != new.shape
-        },
-        "cast": _casts(checkpoint, result),
+        "source": {**source, **registry.size_of(checkpoint.tensors)},
+        "target": {**target, **registry.size_of(content.result)},
+        "written": written,
+        "reshaped": reshaped,
+        "cast": cast,
         "dropped": dict(sorted(content.dropped.items())),
         "added": dict(sorted(content.added.items())),
         "vocabulary": content.vocabulary,
         "num_attention_heads": content.options.num_attention_heads,
         "hidden_act": content.options.hidden_act,
     }
-
-
-def _casts(checkpoint: registry.Checkpoint, result: Tensors) -> dict[str, dict]:
-    """Returns {name: {from, to}} where one of the source's tensors has another type; words that come back
-    were of the type that they had."""
-    casts = {}
-    for name, tensor in sorted(result.items()):
-        types = sorted(
-            {checkpoint.tensors[one].dtype.name for one in tensor.sources if one in checkpoint.tensors}
-        )
-        if types and types != [tensor.dtype.name]:
-            casts[name] = {"from": ", ".join(types), "to": tensor.dtype.name}
-    return casts
 
 
 def describe(report: dict) -> str:
@@ -265,24 +271,19 @@ def describe(report: dict) -> str:
         for side, size in (("read", source), ("written", target))
     ]
     if vocabulary["from"] != vocabulary["to"]:
-        parts = [
-            f"{vocabulary[what]} {text}"
-            for what, text in (
-                ("cut", "cut off (kept beside the result)"),
-                ("restored", "restored"),
-                ("filled", "filled with zeros"),
-            )
-            if vocabulary[what]
-        ]
-        lines.append(f"vocabulary {vocabulary['from']} -> {vocabulary['to']} words: {', '.join(parts)}")
+        phrases = {
+            "cut": "cut off (kept beside the result)",
+            "restored": "restored",
+            "filled": "filled with zeros",
+        }
+        parts = ", ".join(f"{vocabulary[what]} {text}" for what, text in phrases.items() if vocabulary[what])
+        lines.append(f"vocabulary {vocabulary['from']} -> {vocabulary['to']} words: {parts}")
     for title in ("dropped", "added"):
-        lines += [
-            f"{title}: {_folded(names)} ({reason})" for reason, names in _by_reason(report[title]).items()
-        ]
-    casts = _by_reason(
-        {name: f"{change['from']} -> {change['to']}" for name, change in report["cast"].items()}
-    )
-    lines += [f"cast: {len(names)} tensors {change}" for change, names in casts.items()]
+        for reason, names in _by_reason(report[title]).items():
+            shown = ", ".join(names) if len(names) <= 4 else f"{names[0]} and {len(names) - 1} more"
+            lines.append(f"{title}: {shown} ({reason})")
+    casts = {name: f"{change['from']} -> {change['to']}" for name, change in report["cast"].items()}
+    lines += [f"cast: {len(names)} tensors {change}" for change, names in _by_reason(casts).items()]
     lines += [f"note: {note}" for note in report["notes"]]
     lines.append(f"checked: {report['compared']} tensors read back, equal bit by bit")
     return "\n".join(lines)
@@ -295,35 +296,8 @@ def _by_reason(names: dict[str, str]) -> dict[str, list[str]]:
     return groups
 
 
-def _folded(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{names[0]} and {len(names) - 1} more"
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Writing, comparison, publication
-
-
-def _plan_sidecar_files(
-    checkpoint: registry.Checkpoint, target: Format, location: str, content: Content, overwrite: bool
-) -> dict[str, bytes | None]:
-    options = content.options
-    if not target.brings_sidecar_files:
-        return sidecar_files.plan(
-            checkpoint.location, location, target, content.canonical, options, overwrite
-        )
-    if options.vocab_file:  # which the format's writer copies, as it writes the configuration
-        words = vocabulary_files.read(options.vocab_file).content
-        sidecar_files.check_free({os.path.join(location, vocabulary_files.VOCABULARY): words}, overwrite)
-    return {}
-
-
-@contextlib.contextmanager
-def _work_folder(folder: str) -> Iterator[str]:
-    """Yields a folder in which the result is made and checked, beside its place."""
-    with contextlib.ExitStack() as stack:
-        with _writing_to(folder):
-            work = stack.enter_context(writing.unpublished(folder))
-        yield work
 
 
 @contextlib.contextmanager
@@ -336,37 +310,23 @@ def _writing_to(path: str) -> Iterator[None]:
         raise ConfigError(f"{path} cannot be written: {reason}.") from None
 
 
-def _write(target: Format, content: Content, location: str, progress: TotalProgress) -> None:
-    total, done = sum(tensor.nbytes for tensor in content.result.values()), 0
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done, total)
-
-    with _writing_to(location):
-        target.write(content.result, location, content.options, count)
-
-
-def _read_back_and_compare(container: Container, expected: Tensors, location: str) -> int:
-    """Compares what was written with what was to be written, bit by bit. Returns the number of tensors."""
+def _read_back_and_compare(container: Container, expected: Tensors, location: str) -> None:
+    """Raises MismatchError where what was written is not what was to be written, bit by bit."""
     where = "the result"
     try:
         written = container.read(location)
         problems = [name for name in written.keys() ^ expected.keys() if name not in _BOOKKEEPING]
-        for name in written.keys() & expected.keys():
-            ours = expected[name].read()
-            where = name
-            theirs = written[name].read()
+        for where in written.keys() & expected.keys():
+            ours = expected[where].read()
+            theirs = written[where].read()
             if ours.dtype != theirs.dtype or ours.shape != theirs.shape or ours.tobytes() != theirs.tobytes():
-                problems.append(name)
+                problems.append(where)
     except DamagedError as error:
         raise MismatchError(f"read back, {where} is damaged ({error}).") from None
     if problems:
         raise MismatchError(
             f"read back, these tensors differ from what was to be written: {shortened(sorted(problems))}."
         )
-    return len(expected)
 
 
 def _publish(container: Container, work: str, location: str, obsolete: list[str]) -> None:
@@ -389,9 +349,8 @@ def _publish(container: Container, work: str, location: str, obsolete: list[str]
 # are 0.5 MB beside 655 MB, and the way back has them all; without them it would end at 30,400 words, which
 # no published vocabulary has.
 
-CUT_WORDS = (
-    "vocab_rows.safetensors"  # with a checkpoint whose vocabulary was cut: the words that were cut off
-)
+# With a checkpoint whose vocabulary was cut: the words that were cut off.
+CUT_WORDS = "vocab_rows.safetensors"
 _WORDS = "bert/embeddings/word_embeddings"
 
 
@@ -418,25 +377,25 @@ def with_vocabulary(
     more = options.vocab_size is None or options.vocab_size > have
     rows = _read_cut_words(path) if more else {}
     count = rows[_WORDS].shape[0] if rows else 0
-    changed = dict(tensors)
-    for name in rows.keys() & set(by_word):
-        tensor, cut_off = tensors[name], rows[name]
-        if cut_off.shape != (count, *tensor.shape[1:]):
+    want = options.vocab_size or have + count
+    changed, cut = dict(tensors), {}
+    for name in by_word:
+        tensor, cut_off = tensors[name], rows.get(name)
+        if cut_off is not None and cut_off.shape != (count, *tensor.shape[1:]):
             raise ConfigError(
                 f"{path} does not belong to this checkpoint: {name} {list(cut_off.shape)} there,"
                 f" {list(tensor.shape)} here. Remove it."
             )
-        # Joined in the wider type, so that nothing is lost where the result is float32.
-        floats = (one.dtype for one in (tensor, cut_off) if one.dtype.kind == "f")
-        wide = np.result_type(np.float32, *floats)
-        joined = tensors_lib.joined([tensors_lib.cast(one, wide) for one in (tensor, cut_off)], 0)
-        keeps_wide = options.precision is not None
-        changed[name] = joined if keeps_wide else tensors_lib.checked_cast(name, joined, tensor.dtype)
-    want = options.vocab_size or have + count
-    cut = {
-        name: tensors_lib.rows_from(changed[name], want) for name in by_word if changed[name].shape[0] > want
-    }
-    changed |= {name: tensors_lib.with_rows(changed[name], want) for name in by_word}
+        if cut_off is not None:
+            # Joined in the wider type, so that nothing is lost where the result is float32.
+            floats = (one.dtype for one in (tensor, cut_off) if one.dtype.kind == "f")
+            wide = np.result_type(np.float32, *floats)
+            joined = tensors_lib.joined([tensors_lib.cast(one, wide) for one in (tensor, cut_off)], 0)
+            keeps_wide = options.precision is not None
+            tensor = joined if keeps_wide else tensors_lib.checked_cast(name, joined, tensor.dtype)
+        if tensor.shape[0] > want:
+            cut[name] = tensors_lib.rows_from(tensor, want)
+        changed[name] = tensors_lib.with_rows(tensor, want)
     numbers = {
         "from": have,
         "to": want,
@@ -463,18 +422,15 @@ def _read_cut_words(path: str) -> Tensors:
     if not os.path.exists(path):
         return {}
     try:
-        rows = {
-            name: tensors_lib.of_array(tensor.read(), f"{CUT_WORDS}:{name}")
-            for name, tensor in hf_folder.read_file(path).items()
-        }
-        if _WORDS not in rows:
+        found = hf_folder.read_file(path)
+        if _WORDS not in found:
             raise DamagedError(f"it has no {_WORDS}")
+        return {name: tensors_lib.of_array(one.read(), f"{CUT_WORDS}:{name}") for name, one in found.items()}
     except (DamagedError, OSError) as error:
         raise ConfigError(
             f"{path}, with the words that were cut off, cannot be read ({error}). Restore it, or remove it to"
             " do without."
         ) from None
-    return rows
 
 
 def _write_cut_words(rows: Tensors, location: str) -> None:
@@ -484,14 +440,3 @@ def _write_cut_words(rows: Tensors, location: str) -> None:
         arrays = {name: np.ascontiguousarray(tensor.read()) for name, tensor in rows.items()}
         with _writing_to(location):
             save_file(arrays, cut_words_path(location))
-
-
-def _restored(result: Tensors, vocabulary: dict) -> dict[str, str]:
-    """Returns {name: reason} of the tensors with words that came back."""
-    count = vocabulary["restored"]
-    reason = f"{count} words of it come from {CUT_WORDS}, with those that an earlier conversion cut off"
-    return {
-        name: reason
-        for name, tensor in result.items()
-        if count and any(one.startswith(f"{CUT_WORDS}:") for one in tensor.sources)
-    }

@@ -13,12 +13,7 @@ import re
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
-from official.config.model import (
-    activation_of,
-    check_other_keys,
-    checked_size,
-    is_hugging_face,
-)
+from official.config.model import activation_of, check_other_keys, checked_size, is_hugging_face
 from official.io import json_files, model_folder, vocabulary_files
 
 CONFIG = model_folder.CONFIG
@@ -39,55 +34,29 @@ _OTHER_HEADS = {
     "BertForTokenClassification": "it labels words, which nothing here does",
     "BertForMultipleChoice": "it chooses between texts, which nothing here does",
 }
-_SIZES = (
-    "embeddings.word_embeddings.weight",
-    "embeddings.position_embeddings.weight",
-    "embeddings.token_type_embeddings.weight",
-    "encoder.layer.0.intermediate.dense.bias",
-)
 
 
 def files(tensors: Tensors, options: Options) -> dict[str, bytes]:
     """Returns {name: content} of what belongs in a folder with the weights.
 
     Args:
-      tensors: {Hugging Face's name: tensor}.
+      tensors: {Hugging Face's name: tensor}, of a whole encoder at least.
       options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
 
     Raises:
-      ConfigError: where the number of heads or the vocabulary does not fit the tensors.
-    """
-    config = make_config(tensors, options)
-    written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
-    path, rows = options.vocab_file, config["vocab_size"]
-    if path is None:
-        return written
-    words = len(vocabulary_files.read(path).words)
-    if words > rows:
-        raise ConfigError(
-            f"--vocab_file={path} has {words} words, the word embeddings have {rows} rows. Give the"
-            f" vocabulary of this model, or --vocab_size={words}."
-        )
-    positions = config["max_position_embeddings"]
-    return written | vocabulary_files.companions(path, options.do_lower_case, positions)
-
-
-def make_config(tensors: Tensors, options: Options) -> dict:
-    """Returns the content of config.json for tensors under Hugging Face's names.
-
-    Raises:
-      ConfigError: where the number of heads is not known or does not divide the hidden size, and where the
-        encoder is not there.
+      ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
     """
     named = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
-    missing = [name for name in _SIZES if name not in named]
-    if missing:
-        raise ConfigError(
-            f"tensors that give the sizes in {CONFIG} are missing: {', '.join(missing)}. The encoder must be"
-            " there as a whole."
-        )
     shapes = {name: tensor.shape for name, tensor in named.items()}
     words, hidden = shapes["embeddings.word_embeddings.weight"]
+    positions = shapes["embeddings.position_embeddings.weight"][0]
+    heads = options.heads_of(hidden)
+    if heads is None:
+        raise ConfigError(
+            "nothing says how many attention heads the model has: the weights do not tell. Give"
+            f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
+            " bert_config.json beside them."
+        )
     architecture = next((name for head, name in _ARCHITECTURES.items() if head in shapes), "BertModel")
     if architecture == "BertForPreTraining" and "cls.predictions.bias" not in shapes:
         architecture = _NEXT_SENTENCE_ONLY
@@ -96,17 +65,16 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         classes = shapes["classifier.weight"][0]
         labels = model_folder.labels_to_hugging_face(options.labels, options.problem_type, classes)
     ours = options.hidden_act or BertConfig.hidden_act
-    return {
+    layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
+    config = {
         "architectures": [architecture],
         "model_type": "bert",
         "vocab_size": words,
         "hidden_size": hidden,
-        "num_hidden_layers": (
-            1 + max(int(name.split(".")[2]) for name in shapes if name.startswith("encoder.layer."))
-        ),
-        "num_attention_heads": _number_of_heads(hidden, options),
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": heads,
         "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
-        "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
+        "max_position_embeddings": positions,
         "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
         "hidden_act": _WRITTEN_ACTIVATIONS.get(ours, ours),
         "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps,
@@ -119,6 +87,16 @@ def make_config(tensors: Tensors, options: Options) -> dict:
         "torch_dtype": named["embeddings.word_embeddings.weight"].dtype.name,
         **labels,
     }
+    written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
+    if options.vocab_file is None:
+        return written
+    count = len(vocabulary_files.read(options.vocab_file).words)
+    if count > words:
+        raise ConfigError(
+            f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
+            f" Give the vocabulary of this model, or --vocab_size={count}."
+        )
+    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
 
 
 def _read_config(location: str) -> tuple[dict, str]:
@@ -132,41 +110,16 @@ def labels_of(location: str) -> dict:
     gives. Names that are made up, LABEL_0, count for none."""
     values, path = _read_config(location)
     found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
-    return {
-        **found,
-        "labels": None if model_folder.are_numbered_labels(found["labels"] or ()) else found["labels"],
-    }
+    is_numbered = model_folder.are_numbered_labels(found["labels"] or ())
+    return {**found, "labels": None if is_numbered else found["labels"]}
 
 
 def check_labels(location: str, outputs: int) -> None:
     """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
     than the classifier has outputs."""
     values, path = _read_config(location)
-    if values:
-        model_folder.check_label_count(
-            model_folder.labels_of_hugging_face(values, path)["labels"], outputs, path
-        )
-
-
-def _number_of_heads(hidden: int, options: Options) -> int:
-    heads = options.num_attention_heads
-    if heads is not None and (isinstance(heads, bool) or not isinstance(heads, int)):
-        raise ConfigError(
-            f"--num_attention_heads={heads!r} must be an integer. Give a divisor of hidden_size={hidden}."
-        )
-    if heads is None:
-        raise ConfigError(
-            "nothing says how many attention heads the model has: the weights do not tell. Give"
-            f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
-            " bert_config.json beside them."
-        )
-    if heads < 1 or hidden % heads:
-        raise ConfigError(
-            f"--num_attention_heads={heads} does not divide the hidden size: hidden_size={hidden}."
-            " Give a divisor"
-            " of it."
-        )
-    return heads
+    labels = model_folder.labels_of_hugging_face(values, path)["labels"]
+    model_folder.check_label_count(labels, outputs, path)
 
 
 def sizes(location: str) -> dict:
@@ -185,7 +138,15 @@ def sizes(location: str) -> dict:
     values, path = _read_config(location)
     if is_hugging_face(values):
         check_other_keys(values, path)
-        _check_architectures(values, path)
+        names = values.get("architectures") or []
+        for name in names if isinstance(names, list) else [names]:
+            plain = re.sub(r"^(TF|Flax)(?=Bert)", "", str(name))
+            if plain not in _SUPPORTED:
+                reason = _OTHER_HEADS.get(plain, "another model or head")
+                raise ConfigError(
+                    f"{path}: architectures={str(name)[:60]} is not supported ({reason}), only"
+                    f" {', '.join(_SUPPORTED)}."
+                )
     else:
         model_folder.check_values(values, CONFIG, path)
     if activation_of(values) is not None:
@@ -194,16 +155,3 @@ def sizes(location: str) -> dict:
         checked_size("layer_norm_eps", values["layer_norm_eps"], path)
     keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
     return {key: values[key] for key in keys if key in values}
-
-
-def _check_architectures(values: dict, path: str) -> None:
-    """Raises ConfigError where the weights are those of a model with a head that there is not here."""
-    names = values.get("architectures") or []
-    for name in names if isinstance(names, list) else [names]:
-        plain = re.sub(r"^(TF|Flax)(?=Bert)", "", str(name))
-        if plain not in _SUPPORTED:
-            reason = _OTHER_HEADS.get(plain, "another model or head")
-            raise ConfigError(
-                f"{path}: architectures={str(name)[:60]} is not supported ({reason}), only"
-                f" {', '.join(_SUPPORTED)}."
-            )

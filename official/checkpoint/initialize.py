@@ -29,10 +29,9 @@ class InitReport:
       read: names of the variables that were read.
       fresh: names of those that the checkpoint lacks, which keep their initial values.
       dropped: names that the checkpoint has and the model does not use.
-      assumed_activation: the model's, where nothing with the checkpoint says one; else None.
-      epsilon_note: a note on the model's epsilon, where it is not the usual one of the format and nothing
-        beside the checkpoint says one; else empty.
       unneeded: names that the checkpoint does not have and the model does not need.
+      notes: what is said of the model's activation, where nothing with the checkpoint says one, and of its
+        epsilon, where it is not the usual one of the format either.
     """
 
     title: str
@@ -40,9 +39,8 @@ class InitReport:
     read: list[str]
     fresh: list[str]
     dropped: list[str]
-    assumed_activation: str | None = None
-    epsilon_note: str = ""
-    unneeded: list[str] = dataclasses.field(default_factory=list)
+    unneeded: list[str]
+    notes: str
 
     def describe(self) -> str:
         text = f"Initial weights: {len(self.read)} variables from {self.location} ({self.title})"
@@ -52,12 +50,7 @@ class InitReport:
             text += f"; neither there nor needed: {', '.join(self.unneeded)}"
         if self.dropped:
             text += f"; not used: {len(self.dropped)} optimizer slots, counters or other heads"
-        if self.assumed_activation:
-            text += (
-                f"; hidden_act={self.assumed_activation} is the model's own, no configuration beside the"
-                " checkpoint says one"
-            )
-        return text + self.epsilon_note
+        return text + self.notes
 
 
 def initialize(
@@ -96,42 +89,36 @@ def _assign(
     model: BertConfig | None,
     class_names: Sequence[Sequence[str]] | None,
 ) -> InitReport:
-    assumed = check_model(model, checkpoint) if model else None
-    note = _epsilon_note(model, checkpoint) if model else ""
+    notes = _notes(model, checkpoint) if model else ""
     mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
     found = _in_order(_without_zero_biases(found, variables), class_names, checkpoint.location)
-    strange = {
-        name: checkpoint.tensors[name].shape
-        for name in mapped.unmatched
-        if re.search(checkpoint.format.encoder_names, name)
-    }
-    unneeded = _unneeded(set(variables), set(found))
+    pattern = checkpoint.format.encoder_names
+    strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)}
+    # The model of answers does not use its pooler, see `modeling.fine_tuning.SpanModel`.
+    pooler = set(canonical.POOLER)
+    answers = variables.keys() >= set(canonical.SQUAD_HEAD)
+    unneeded = pooler if answers and not pooler & found.keys() else set()
     expected = {name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded}
-    fresh = _check(
-        expected, {name: tensor.shape for name, tensor in found.items()}, strange, checkpoint.location
-    )
+    shapes = {name: tensor.shape for name, tensor in found.items()}
+    fresh = _check(expected, shapes, strange, checkpoint.location)
     read = sorted(set(expected) - fresh)
     registry.check_types({name: found[name] for name in read}, checkpoint)
-    _assign_finite({name: variables[name] for name in read}, found, checkpoint.location)
-    unused = {*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read)
+    bad = []
+    for name in read:
+        values = tf.cast(found[name].read(), variables[name].dtype)
+        variables[name].assign(values)
+        if not tf.reduce_all(tf.math.is_finite(values)):
+            bad.append(name)
+    if bad:
+        raise ConfigError(
+            f"init_checkpoint {checkpoint.location} holds NaN or infinite numbers in {shortened(bad)}. Change"
+            " --init_checkpoint."
+        )
+    unused = sorted({*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read))
     return InitReport(
-        checkpoint.title,
-        checkpoint.location,
-        read,
-        sorted(fresh),
-        sorted(unused),
-        assumed,
-        note,
-        sorted(unneeded),
+        checkpoint.title, checkpoint.location, read, sorted(fresh), unused, sorted(unneeded), notes
     )
-
-
-def _unneeded(expected: set[str], found: set[str]) -> set[str]:
-    """Returns the names of the pooler where the checkpoint has none of it and the model does not use it: that
-    of answers, see `modeling.fine_tuning.SpanModel`."""
-    pooler = set(canonical.POOLER)
-    return pooler if expected.issuperset(canonical.SQUAD_HEAD) and not pooler & found else set()
 
 
 def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, location: str) -> Tensors:
@@ -145,34 +132,29 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
     head = found.get(CLASSIFIER[0])
     if class_names is None or head is None or head.shape[0] != len(class_names):
         return found
-    found_labels = sidecar_files.labels_beside(location)
-    labels, kind = found_labels["labels"], found_labels["problem_type"]
+    beside = sidecar_files.labels_beside(location)
+    labels, kind = beside["labels"], beside["problem_type"]
     model_folder.check_label_count(labels, head.shape[0], f"the labels beside {location}")
     expected = " ".join(names[-1] for names in class_names)
+    order = model_folder.order_of_labels(labels, class_names) if labels else list(range(head.shape[0]))
+    problem = ""
     if kind not in (None, model_folder.ONE_LABEL):
+        problem = f"a classifier of problem_type={kind}, the task one label of: {expected}"
+    elif order is None:
+        problem = f"the labels: {' '.join(labels)}; the task has: {expected}"
+    if problem or order is None:
         raise ConfigError(
-            f"init_checkpoint {location} has a classifier of problem_type={kind}, the task one label of:"
-            f" {expected}. {_OTHER_CLASSIFIER}"
-        )
-    if labels is None:
-        return found
-    order = model_folder.order_of_labels(labels, class_names)
-    if order is None:
-        raise ConfigError(
-            f"init_checkpoint {location} has the labels: {' '.join(labels)}; the task has: {expected}."
-            f" {_OTHER_CLASSIFIER}"
+            f"init_checkpoint {location} has {problem}. Give a checkpoint without a classifier, or correct"
+            " the labels beside it."
         )
     if order == sorted(order):
         return found
     logging.info("The classifier's outputs are put into the order of the task: %s", expected)
-    return {**found, **{name: _with_rows(found[name], order) for name in CLASSIFIER if name in found}}
-
-
-_OTHER_CLASSIFIER = "Give a checkpoint without a classifier, or correct the labels beside it."
+    return found | {name: _with_rows(found[name], order) for name in CLASSIFIER if name in found}
 
 
 def _with_rows(tensor: Tensor, order: list[int]) -> Tensor:
-    return Tensor(tensor.shape, tensor.dtype, lambda: tensor.read()[order], tensor.sources)
+    return dataclasses.replace(tensor, read=lambda: tensor.read()[order])
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
@@ -195,32 +177,18 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
     return None if "hidden_act" in said else model.hidden_act
 
 
-def _epsilon_note(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
-    """Returns a note for a model whose epsilon is not the usual one of the checkpoint's format, where nothing
-    beside the checkpoint says one; else an empty text."""
+def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
+    """Returns the notes of an InitReport. Raises ConfigError as `check_model`."""
+    notes = ""
+    if assumed := check_model(model, checkpoint):
+        notes = f"; hidden_act={assumed} is the model's own, no configuration beside the checkpoint says one"
     usual = sidecar_files.epsilon_without(checkpoint)
-    if usual in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
-        return ""
-    return (
-        f"; layer_norm_eps={model.layer_norm_eps} is the model's own, {checkpoint.title}'s is {usual}, and no"
-        " configuration beside the checkpoint says one"
-    )
-
-
-def _assign_finite(variables: dict[str, tf.Variable], found: Tensors, location: str) -> None:
-    """Assigns {name: variable}, one after the other. Raises ConfigError naming the tensors that hold NaN or
-    infinity."""
-    bad = []
-    for name, variable in variables.items():
-        values = tf.cast(found[name].read(), variable.dtype)
-        variable.assign(values)
-        if not tf.reduce_all(tf.math.is_finite(values)):
-            bad.append(name)
-    if bad:
-        raise ConfigError(
-            f"init_checkpoint {location} holds NaN or infinite numbers in {shortened(sorted(bad))}. Change"
-            " --init_checkpoint."
+    if usual not in (None, BertConfig.layer_norm_eps, model.layer_norm_eps):
+        notes += (
+            f"; layer_norm_eps={model.layer_norm_eps} is the model's own, {checkpoint.title}'s is {usual},"
+            " and no configuration beside the checkpoint says one"
         )
+    return notes
 
 
 def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str]:
@@ -230,17 +198,13 @@ def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str
     if not found.keys() & {*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER}:
         # Neither a pooler nor a head over it: it starts with the head that will be.
         encoder = {name: shape for name, shape in encoder.items() if name not in canonical.POOLER}
-    unexpected = {name: shape for name, shape in strange.items() if name not in encoder}
-    problems = compare_names(
-        encoder, {name: shape for name, shape in found.items() if _is_of_encoder(name)} | unexpected
-    )
+    there = {name: shape for name, shape in found.items() if _is_of_encoder(name)}
+    there |= {name: shape for name, shape in strange.items() if name not in encoder}
+    problems = compare_names(encoder, there)
     heads = {name: shape for name, shape in expected.items() if name not in encoder}
-    same_classes = all(
-        tuple(found[name]) == tuple(heads[name]) for name in CLASSIFIER if name in heads and name in found
-    )
-    shared = {
-        name: found[name] for name in heads if name in found and (same_classes or name not in CLASSIFIER)
-    }
+    shared = {name: found[name] for name in heads if name in found}
+    if any(tuple(shared[name]) != heads[name] for name in CLASSIFIER if name in shared):
+        shared = {name: shape for name, shape in shared.items() if name not in CLASSIFIER}
     for kind, names in compare_names({name: heads[name] for name in shared}, shared).items():
         problems[kind] = problems.get(kind, []) + names
     if problems:
@@ -254,13 +218,9 @@ def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str
 
 def _without_zero_biases(found: Tensors, variables: dict[str, tf.Variable]) -> Tensors:
     """Leaves out biases of zeros that the model does not have: without them it computes the same."""
-    absent = [
-        name
-        for name in found
-        if name not in variables and re.fullmatch(f"{canonical.QKV_BIAS}|{canonical.PROJECTION_BIAS}", name)
-    ]
-    zeros = {name for name in absent if not found[name].read().any()}
-    return {name: tensor for name, tensor in found.items() if name not in zeros}
+    pattern = f"{canonical.QKV_BIAS}|{canonical.PROJECTION_BIAS}"
+    absent = {name for name in found if name not in variables and re.fullmatch(pattern, name)}
+    return {name: one for name, one in found.items() if name not in absent or one.read().any()}
 
 
 def _is_of_encoder(name: str) -> bool:

@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -104,22 +103,6 @@ _NAME = re.compile(r"ckpt-(\d+)\.index$")
 _COMPANION = ".interval.json"  # of a checkpoint between two lines of the metrics
 
 
-class _Snapshot(NamedTuple):
-    """A state as it was, in the memory of this machine.
-
-    Attributes:
-      step: of the state.
-      tensors: by name.
-      companion: see `CheckpointManager.save`.
-      pinned: step of the checkpoint that is kept, however old it is.
-    """
-
-    step: int
-    tensors: dict[str, tf.Tensor]
-    companion: str | None
-    pinned: int | None
-
-
 class CheckpointManager:
     """The checkpoints `ckpt-STEP` of one run's folder.
 
@@ -158,7 +141,7 @@ class CheckpointManager:
         if not self.read_only:
             with self.times.adding("wait_secs"):
                 self._background.wait()
-                self._write(self._snapshot(step, companion))
+                self._snapshot(step, companion)()
         return os.path.join(self._model_dir, f"ckpt-{step}")
 
     def begin_save(self, step: int, companion: str | None = None) -> None:
@@ -171,8 +154,7 @@ class CheckpointManager:
         if not self.read_only:
             with self.times.adding("wait_secs"):
                 self._background.wait()
-                snapshot = self._snapshot(step, companion)
-                self._background.begin(functools.partial(self._write, snapshot))
+                self._background.begin(self._snapshot(step, companion))
 
     def check(self) -> None:
         """Raises ConfigError where a checkpoint that was begun could not be written; waits for nothing."""
@@ -190,53 +172,51 @@ class CheckpointManager:
         except ConfigError as error:
             logging.error("%s", error)
 
-    def _snapshot(self, step: int, companion: str | None) -> _Snapshot:
-        """Returns the state as it is. On the CPU a tensor is the variable's own memory, which TensorFlow does
-        not write to as long as the tensor lives: the next update makes new memory. From a device it is
-        copied."""
+    def _snapshot(self, step: int, companion: str | None) -> Callable[[], None]:
+        """Returns a function that writes the state as it is. On the CPU a tensor is the variable's own
+        memory, which TensorFlow does not write to as long as the tensor lives: the next update makes new
+        memory. From a device it is copied."""
         with tf.device("/cpu:0"):
             tensors = {name: tf.identity(variable.read_value()) for name, variable in self._variables.items()}
         self._newest, self.times.saves = step, self.times.saves + 1
-        return _Snapshot(step, tensors, companion, self._pinned)
+        return functools.partial(self._write, step, tensors, companion, self._pinned)
 
-    def _write(self, snapshot: _Snapshot) -> None:
-        """Writes a checkpoint, then removes those that are too old. Raises ConfigError."""
-        prefix = os.path.join(self._model_dir, f"ckpt-{snapshot.step}")
+    def _write(
+        self, step: int, tensors: dict[str, tf.Tensor], companion: str | None, pinned: int | None
+    ) -> None:
+        """Writes a checkpoint, then removes those that are too old, all but the pinned one. Raises
+        ConfigError."""
+        prefix = os.path.join(self._model_dir, f"ckpt-{step}")
+        beside = prefix + _COMPANION
         try:
             with self.times.adding("write_secs"):
-                self._write_companion(prefix + _COMPANION, snapshot.companion)
-                self._write_tensors(prefix, snapshot)
+                if companion is not None:
+                    replace_file(beside, companion)
+                elif tf.io.gfile.exists(beside):  # of a save that was killed before its index was there
+                    tf.io.gfile.remove(beside)
+                self._write_tensors(prefix, tensors)
+                if not is_remote(prefix):  # on the disk before older ones go
+                    for path in self._files(step):
+                        sync(path)
                 steps = self._listed_steps()
-                kept = self._kept(steps, snapshot.pinned)
-                self._write_state(kept)
+                old = [one for one in steps[: -self._keep] if one != pinned]
+                self._write_state([one for one in steps if one not in old])
         except (tf.errors.OpError, OSError) as error:
             reason = str(error).splitlines()[0].rpartition("; ")[2][:100]
             raise ConfigError(
-                f"--model_dir={self._model_dir}: ckpt-{snapshot.step} cannot be written ({reason}). Earlier"
+                f"--model_dir={self._model_dir}: ckpt-{step} cannot be written ({reason}). Earlier"
                 " checkpoints are whole; make room or give the folder back its permissions, and start the"
                 " same command again."
             ) from None
-        for old in sorted(set(steps) - set(kept)):
-            self._remove(old)
-
-    def _write_tensors(self, prefix: str, snapshot: _Snapshot) -> None:
-        names = sorted(snapshot.tensors)
-        with tf.device("/cpu:0"):
-            tf.raw_ops.SaveV2(
-                prefix=prefix,
-                tensor_names=names,
-                shape_and_slices=[""] * len(names),
-                tensors=[snapshot.tensors[name] for name in names],
-            )
-        if not is_remote(prefix):  # on the disk before older ones go
-            for path in self._files(snapshot.step):
-                sync(path)
-
-    def _write_companion(self, path: str, content: str | None) -> None:
-        if content is not None:
-            replace_file(path, content)
-        elif tf.io.gfile.exists(path):  # of a save that was killed before its index was there
+        # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.
+        for path in (path for each in old for path in self._files(each)):
             tf.io.gfile.remove(path)
+
+    def _write_tensors(self, prefix: str, tensors: dict[str, tf.Tensor]) -> None:
+        names = sorted(tensors)
+        slices, values = [""] * len(names), [tensors[name] for name in names]
+        with tf.device("/cpu:0"):
+            tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=values)
 
     def companion(self, step: int) -> dict:
         """Returns the companion that was saved with `ckpt-STEP`; an empty dict where there is none, or a
@@ -250,10 +230,6 @@ class CheckpointManager:
             logging.warning("%s The first line of the metrics sums up less steps.", error)
             return {}
 
-    def _kept(self, steps: list[int], pinned: int | None) -> list[int]:
-        """Returns the newest steps and the pinned one, ascending."""
-        return [step for step in steps[: -self._keep] if step == pinned] + steps[-self._keep :]
-
     def is_saved(self, step: int) -> bool:
         """Tells whether the newest checkpoint, which may still be written, is that of a step."""
         return self._newest == step or self._listed_steps()[-1:] == [step]
@@ -265,11 +241,8 @@ class CheckpointManager:
         return self._listed_steps()
 
     def _listed_steps(self) -> list[int]:
-        if not tf.io.gfile.isdir(self._model_dir):
-            return []
-        return sorted(
-            int(match.group(1)) for match in map(_NAME.match, tf.io.gfile.listdir(self._model_dir)) if match
-        )
+        names = tf.io.gfile.listdir(self._model_dir) if tf.io.gfile.isdir(self._model_dir) else []
+        return sorted(int(match[1]) for match in map(_NAME.match, names) if match)
 
     def restore(self, step: int) -> str | None:
         """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None where it is not there or
@@ -285,13 +258,21 @@ class CheckpointManager:
 
     def _assign(self, prefix: str) -> None:
         with bundle_reader.open_reader(prefix) as reader:
-            self._check_names(prefix, bundle_reader.shapes(reader))
+            expected = {name: tuple(variable.shape) for name, variable in self._variables.items()}
+            problems = compare_names(expected, bundle_reader.shapes(reader))
+            if problems:
+                raise ConfigError(
+                    f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}."
+                    " Change --model_dir, or go back to the settings in its config.json.",
+                    problems,
+                )
             values = {name: reader.get_tensor(name) for name in self._variables}
-        # Weights only: a slot may overflow in a run that goes on.
-        weights = {
-            name: value for name, value in values.items() if name.rpartition("/")[2] not in canonical.SLOTS
-        }
-        bad = [name for name, value in weights.items() if not np.isfinite(value).all()]
+        bad = [
+            name
+            for name, value in values.items()
+            # Weights only: a slot may overflow in a run that goes on.
+            if name.rpartition("/")[2] not in canonical.SLOTS and not np.isfinite(value).all()
+        ]
         if bad:
             raise ConfigError(
                 f"{prefix} holds NaN or infinite numbers in {shortened(sorted(bad))}. Remove its files to go"
@@ -326,16 +307,6 @@ class CheckpointManager:
             )
         return None
 
-    def _check_names(self, prefix: str, found: dict[str, tuple]) -> None:
-        expected = {name: tuple(variable.shape) for name, variable in self._variables.items()}
-        problems = compare_names(expected, found)
-        if problems:
-            raise ConfigError(
-                f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}. "
-                "Change --model_dir, or go back to the settings in its config.json.",
-                problems,
-            )
-
     def _write_state(self, steps: list[int]) -> None:
         """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to
         the folder, which may thus be moved.
@@ -343,16 +314,9 @@ class CheckpointManager:
         Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one
         writes names from outside of it.
         """
-        lines = [
-            f'model_checkpoint_path: "ckpt-{steps[-1]}"',
-            *(f'all_model_checkpoint_paths: "ckpt-{step}"' for step in steps),
-        ]
-        replace_file(os.path.join(self._model_dir, "checkpoint"), "\n".join(lines) + "\n")
-
-    def _remove(self, step: int) -> None:
-        # The index goes first: what is left of a removal that is interrupted is then no checkpoint any more.
-        for path in self._files(step):
-            tf.io.gfile.remove(path)
+        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"\n']
+        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in steps]
+        replace_file(os.path.join(self._model_dir, "checkpoint"), "".join(lines))
 
     def _set_aside(self, damaged: list[int], whole: list[int]) -> None:
         """Renames damaged checkpoints, so that the newest whole one counts as the newest."""
@@ -360,14 +324,11 @@ class CheckpointManager:
             return
         self._write_state(whole)
         for path in (path for step in damaged for path in self._files(step)):
-            tf.io.gfile.rename(
-                path, os.path.join(self._model_dir, "damaged-" + os.path.basename(path)), overwrite=True
-            )
+            aside = os.path.join(self._model_dir, f"damaged-{os.path.basename(path)}")
+            tf.io.gfile.rename(path, aside, overwrite=True)
 
     def _files(self, step: int) -> list[str]:
         """Returns the files of a checkpoint, the index first."""
         names = [name for name in tf.io.gfile.listdir(self._model_dir) if name.startswith(f"ckpt-{step}.")]
-        return [
-            os.path.join(self._model_dir, name)
-            for name in sorted(names, key=lambda name: not name.endswith(".index"))
-        ]
+        names.sort(key=lambda name: not name.endswith(".index"))
+        return [os.path.join(self._model_dir, name) for name in names]

@@ -19,11 +19,9 @@ from official.io.errors import describe_names, shortened
 
 def find_formats() -> dict[str, Format]:
     """Returns {name: format} of the modules in `formats`."""
-    modules = [
-        importlib.import_module(f"{formats.__name__}.{module.name}")
-        for module in pkgutil.iter_modules(formats.__path__)
-    ]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Format)]
+    names = [f"{formats.__name__}.{module.name}" for module in pkgutil.iter_modules(formats.__path__)]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    found = [value for value in values if isinstance(value, Format)]
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 
@@ -42,40 +40,38 @@ def get_format(name: str) -> Format:
 
 def actions() -> dict[str, tuple[Format, Format]]:
     """Returns {SOURCE2TARGET: (source, target)}, under all names of formats."""
-    found: dict[str, tuple[Format, Format]] = {}
-    for source in FORMATS.values():
-        for target in FORMATS.values():
-            if source is not target and not target.is_only_read:
-                pairs = [
-                    (ours, theirs)
-                    for ours in _names_beside(source, target)
-                    for theirs in _names_beside(target, source)
-                ]
-                found |= {f"{ours}2{theirs}": (source, target) for ours, theirs in pairs}
-    return found
+    return {
+        f"{ours}2{theirs}": (source, target)
+        for source in FORMATS.values()
+        for target in FORMATS.values()
+        if source is not target and not target.is_only_read
+        for ours in _names_beside(source, target)
+        for theirs in _names_beside(target, source)
+    }
 
 
 def get_action(name: str) -> tuple[str, Format, Format]:
     """Returns an action, by its first name, with its source and target. Raises ConfigError where there is
     none."""
     known = actions()
-    if name in known:
-        ends = known[name]
-        return next(other for other in known if known[other] == ends), *ends
-    raise ConfigError(f"unknown action {name!r}{suggest(name, known)}. It is {describe_actions()}.")
+    if name not in known:
+        raise ConfigError(f"unknown action {name!r}{suggest(name, known)}. It is {describe_actions()}.")
+    return next(other for other in known if known[other] == known[name]), *known[name]
 
 
 def describe_actions() -> str:
     """Returns the allowed actions in words, for messages and --help."""
+    only_read = [one.name for one in FORMATS.values() if one.is_only_read]
     free = [
         f"{one.name} ({', '.join(one.aliases)})" if one.aliases else one.name
         for one in FORMATS.values()
         if one.partners is None and not one.is_only_read
     ]
-    only_read = [one.name for one in FORMATS.values() if one.is_only_read]
     others = [one for one, ends in actions().items() if any(end.partners is not None for end in ends)]
-    actions_of_all = f"SOURCE2TARGET with two of {', '.join(free)}, or {' or '.join(others)}"
-    return f"{actions_of_all}; SOURCE may be {', '.join(only_read)}, too"
+    return (
+        f"SOURCE2TARGET with two of {', '.join(free)}, or {' or '.join(others)}; SOURCE may be"
+        f" {', '.join(only_read)}, too"
+    )
 
 
 def _names_beside(one: Format, other: Format) -> tuple[str, ...]:
@@ -98,16 +94,14 @@ def check_concerned(action: str, given: Mapping[str, Any]) -> None:
     """Raises ConfigError for {name of an option: value} that asks for what no format of an action can do."""
     _, source, target = get_action(action)
     for option, having in options_of_formats().items():
-        ends = [target] if option.for_target else [source, target]
-        if given.get(option.name) in (None, option.default) or any(end in having for end in ends):
+        ends = {target} if option.for_target else {source, target}
+        if given.get(option.name) in (None, option.default) or ends & set(having):
             continue
         names = " and ".join(one.name for one in having)
-        reason = (
-            f"only what is written for {names}, not {action}"
-            if option.for_target
-            else f"only {names}, and {action} has none of them"
-        )
-        raise ConfigError(f"--{option.name} concerns {reason}. Drop the flag.")
+        what, why = f"only {names}", f"and {action} has none of them"
+        if option.for_target:
+            what, why = f"only what is written for {names}", f"not {action}"
+        raise ConfigError(f"--{option.name} concerns {what}, {why}. Drop the flag.")
 
 
 def make_options(source: Format, target: Format, given: Mapping[str, Any]) -> Options:
@@ -178,78 +172,57 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
     Raises:
       ConfigError: where there is no checkpoint, or it is damaged.
     """
+    known = get_format(format_name) if format_name else None
+    in_order = [known] if known else sorted(FORMATS.values(), key=lambda one: -one.precedence)
+    strange = None
     try:
-        return _open_as(get_format(format_name), path, label) if format_name else _open(path, label)
+        for kind in dict.fromkeys(one.container for one in in_order):
+            of_kind = [one for one in in_order if one.container == kind]
+            container = of_kind[0].load_container()
+            location = container.locate(path)
+            if location is None:
+                continue
+            tensors = container.read(location)
+            found = known or next((one for one in of_kind if one.fits(tensors)), None)
+            if found is not None:
+                return Checkpoint(found, location, tensors)
+            strange = location, sorted(tensors)
     except DamagedError as error:
         raise ConfigError(f"{label}={path}: unreadable checkpoint ({error}).") from None
-
-
-def _open_as(one: Format, path: str, label: str) -> Checkpoint:
-    container = one.load_container()
-    location = container.locate(path)
-    if location is None:
-        raise ConfigError(f"{label}={path} has no checkpoint in the form of {one.reported_name}.")
-    return Checkpoint(one, location, container.read(location))
-
-
-def _open(path: str, label: str) -> Checkpoint:
-    """Asks the kinds of files, and for each that is there its formats, in the order of precedence."""
-    in_order = sorted(FORMATS.values(), key=lambda one: -one.precedence)
-    strange = None
-    for kind in dict.fromkeys(one.container for one in in_order):
-        of_kind = [one for one in in_order if one.container == kind]
-        container = of_kind[0].load_container()
-        location = container.locate(path)
-        if location is None:
-            continue
-        tensors = container.read(location)
-        found = next((one for one in of_kind if one.fits(tensors)), None)
-        if found is not None:
-            return Checkpoint(found, location, tensors)
-        strange = location, sorted(tensors)
-    raise _unknown(*strange) if strange else _nothing_there(path, label)
-
-
-def _unknown(location: str, names: list[str]) -> ConfigError:
-    shown = shortened(names) if names else "none"
-    return ConfigError(
-        f"{location} is no BERT checkpoint of a known format; its tensors: {shown}.", {"tensors": names}
-    )
-
-
-def _nothing_there(path: str, label: str) -> ConfigError:
+    if strange:
+        location, names = strange
+        raise ConfigError(
+            f"{location} is no BERT checkpoint of a known format; its tensors: {shortened(names) or 'none'}.",
+            {"tensors": names},
+        )
+    if known:
+        raise ConfigError(f"{label}={path} has no checkpoint in the form of {known.reported_name}.")
     from official.checkpoint.containers import bundle  # here, as TensorFlow comes with it
 
-    return ConfigError(f"{label}={path}: {bundle.why_none(path)}.")
+    raise ConfigError(f"{label}={path}: {bundle.why_none(path)}.")
 
 
 def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
     """Raises ConfigError where a weight or an optimizer slot, under canonical names, is read from something
     else than floats."""
-    wrong = [
-        f"{name} ({tensor.dtype.name})"
-        for name, tensor in _read_from(mapped, checkpoint).items()
-        if not is_float(tensor)
-    ]
+    read = _read_from(mapped, checkpoint)
+    wrong = sorted(f"{name} ({one.dtype.name})" for name, one in read.items() if not is_float(one))
     if wrong:
         raise ConfigError(
             f"{checkpoint.location}: weights must be floating-point numbers; these are not:"
-            f" {shortened(sorted(wrong))}. Save the model unquantized where it comes from."
+            f" {shortened(wrong)}. Save the model unquantized where it comes from."
         )
 
 
 def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
     """Reads the tensors that canonical ones are read from, one after the other. Raises ConfigError where one
     holds NaN or infinity."""
-    bad = [
-        name
-        for name, tensor in _read_from(mapped, checkpoint).items()
-        if not np.isfinite(tensor.read()).all()
-    ]
+    read = _read_from(mapped, checkpoint)
+    bad = sorted(name for name, one in read.items() if not np.isfinite(one.read()).all())
     if bad:
         raise ConfigError(
-            f"{checkpoint.location} holds NaN or infinite numbers in {shortened(sorted(bad))}. Give a"
-            " checkpoint from before."
+            f"{checkpoint.location} holds NaN or infinite numbers in {shortened(bad)}. Give a checkpoint from"
+            " before."
         )
 
 

@@ -14,9 +14,9 @@ from official.checkpoint.registry import Checkpoint
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, checked_sizes
 from official.config.model import WITHOUT_SHAPE, activation_of
-from official.io import json_files, model_folder, vocabulary_files, writing
+from official.io import files as io_files
+from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
-from official.io.writing import naming_output
 
 CONFIG = "bert_config.json"
 _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
@@ -54,11 +54,8 @@ def sizes_beside(location: str) -> dict:
 def config_beside(location: str) -> str | None:
     """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
     is_folder = os.path.isdir(location)
-    names = (
-        (hf_config.CONFIG, CONFIG)
-        if is_folder or location.endswith(".safetensors")
-        else (CONFIG, hf_config.CONFIG)
-    )
+    names = (CONFIG, hf_config.CONFIG)
+    names = names[::-1] if is_folder or location.endswith(".safetensors") else names
     paths = [os.path.join(location if is_folder else os.path.dirname(location), name) for name in names]
     return next((path for path in paths if os.path.exists(path)), None)
 
@@ -84,29 +81,27 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
       checkpoint: the source. What is given counts first, then what its shapes say, then a configuration
         beside it, then what is usual for its format.
     """
-    location, usual = checkpoint.location, checkpoint.format.usual_activation
-    said = sizes_beside(location)
+    said = sizes_beside(checkpoint.location)
     heads = checkpoint.heads or said.get("num_attention_heads")
+    activation = said.get("hidden_act") or checkpoint.format.usual_activation
     epsilon = said.get("layer_norm_eps") or epsilon_without(checkpoint) or BertConfig.layer_norm_eps
     return dataclasses.replace(
         options,
         num_attention_heads=options.num_attention_heads or heads,
-        hidden_act=options.hidden_act or said.get("hidden_act") or usual,
+        hidden_act=options.hidden_act or activation,
         layer_norm_eps=options.layer_norm_eps or epsilon,
-        **labels_beside(location),
+        **labels_beside(checkpoint.location),
     )
 
 
 def _vocabulary_beside(location: str) -> str | None:
     """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint. One that is not BERT's is
     left out, and a warning says why: a conversion of weights needs none."""
+    path = vocabulary_files.find(model_folder.folder_of(location))
     try:
-        path = vocabulary_files.find(model_folder.folder_of(location))
-        if path is None:
-            return None
-        file = vocabulary_files.read(path)
-        vocabulary_files.check_each(file.words, path)
-        return file.path
+        if path is not None:
+            vocabulary_files.check_each(vocabulary_files.read(path).words, path)
+        return path
     except ConfigError as error:
         logging.warning("The vocabulary beside the checkpoint is left out. %s", error)
         return None
@@ -147,81 +142,62 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
     settings = ", ".join(f"{key}={value}" for key, value in unusual(options, target).items())
     if not settings:
         return []
-    if any(os.path.basename(path) == CONFIG for path in written):
-        theirs = "Google's BERT" if target.usual_epsilon == BertConfig.layer_norm_eps else target.title
-        return [
-            f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as"
-            f" {theirs} does"
-        ]
+    if all(os.path.basename(path) != CONFIG for path in written):
+        advice = f"give --num_attention_heads=N, and {CONFIG} is written"
+        return [f"nothing beside the result says {settings}: {advice}"]
+    theirs = "Google's BERT" if target.usual_epsilon == BertConfig.layer_norm_eps else target.title
     return [
-        f"nothing beside the result says {settings}: give --num_attention_heads=N, and {CONFIG} is written"
+        f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as {theirs}"
+        " does"
     ]
 
 
 def sizes_of(tensors: Tensors) -> dict:
-    """Returns the keys of bert_config.json that canonical tensors give."""
-    sizes = {key: tensors[name].shape[axis] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    """Returns the keys of bert_config.json that canonical tensors give: sizes, GroupBERT's blocks, and biases
+    and the masked-LM head's transform where the model is without."""
+    found = {key: (tensors[name], axis) for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    sizes: dict[str, int | str] = {key: tensor.shape[axis] for key, (tensor, axis) in found.items()}
     sizes["num_hidden_layers"] = canonical.layers_of(tensors)
-    return {**sizes, **_groups_of(tensors), **_absent_parts(tensors)}
-
-
-def _groups_of(tensors: Tensors) -> dict:
-    """Returns the keys that say GroupBERT's blocks; none of BERT's."""
     inner = tensors.get("bert/encoder/layer_0/feed_forward_1/intermediate/dense/bias")
     output = tensors.get("bert/encoder/layer_0/feed_forward_1/output/dense/kernel")
-    if inner is None or output is None:
-        return {}
-    return {
-        "block_type": "groupbert",
-        "intermediate_size": inner.shape[0],
-        "groupbert_ffn_output_groups": inner.shape[0] // output.shape[0],
-    }
-
-
-def _absent_parts(tensors: Tensors) -> dict:
-    """Returns the keys that say what a model is without: biases in the attention, the masked-LM head's
-    transform."""
+    if inner is not None and output is not None:
+        groups = inner.shape[0] // output.shape[0]
+        sizes |= {"block_type": "groupbert", "groupbert_ffn_output_groups": groups}
+        sizes["intermediate_size"] = inner.shape[0]
     absent = {
         "use_qkv_bias": canonical.QKV_BIAS,
         "use_attention_projection_bias": canonical.PROJECTION_BIAS,
     }
     if canonical.OUTPUT_BIAS in tensors:
         absent["use_cls_layer"] = "|".join(canonical.TRANSFORM)
-    return {
-        key: False
-        for key, pattern in absent.items()
-        if not any(re.fullmatch(pattern, name) for name in tensors)
-    }
+    for key, pattern in absent.items():
+        if not any(re.fullmatch(pattern, name) for name in tensors):
+            sizes[key] = False
+    return sizes
 
 
 def check_source(location: str, tensors: Tensors) -> None:
     """Raises ConfigError where the configuration, or the labels, beside a checkpoint are of another model
     than its canonical tensors."""
-    wrong = _contradictions(sizes_beside(location), tensors)
+    wrong = _contradictions(sizes_beside(location), sizes_of(tensors))
     if wrong:
         raise ConfigError(
             f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or"
             " correct it."
         )
     if "output_weights" in tensors:
-        outputs = tensors["output_weights"].shape[0]
+        outputs, labels = tensors["output_weights"].shape[0], labels_beside(location)["labels"]
         hf_config.check_labels(location, outputs)
-        model_folder.check_label_count(
-            labels_beside(location)["labels"], outputs, f"the labels beside {location}"
-        )
+        model_folder.check_label_count(labels, outputs, f"the labels beside {location}")
 
 
-def _contradictions(sizes: dict, tensors: Tensors) -> list[str]:
+def _contradictions(said: dict, sizes: dict) -> list[str]:
     """Leaves out the number of words, which conversions change."""
     return [
-        f"{key}={sizes[key]}, the tensors have {value}"
-        for key, value in sizes_of(tensors).items()
-        if key != "vocab_size" and sizes.get(key, value) != value
+        f"{key}={said[key]}, the tensors have {value}"
+        for key, value in sizes.items()
+        if key != "vocab_size" and said.get(key, value) != value
     ]
-
-
-def count_words(path: str) -> int:
-    return len(vocabulary_files.read(path).words)
 
 
 def plan(
@@ -238,59 +214,51 @@ def plan(
       overwrite: what is there may be replaced.
 
     Returns:
-      {path: content, or None for a file that is to go: an older configuration of another model}.
+      {path: content, or None for a file that is to go: an older configuration of another model}; empty where
+      the format's writer brings them.
 
     Raises:
       ConfigError: where a file of other content is there and may not be replaced.
     """
+    if target_format.brings_sidecar_files:
+        if options.vocab_file:
+            words = vocabulary_files.read(options.vocab_file).content
+            _check_free({os.path.join(target, vocabulary_files.VOCABULARY): words}, overwrite)
+        return {}
     folder = os.path.dirname(target) or "."
     files: dict[str, bytes | None] = {}
-    path = os.path.join(folder, CONFIG)
-    sizes = sizes_beside(source)
+    path, sizes, own = os.path.join(folder, CONFIG), sizes_beside(source), sizes_of(tensors)
     if sizes or options.num_attention_heads:
+        heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
         known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE}
-        values = {**known, **sizes_of(tensors), **_settings(options, target_format)}
-        files[path] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
-    elif os.path.exists(path) and not _fits(sizes_beside(path), tensors, options):
-        files[path] = None
+        settings = {**heads, "hidden_act": "gelu", **unusual(options), **unusual(options, target_format)}
+        files[path] = (json.dumps({**known, **own, **settings}, indent=2, sort_keys=True) + "\n").encode()
+    elif os.path.exists(path):
+        there = dataclasses.asdict(BertConfig()) | sizes_beside(path)
+        same = all(there[key] == getattr(options, key) for key in ("hidden_act", "layer_norm_eps"))
+        if not same or _contradictions(sizes_beside(path), own):
+            files[path] = None
     if options.vocab_file:
-        positions = sizes_of(tensors)["max_position_embeddings"]
+        positions = own["max_position_embeddings"]
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type):
-        files[os.path.join(folder, model_folder.LABELS)] = model_folder.labels_json(
-            options.labels, options.problem_type
-        ).encode()
-    check_free(files, overwrite)
+        labels = model_folder.labels_json(options.labels, options.problem_type)
+        files[os.path.join(folder, model_folder.LABELS)] = labels.encode()
+    _check_free(files, overwrite)
     return files
-
-
-def _fits(sizes: dict, tensors: Tensors, options: Options) -> bool:
-    same = (
-        sizes.get(key, getattr(BertConfig, key)) == getattr(options, key)
-        for key in ("hidden_act", "layer_norm_eps")
-    )
-    return not _contradictions(sizes, tensors) and all(same)
-
-
-def _settings(options: Options, target: Format) -> dict:
-    """Returns the settings of bert_config.json that no shape tells, by Google's names where it has them."""
-    heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
-    return {**heads, "hidden_act": "gelu", **unusual(options), **unusual(options, target)}
 
 
 def unusual(options: Options, target: Format | None = None) -> dict:
     """Returns the settings of a model that are other than those of Google's code, or of others' code for a
     format, as {key of BertConfig: value}."""
-    usual = {
-        "hidden_act": BertConfig.hidden_act,
-        "layer_norm_eps": target.usual_epsilon if target else BertConfig.layer_norm_eps,
-    }
-    settings = {key: getattr(options, key) for key in usual}
+    usual_epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
+    settings = {"hidden_act": options.hidden_act, "layer_norm_eps": options.layer_norm_eps}
+    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": usual_epsilon}
     return {key: value for key, value in settings.items() if value not in (None, usual[key])}
 
 
-def check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
+def _check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
     other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
     if other and not overwrite:
@@ -301,29 +269,10 @@ def check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
 
 
 def _same(path: str, content: bytes | None) -> bool:
-    there = _read(path, "")
+    there = io_files.read_bytes(path, path)
     if content is None or not path.endswith(".json"):
         return there == content
     try:
         return json_files.parse_json(there, path) == json_files.parse_json(content, path)
     except ConfigError:
         return False
-
-
-def write(files: Mapping[str, bytes | None], work: str) -> list[str]:
-    """Writes what `plan` says into a work folder. Returns the paths of files that are to go. Raises
-    ConfigError where one cannot be written."""
-    for path, content in files.items():
-        made = os.path.join(work, os.path.basename(path))
-        if content is not None:
-            with naming_output(made):
-                writing.replace_file(made, content)
-    return [path for path, content in files.items() if content is None]
-
-
-def _read(path: str, flag: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"{flag}{path}: {error.strerror or error}.") from None

@@ -5,9 +5,9 @@ The functions here return tensors that, when read, read theirs and change them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from official.io.errors import ConfigError
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Tensor:
     """Shape and type of a tensor, how to get its values, and the names in the source that they come from."""
 
@@ -33,9 +33,8 @@ Tensors = dict[str, Tensor]
 
 
 def is_float(tensor: Tensor) -> bool:
-    return (
-        tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"
-    )  # which NumPy has from ml_dtypes and does not count as float
+    # NumPy has bfloat16 from ml_dtypes and does not count it as float.
+    return tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"
 
 
 def of_array(array: np.ndarray, name: str) -> Tensor:
@@ -48,18 +47,15 @@ def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
 
 def transposed(tensor: Tensor) -> Tensor:
     """Swaps the axes of a matrix."""
-    return Tensor(
-        tensor.shape[::-1], tensor.dtype, lambda: np.ascontiguousarray(tensor.read().T), tensor.sources
-    )
+    return replace(tensor, shape=tensor.shape[::-1], read=lambda: np.ascontiguousarray(tensor.read().T))
 
 
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return Tensor(shape, tensor.dtype, lambda: tensor.read().reshape(shape), tensor.sources)
+    return replace(tensor, shape=shape, read=lambda: tensor.read().reshape(shape))
 
 
 def joined(parts: list[Tensor], axis: int) -> Tensor:
     """Puts tensors side by side along an axis."""
-    axis %= len(parts[0].shape)
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     sources = tuple(name for part in parts for name in part.sources)
@@ -70,15 +66,10 @@ def joined(parts: list[Tensor], axis: int) -> Tensor:
 
 def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
     """Returns slice `index` of `count` equal ones along an axis."""
-    axis %= len(tensor.shape)
-    size = tensor.shape[axis] // count
-    shape = tuple(size if place == axis else length for place, length in enumerate(tensor.shape))
-    return Tensor(
-        shape,
-        tensor.dtype,
-        lambda: np.take(tensor.read(), range(index * size, (index + 1) * size), axis),
-        tensor.sources,
-    )
+    shape = list(tensor.shape)
+    shape[axis] //= count
+    rows = range(index * shape[axis], (index + 1) * shape[axis])
+    return replace(tensor, shape=tuple(shape), read=lambda: np.take(tensor.read(), rows, axis))
 
 
 def with_rows(tensor: Tensor, rows: int) -> Tensor:
@@ -88,21 +79,17 @@ def with_rows(tensor: Tensor, rows: int) -> Tensor:
         values = tensor.read()[:rows]
         return np.pad(values, [(0, rows - len(values))] + [(0, 0)] * (values.ndim - 1))
 
-    return Tensor((rows, *tensor.shape[1:]), tensor.dtype, read, tensor.sources)
+    return replace(tensor, shape=(rows, *tensor.shape[1:]), read=read)
 
 
 def rows_from(tensor: Tensor, start: int) -> Tensor:
     """Returns the rows from `start` on."""
-    return Tensor(
-        (tensor.shape[0] - start, *tensor.shape[1:]),
-        tensor.dtype,
-        lambda: tensor.read()[start:],
-        tensor.sources,
-    )
+    shape = (tensor.shape[0] - start, *tensor.shape[1:])
+    return replace(tensor, shape=shape, read=lambda: tensor.read()[start:])
 
 
 def cast(tensor: Tensor, dtype: DTypeLike) -> Tensor:
-    return Tensor(tensor.shape, np.dtype(dtype), lambda: tensor.read().astype(dtype), tensor.sources)
+    return replace(tensor, dtype=np.dtype(dtype), read=lambda: tensor.read().astype(dtype))
 
 
 def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
@@ -122,4 +109,4 @@ def checked_cast(name: str, tensor: Tensor, dtype: np.dtype) -> Tensor:
             )
         return result
 
-    return Tensor(tensor.shape, dtype, read, tensor.sources)
+    return replace(tensor, dtype=dtype, read=read)

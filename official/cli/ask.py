@@ -6,11 +6,13 @@ import argparse
 import io
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from official.cli import command_line
+from official.cli.command_line import LengthFlag, LowerCaseFlag
 from official.io import files, streams
 from official.io.errors import ConfigError, report_error
 
@@ -26,37 +28,38 @@ if TYPE_CHECKING:
 MAX_LINE = 2**24
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that name the model to load, and say how it computes."""
-    add_checkpoint_flags(parser)
-    add_inference_flags(parser)
+class CheckpointFlags(LowerCaseFlag):
+    """Flags that name the model to load.
+
+    Attributes:
+      checkpoint: A run's folder (--model_dir), or a checkpoint of any known format: file, prefix or folder.
+      vocab_file: Vocabulary. Unset: the one beside the checkpoint, or that of the run.
+    """
+
+    checkpoint: str
+    vocab_file: str | None = None
 
 
-def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --checkpoint, --vocab_file and --do_lower_case."""
-    parser.add_argument(
-        "--checkpoint",
-        required=True,
-        help="A run's folder (--model_dir), or a checkpoint of any known format: file, prefix or folder.",
-    )
-    parser.add_argument(
-        "--vocab_file", help="Vocabulary. Unset: the one beside the checkpoint, or that of the run."
-    )
-    command_line.add_lower_case_flag(parser)
+class InferenceFlags(command_line.Flags):
+    """Flags that say how a model computes.
+
+    Attributes:
+      backend: What computes: tensorflow, onnxruntime or openvino.
+      dtype: Type of matrix products: fp32, bf16 or int8.
+      threads: Threads of products. Unset: one a core.
+      calibration_file: What the ranges of int8's activations are taken from: SQuAD's JSON for questions,
+        else a text a line, pairs with a tab between them. Unset: the training data of the run, if they are
+        still there.
+    """
+
+    backend: str = "tensorflow"
+    dtype: str = "fp32"
+    threads: int | None = None
+    calibration_file: str | None = None
 
 
-def add_inference_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags for back end, type, threads and calibration."""
-    parser.add_argument(
-        "--backend", default="tensorflow", help="What computes: tensorflow, onnxruntime or openvino."
-    )
-    parser.add_argument("--dtype", default="fp32", help="Type of matrix products: fp32, bf16 or int8.")
-    parser.add_argument("--threads", type=int, help="Threads of products. Unset: one a core.")
-    parser.add_argument(
-        "--calibration_file",
-        help="What the ranges of int8's activations are taken from: SQuAD's JSON for questions, else a text a"
-        " line, pairs with a tab between them. Unset: the training data of the run, if they are still there.",
-    )
+class ModelFlags(CheckpointFlags, InferenceFlags):
+    """Flags of the commands here."""
 
 
 def begin(flags: argparse.Namespace) -> backends.Settings:
@@ -139,13 +142,24 @@ def answer_each(
 # bert ask
 
 
-def ask_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_ask.__doc__)
-    add_model_flags(parser)
-    command_line.add_length_flag(parser)
-    parser.add_argument("--context", required=True, help="File with the text, UTF-8.")
-    parser.add_argument("--answers", type=int, default=1, help="Answers to show for each question.")
-    return parser
+class Ask(ModelFlags, LengthFlag):
+    """Answers typed questions about a text, with a model that was fine-tuned on SQuAD.
+
+      bert ask --checkpoint=runs/squad --context=text.txt
+      echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
+
+    A question a line; the end of input ends it. Each answer comes with its probability among the answers of
+    the n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are
+    answered.
+
+    Attributes:
+      context: File with the text, UTF-8.
+      answers: Answers to show for each question.
+    """
+
+    RANGES = {"answers": (1, math.inf)}
+    context: str
+    answers: int = 1
 
 
 def read_context(path: str) -> str:
@@ -157,17 +171,7 @@ def read_context(path: str) -> str:
 
 
 def run_ask() -> int:
-    """Answers typed questions about a text, with a model that was fine-tuned on SQuAD.
-
-      bert ask --checkpoint=runs/squad --context=text.txt
-      echo "Who was first?" | bert ask --checkpoint=runs/squad --context=text.txt --answers=3
-
-    A question a line; the end of input ends it. Each answer comes with its probability among the answers of
-    the n-best list. Exit code 2 where a line could not be used, which a line on stderr says; the others are
-    answered.
-    """
-    flags = ask_parser().parse()
-    command_line.check_counts(flags, "answers")
+    flags = Ask.parse()
     context = read_context(flags.context)
     model = load(flags)
     model.prepare("answer")
@@ -185,19 +189,7 @@ def run_ask() -> int:
 # bert classify
 
 
-def classify_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_classify.__doc__)
-    add_model_flags(parser)
-    command_line.add_length_flag(parser)
-    parser.add_argument(
-        "--all_probabilities",
-        action="store_true",
-        help="Print every label with its probability, the highest first, not the most probable one alone.",
-    )
-    return parser
-
-
-def run_classify() -> int:
+class Classify(ModelFlags, LengthFlag):
     """Labels typed sentences, or pairs of them, with a model that was fine-tuned on a task of GLUE.
 
       bert classify --checkpoint=runs/sst2
@@ -208,8 +200,17 @@ def run_classify() -> int:
     line of a file has a line of the output: a blank one for a line that is blank, or that could not be used,
     which a line on stderr says with its number; the exit code is 2 then. Of a model that gives several labels
     at once, or several scores, all are printed.
+
+    Attributes:
+      all_probabilities: Print every label with its probability, the highest first, not the most probable one
+        alone.
     """
-    flags = classify_parser().parse()
+
+    all_probabilities: bool = False
+
+
+def run_classify() -> int:
+    flags = Classify.parse()
     model = load(flags)
     expected = model.texts_of_a_row
 
@@ -241,17 +242,24 @@ def shown_label(found: Label, kind: str, shows_all: bool = False) -> str:
 # bert fill-mask
 
 
-def fill_mask_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_fill_mask.__doc__)
-    add = parser.add_argument
-    add_model_flags(parser)
-    add("--top_k", type=int, default=5, help="Words to show for each mask.")
-    add(
-        "--json",
-        action="store_true",
-        help="Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.",
-    )
-    return parser
+class FillMask(ModelFlags):
+    """Predicts the words that stand as [MASK] in typed text, with any checkpoint that has a masked-LM head.
+
+      echo "the capital of france is [MASK]." | bert fill-mask --checkpoint=runs/mine
+      bert fill-mask --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
+
+    A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with
+    their probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others
+    are answered.
+
+    Attributes:
+      top_k: Words to show for each mask.
+      json: Print a JSON object for each text: {text, masks: [[{word, probability}]]}, or {text, error}.
+    """
+
+    RANGES = {"top_k": (1, math.inf)}
+    top_k: int = 5
+    json: bool = False
 
 
 def shown_masks(text: str, masks: Sequence[Sequence[tuple[str, float]]], as_json: bool) -> str:
@@ -274,17 +282,7 @@ def rounded(probability: float) -> str:
 
 
 def run_fill_mask() -> int:
-    """Predicts the words that stand as [MASK] in typed text, with any checkpoint that has a masked-LM head.
-
-      echo "the capital of france is [MASK]." | bert fill-mask --checkpoint=runs/mine
-      bert fill-mask --checkpoint=bert-base-uncased --top_k=3 --json < lines.txt
-
-    A text a line; the end of input ends it. Each [MASK] gets a line of its own: the likeliest words with
-    their probabilities. Exit code 2 where a line could not be used, which a line on stderr says; the others
-    are answered.
-    """
-    flags = fill_mask_parser().parse()
-    command_line.check_counts(flags, "top_k")
+    flags = FillMask.parse()
     model = load(flags)
     model.prepare("fill_mask")
     asked = 0

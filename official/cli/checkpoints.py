@@ -6,9 +6,10 @@ import argparse
 import hashlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from official.checkpoint import registry
+from official.checkpoint.formats import Format
 from official.cli import ask, command_line, outputs
 from official.config.model import LARGEST
 from official.io.errors import ConfigError, report_error
@@ -22,56 +23,7 @@ if TYPE_CHECKING:
 # bert convert
 
 
-_EVERYWHERE = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")
-
-
-def convert_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_convert.__doc__)
-    add = parser.add_argument
-    add("action", metavar="ACTION", help=f"{registry.describe_actions()}.")
-    add("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
-    add("--output_dir", default="converted_ckpt", help="Folder of the result.")
-    vocab_size = (
-        "Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an earlier"
-        " conversion cut off comes back; 30400 for graphcore."
-    )
-    add("--vocab_size", type=int, help=vocab_size)
-    precision = "Float type. Unset: as the source has; 16 for graphcore and research, 32 from graphcore."
-    add("--precision", type=int, choices=(16, 32), help=precision)
-    add(
-        "--num_attention_heads",
-        type=int,
-        help="Unset: as a config file beside the checkpoint or its shapes say, else hidden size / 64.",
-    )
-    add("--vocab_file", help="Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.")
-    parser.add_bool("with_optimizer", False, "Carry optimizer slots where both formats have them.")
-    add("--report", help="Write the report of the conversion to this JSON file.")
-    verify = "Build the model from both checkpoints and compare its outputs, of all heads, on a random batch."
-    parser.add_bool("verify", False, verify)
-    parser.add_bool("overwrite", False, "Replace an older result.")
-    for option, having in registry.options_of_formats().items():
-        text = f"{', '.join(one.name for one in having)}: {option.help}"
-        if option.most is None:
-            parser.add_bool(option.name, None, text)
-        else:
-            add(f"--{option.name}", type=int, help=text)
-    return parser
-
-
-def convert_flags() -> argparse.Namespace:
-    """Returns the flags with the action's own name. Raises ConfigError for what the conversion cannot do."""
-    flags = convert_parser().parse()
-    flags.action, _, _ = registry.get_action(flags.action)
-    limits = {name: LARGEST[name] for name in ("vocab_size", "num_attention_heads")}
-    limits |= {option.name: option.most for option in registry.options_of_formats() if option.most}
-    for name, most in limits.items():
-        if getattr(flags, name) is not None and not 1 <= getattr(flags, name) <= most:
-            raise ConfigError(f"--{name}={getattr(flags, name)}, expected a number from 1 to {most:,}.")
-    registry.check_concerned(flags.action, vars(flags))
-    return flags
-
-
-def run_convert() -> int:
+class Convert(command_line.Flags):
     """Converts BERT checkpoints between Google, Graphcore, PopART, Hugging Face, Model Garden and this
     project, both ways.
 
@@ -83,15 +35,85 @@ def run_convert() -> int:
     The result is DIR/<basename of PATH>, or DIR itself for huggingface.
 
     Exit codes: 0 converted, 1 the result read back or (--verify) its outputs differ, 2 bad input.
+
+    Attributes:
+      action: ACTIONS.
+      path: Checkpoint: prefix, file or folder.
+      output_dir: Folder of the result.
+      vocab_size: Words of the result: cut off or filled up with zeros. Unset: as the source has, and what an
+        earlier conversion cut off comes back; 30400 for graphcore.
+      precision: Float type. Unset: as the source has; 16 for graphcore and research, 32 from graphcore.
+      num_attention_heads: Unset: as a config file beside the checkpoint or its shapes say, else hidden size
+        / 64.
+      vocab_file: Vocabulary to put with the result. Unset: vocab.txt beside the checkpoint.
+      with_optimizer: Carry optimizer slots where both formats have them.
+      report: Write the report of the conversion to this JSON file.
+      verify: Build the model from both checkpoints and compare its outputs, of all heads, on a random batch.
+      overwrite: Replace an older result.
     """
-    flags = convert_flags()
+
+    POSITIONAL = ("action", "path")
+    action: str
+    path: str
+    output_dir: str = "converted_ckpt"
+    vocab_size: int | None = None
+    precision: Literal[16, 32] | None = None
+    num_attention_heads: int | None = None
+    vocab_file: str | None = None
+    with_optimizer: bool = False
+    report: str | None = None
+    verify: bool = False
+    overwrite: bool = False
+
+    @classmethod
+    def parser(cls) -> command_line.Parser:
+        parser = super().parser()
+        parser.ranges = {name: (1, LARGEST[name]) for name in ("vocab_size", "num_attention_heads")}
+        for action in parser._actions:
+            action.help = action.help and action.help.replace("ACTIONS", registry.describe_actions())
+        for option, having in registry.options_of_formats().items():
+            kind = {"action": argparse.BooleanOptionalAction} if option.most is None else {"type": int}
+            text = f"{', '.join(one.name for one in having)}: {option.help}"
+            parser.add_argument(f"--{option.name}", help=text, **kind)
+            parser.ranges |= {option.name: (1, option.most)} if option.most else {}
+        return parser
+
+
+def convert_flags() -> tuple[Convert, Format, Format]:
+    """Returns the flags, with the action's own name, and its two formats. Raises ConfigError for what the
+    conversion cannot do."""
+    flags = Convert.parse()
+    flags.action, source, target = registry.get_action(flags.action)
+    registry.check_concerned(flags.action, vars(flags))
+    return flags, source, target
+
+
+def run_convert() -> int:
+    flags, source, target = convert_flags()
     if flags.report:
         check_output_file(flags.report, "report", flags.overwrite)
     from official.checkpoint import convert
     from official.inference import verification
 
+    names = ("vocab_size", "with_optimizer", "precision", "num_attention_heads", "vocab_file")
+    given = {
+        name: getattr(flags, name)
+        for name in (*names, *(each.name for each in registry.options_of_formats()))
+    }
     try:
-        report = _convert(flags)
+        options = registry.make_options(source, target, given)
+        checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
+        if flags.verify:
+            verification.check(checkpoint, options)
+        report = convert.convert(
+            checkpoint,
+            target.name,
+            flags.output_dir,
+            options,
+            flags.overwrite,
+            Bar(flags.action),
+            verification.verify if flags.verify else None,
+        )
     except convert.MismatchError as error:
         return _not_written(str(error), flags)
     except ConfigError as error:
@@ -113,24 +135,6 @@ def run_convert() -> int:
     if flags.verify:
         print(verification.describe(report["verification"]))
     return 0
-
-
-def _convert(flags: argparse.Namespace) -> dict:
-    """Returns the report of the conversion."""
-    from official.checkpoint import convert
-    from official.inference import verification
-
-    _, source, target = registry.get_action(flags.action)
-    names = (*_EVERYWHERE, *(option.name for option in registry.options_of_formats()))
-    options = registry.make_options(source, target, {name: getattr(flags, name) for name in names})
-    checkpoint = registry.open_checkpoint(flags.path, "PATH", source.name)
-    verify = None
-    if flags.verify:
-        verification.check(checkpoint, options)
-        verify = verification.verify
-    return convert.convert(
-        checkpoint, target.name, flags.output_dir, options, flags.overwrite, Bar(flags.action), verify
-    )
 
 
 def _not_written(message: str, flags: argparse.Namespace) -> int:
@@ -160,14 +164,21 @@ class Bar:
 # bert inspect
 
 
-def inspect_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_inspect.__doc__)
-    parser.add_argument("path", metavar="PATH", help="Checkpoint: prefix, file or folder.")
-    parser.add_argument(
-        "--digest", action="store_true", help="Also read every tensor and show the sha256 of its values."
-    )
-    parser.add_argument("--json", action="store_true", help="Print JSON.")
-    return parser
+class Inspect(command_line.Flags):
+    """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
+
+    bert inspect PATH [--digest] [--json]
+
+    Attributes:
+      path: Checkpoint: prefix, file or folder.
+      digest: Also read every tensor and show the sha256 of its values.
+      json: Print JSON.
+    """
+
+    POSITIONAL = ("path",)
+    path: str
+    digest: bool = False
+    json: bool = False
 
 
 def inspect_checkpoint(path: str, digest: bool) -> dict:
@@ -192,23 +203,15 @@ def inspect_checkpoint(path: str, digest: bool) -> dict:
 
 
 def run_inspect() -> None:
-    """Shows what is in a checkpoint of any known format: its format, sizes, and a table of its tensors.
-
-    bert inspect PATH [--digest] [--json]
-    """
-    flags = inspect_parser().parse()
+    flags = Inspect.parse()
     found = inspect_checkpoint(flags.path, flags.digest)
     if flags.json:
         print(json.dumps(found, indent=1))
         return
-    names, shapes = (
-        max((len(str(row[key])) for row in found["table"]), default=0) for key in ("name", "shape")
-    )
-    for row in found["table"]:
-        line = (
-            f"{row['name']:<{names}}  {row['shape']!s:<{shapes}}  {row['dtype']:<8} {row.get('sha256', '')}"
-        )
-        print(line.rstrip())
+    rows = [[row["name"], str(row["shape"]), row["dtype"], row.get("sha256", "")] for row in found["table"]]
+    names, shapes = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    for name, shape, dtype, digest in rows:
+        print(f"{name:<{names}}  {shape:<{shapes}}  {dtype:<8} {digest}".rstrip())
     print(
         f"{found['format']}: {found['tensors']} tensors, {found['parameters']:,} numbers,"
         f" {found['bytes'] / 1e6:,.1f} MB, {found['path']}"
@@ -219,23 +222,7 @@ def run_inspect() -> None:
 # bert export
 
 
-def export_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_export.__doc__)
-    add = parser.add_argument
-    ask.add_checkpoint_flags(parser)
-    add("--export_dir", required=True, help="Folder to write, which must not be there.")
-    command_line.add_length_flag(parser)
-    add("--format", default="saved_model", help="saved_model or onnx.")
-    add("--dtype", default="fp32", help="Type of the weights: fp32, bf16 (not for onnx) or int8.")
-    add(
-        "--calibration_file",
-        help="For onnx: what the ranges of int8's activations are taken from, see bert ask. Unset: the"
-        " training data of the run.",
-    )
-    return parser
-
-
-def run_export() -> None:
+class Export(ask.CheckpointFlags, command_line.LengthFlag):
     """Writes a model for other programs: a SavedModel that takes text, or an ONNX file.
 
       bert export --checkpoint=runs/squad --export_dir=models/bert/1
@@ -244,8 +231,23 @@ def run_export() -> None:
 
     The SavedModel has its tokenizer within: it is loaded by TensorFlow with tensorflow-text, by TensorFlow
     Serving, and by every command here that takes a --checkpoint. Nothing that is there is replaced.
+
+    Attributes:
+      export_dir: Folder to write, which must not be there.
+      format: saved_model or onnx.
+      dtype: Type of the weights: fp32, bf16 (not for onnx) or int8.
+      calibration_file: For onnx: what the ranges of int8's activations are taken from, see bert ask. Unset:
+        the training data of the run.
     """
-    flags = export_parser().parse()
+
+    export_dir: str
+    format: str = "saved_model"
+    dtype: str = "fp32"
+    calibration_file: str | None = None
+
+
+def run_export() -> None:
+    flags = Export.parse()
     from official.serving import export
 
     request = export.Request(flags.format, flags.dtype, flags.calibration_file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import inspect
 import itertools
 import math
 import os
@@ -12,12 +13,13 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from official.io import engines, files, quiet, signals
+from official.io import files, quiet, signals
 from official.io.errors import ConfigError, check_arguments, report_error, suggest
 
 _FLAG = re.compile(r"--\w[\w-]*")
+_TEXT = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)  # of an attribute in a docstring
 _LARGEST = 2**63
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -36,24 +38,18 @@ class Parser(argparse.ArgumentParser):
         """Makes a parser; the first paragraph of `text`, a module's docstring, is its description."""
         description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
-        self._others: dict[str, str] = {}
+        self.result: type[argparse.Namespace] = argparse.Namespace  # of `parse`
+        self.aliases: Mapping[str, str] = {}  # {another name: ours}
+        self.ranges: Mapping[str, tuple[float, float]] = {}  # of `check_ranges`
         self.lists = set(LISTS)  # names of flags with commas between values
         self.given: set[str] = set()  # names of the flags that were given, after `parse`
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
 
-    def add_bool(self, name: str, default: bool | None, text: str) -> None:
-        """Adds a flag that is given as --name, --no-name or --name=true|false."""
-        self.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
-
-    def also(self, names: dict[str, str]) -> None:
-        """Adds other names of flags: {theirs: ours}, without dashes."""
-        self._others |= {f"--{name.replace('_', '-')}": f"--{ours}" for name, ours in names.items()}
-
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message.rstrip('.')}. See --help.")
 
-    def parse(self, words: list[str] | None = None) -> argparse.Namespace:
+    def parse(self, words: list[str] | None = None) -> Any:
         """Parses words, unset: sys.argv; flags may be spelled with hyphens, and a truth or each of several
         files may be a word of its own. Raises ConfigError for unknown, missing and malformed flags."""
         words = sys.argv[1:] if words is None else words
@@ -62,10 +58,11 @@ class Parser(argparse.ArgumentParser):
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         spellings = {name.replace("_", "-"): name for name in self._option_string_actions}
-        spellings = self._others | spellings
+        others = {f"--{name.replace('_', '-')}": f"--{ours}" for name, ours in self.aliases.items()}
+        spellings = others | spellings
         arguments = [_respelled(text, spellings) for text in words]
         actions = {name.removeprefix("--"): each for name, each in self._option_string_actions.items()}
-        truths = [name for name, each in actions.items() if _is_on_or_off(each) or each.type is truth]
+        truths = [name for name, each in actions.items() if _is_on_or_off(each)]
         arguments = joined(arguments, truths, self.lists & set(actions))
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
@@ -76,8 +73,8 @@ class Parser(argparse.ArgumentParser):
         flags, unknown = self.parse_known_args(arguments)
         for argument in unknown:
             self._check_known(argument)
-        for name, value in vars(flags).items():
-            setattr(flags, name, _with_homes(value))
+        flags = self.result(**{name: _with_homes(value) for name, value in vars(flags).items()})
+        check_ranges(flags, self.ranges)
         return flags
 
     def options(self) -> list[str]:
@@ -103,6 +100,125 @@ class Parser(argparse.ArgumentParser):
         if name not in self._option_string_actions:
             kind = "unknown flag" if name.startswith("-") else "unexpected argument"
             raise ConfigError(f"{kind} {name[:100]}{suggest(name, self._option_string_actions)}. See --help.")
+
+
+_Flags = TypeVar("_Flags", bound="Flags")
+
+
+class Flags(argparse.Namespace):
+    """Flags of a command; each subclass has an attribute for each flag, with its type and its default.
+
+    The first paragraph of the subclass's docstring describes the command, its "Attributes:" are the help of
+    the flags. A bool is given as --name, --no-name or --name=true|false; a Literal holds the allowed
+    values; a list of texts with a default is a flag that may be repeated, one without takes one or more
+    words.
+    """
+
+    POSITIONAL: ClassVar[tuple[str, ...]] = ()  # names of the arguments without dashes
+    ALIASES: ClassVar[Mapping[str, str]] = {}  # {another name: ours}
+    SHORT: ClassVar[Mapping[str, str]] = {}  # {name: letter}
+    LISTS: ClassVar[tuple[str, ...]] = ()  # names of more flags with commas between values
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}  # {name: (smallest, largest)}
+
+    @classmethod
+    def parser(cls) -> Parser:
+        """Returns the parser of the flags, whose result is of this class."""
+        parser = Parser(cls.__doc__)
+        parser.result, parser.aliases, parser.ranges = cls, cls.ALIASES, cls.RANGES
+        parser.lists |= set(cls.LISTS)
+        texts: dict[str, str] = {}
+        for each in reversed(cls.__mro__):
+            texts |= dict(_TEXT.findall(inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]))
+        for name, hint in get_type_hints(cls).items():
+            if get_origin(hint) is ClassVar:
+                continue
+            hint = get_args(hint)[0] if type(None) in get_args(hint) else hint
+            has_default = hasattr(cls, name)
+            settings: dict[str, Any] = {"type": hint}
+            if hint is bool:
+                settings = {"action": argparse.BooleanOptionalAction}
+            elif get_origin(hint) is Literal:
+                settings = {"choices": get_args(hint), "type": type(get_args(hint)[0])}
+            elif get_origin(hint) is list and has_default and name not in cls.POSITIONAL:
+                settings = {"action": "append"}
+            elif get_origin(hint) is list:
+                settings = {"nargs": "*" if has_default else "+"}
+            if has_default:
+                settings["default"] = getattr(cls, name)
+            if name in cls.POSITIONAL:
+                names = [name]
+                settings["metavar"] = name.upper()
+            else:
+                names = [*(f"-{letter}" for letter in cls.SHORT.get(name, "")), f"--{name}"]
+                settings["required"] = not has_default
+            text = " ".join(texts[name].split()).replace("%", "%%")
+            parser.add_argument(*names, help=text, **settings).help = text  # without what argparse adds
+        return parser
+
+    @classmethod
+    def parse(cls: type[_Flags], words: list[str] | None = None) -> _Flags:
+        """Parses words, unset: sys.argv. Raises ConfigError."""
+        return cls.parser().parse(words)
+
+
+class LengthFlag(Flags):
+    """Flag of commands that ask a model about text.
+
+    Attributes:
+      max_seq_length: Tokens of a sequence; what is longer is cut, and said once. Unset: as the model was
+        trained, or all that it and its tokenizer take (ask: at most 384, in windows).
+    """
+
+    max_seq_length: int | None = None
+
+
+class LowerCaseFlag(Flags):
+    """Flag of commands that tokenise text.
+
+    Attributes:
+      do_lower_case: Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as
+        tokenizer_config.json beside the vocabulary says, else yes.
+    """
+
+    do_lower_case: bool | None = None
+
+
+class EngineFlags(Flags):
+    """Flags of jobs with tasks.
+
+    Attributes:
+      num_workers: Tasks at a time; what is made does not depend on it. Unset: one per core, fewer where there
+        is little to do; with --engine=ray one per CPU of the cluster.
+      engine: local: processes of this machine. ray: the nodes of a Ray cluster. What is made is the same.
+      ray_address: With --engine=ray: an existing cluster, HOST:PORT or ray://HOST:PORT. Unset: one is
+        started on this machine, and ends with the job.
+    """
+
+    num_workers: int | None = None
+    engine: Literal["local", "ray"] = "local"
+    ray_address: str | None = None
+
+
+class TextFlags(Flags):
+    """Flags of commands that read text.
+
+    Attributes:
+      input_files: Text: comma-separated files, globs or folders, of this machine or a store (s3://, gs://,
+        hdfs://); also .gz .bz2 .xz .zst. Lines with blank lines between documents, WikiExtractor output, JSON
+        lines or arrays, Parquet, WikiText, MediaWiki dumps.
+      text_field: Of JSON and Parquet: the field, or the column, that holds the text of a document. a.b is
+        field b of the object in field a.
+    """
+
+    input_files: str
+    text_field: str = "text"
+
+
+def configure_logging() -> None:
+    """Lets a job say what it needs, where it runs and what it goes on with."""
+    from official.reporting import progress  # late: who only asks for help does not wait for it
+
+    progress.configure_logging()
 
 
 def _with_homes(value: Any) -> Any:
@@ -141,38 +257,6 @@ def _respelled(argument: str, spellings: dict[str, str]) -> str:
     return spellings.get(name.replace("_", "-"), name) + equals + value if name.startswith("--") else argument
 
 
-def add_length_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --max_seq_length, for commands that ask a model about text."""
-    parser.add_argument(
-        "--max_seq_length",
-        type=int,
-        help="Tokens of a sequence; what is longer is cut, and said once. Unset: as the model was trained, or"
-        " all that it and its tokenizer take (ask: at most 384, in windows).",
-    )
-
-
-def add_lower_case_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --do_lower_case=true|false, for commands that tokenise text."""
-    parser.add_argument(
-        "--do_lower_case",
-        type=truth,
-        nargs="?",
-        const=True,
-        metavar="true|false",
-        help=(
-            "Text loses its capitals and accents, as an uncased vocabulary wants it. Unset: as"
-            " tokenizer_config.json beside the vocabulary says, else yes."
-        ),
-    )
-
-
-def truth(text: str) -> bool:
-    """Reads true or false."""
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
-
-
 def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Raises ConfigError where a flag that is set is outside of {name: (smallest, largest)}; the largest may
     be math.inf."""
@@ -184,9 +268,9 @@ def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, fl
 
 
 def check_counts(flags: argparse.Namespace, *names: str) -> None:
-    """Raises ConfigError where one of the flags is below 1."""
+    """Raises ConfigError where one of the flags is set and below 1."""
     for name in names:
-        if getattr(flags, name) < 1:
+        if getattr(flags, name) is not None and getattr(flags, name) < 1:
             raise ConfigError(f"--{name}={getattr(flags, name)}, expected 1 or more.")
 
 
@@ -228,11 +312,6 @@ def as_typed() -> str:
         folder = os.path.basename(os.path.dirname(os.path.abspath(sys.argv[0])))
         first = ["python", f"{folder if folder == 'benchmarks' else 'scripts'}/{program()}"]
     return shlex.join([*first, *sys.argv[1:]])
-
-
-def in_new_process(*words: str) -> list[str]:
-    """Returns the words that run a command of `bert` in a new process; the caller adds its flags."""
-    return [sys.executable, "-m", "official.cli", *words]
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
@@ -290,7 +369,6 @@ NAMES: dict[str, str] = {
     "steps_per_logs": "steps_per_loop",
     "synthetic_data": "synthetic_input",
     "tf_checkpoint": "init_checkpoint",
-    "wandb_project_name": "wandb_project",
 }
 LISTS = ("input_files", "eval_files", "train_file", "predict_file")  # flags with commas between values
 Options = list[tuple[str, str | list[str] | None]]
@@ -375,48 +453,3 @@ def split(arguments: list[str], theirs: Collection[str]) -> tuple[list[str], Opt
 def _values(words: list[str]) -> list[str]:
     """Returns the words before the next flag."""
     return list(itertools.takewhile(lambda word: not word.startswith("--") and word != "-h", words))
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Flags of jobs with tasks, and of commands that read text
-
-
-def add_engine_flags(parser: argparse.ArgumentParser, made: str) -> None:
-    """Adds --num_workers, --engine and --ray_address; `made`: what does not depend on them, "records"."""
-    add_argument = parser.add_argument
-    number = (
-        f"Tasks at a time; the {made} do not depend on it. Unset: one per core, fewer where there is little"
-        " to do; with --engine=ray one per CPU of the cluster."
-    )
-    add_argument("--num_workers", type=int, help=number)
-    engine = f"local: processes of this machine. ray: the nodes of a Ray cluster. The {made} are the same."
-    add_argument("--engine", choices=engines.NAMES, default="local", help=engine)
-    address = (
-        "With --engine=ray: an existing cluster, HOST:PORT or ray://HOST:PORT. Unset: one is started on this"
-        " machine, and ends with the job."
-    )
-    add_argument("--ray_address", help=address)
-
-
-def configure_logging() -> None:
-    """Lets a job say what it needs, where it runs and what it goes on with."""
-    from official.reporting import progress  # late: who only asks for help does not wait for it
-
-    progress.configure_logging()
-
-
-_TEXT = (
-    "Text: comma-separated files, globs or folders, of this machine or a store (s3://, gs://, hdfs://);"
-    " also .gz .bz2 .xz .zst. Lines with blank lines between documents, WikiExtractor output, JSON lines or"
-    " arrays, Parquet, WikiText, MediaWiki dumps."
-)
-_FIELD = (
-    "Of JSON and Parquet: the field, or the column, that holds the text of a document. a.b is field b of the"
-    " object in field a."
-)
-
-
-def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --input_files and --text_field."""
-    parser.add_argument("--input_files", required=True, help=_TEXT)
-    parser.add_argument("--text_field", default="text", metavar="NAME", help=_FIELD)

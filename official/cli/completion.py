@@ -7,16 +7,21 @@ It is made of the table of commands and of their flags; print it again after an 
 """
 
 import argparse
-from typing import Any
+from typing import Any, Literal
 
 from official import config as config_lib
 from official.cli import command_line, configs, table
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    parser.add_argument("shell", choices=("bash", "zsh"), help="Whose completions.")
-    return parser
+class Main(command_line.Flags):
+    """Prints the shell completion of `bert`: commands, flags, and the names of --config.
+
+    Attributes:
+      shell: Whose completions.
+    """
+
+    POSITIONAL = ("shell",)
+    shell: Literal["bash", "zsh"]
 
 
 def all_parser() -> argparse.ArgumentParser:
@@ -46,7 +51,7 @@ def _training_parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    shell = make_parser().parse().shell
+    shell = Main.parse().shell
     import shtab
 
     print(shtab.complete(all_parser(), shell))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import glob
 import os
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -28,28 +30,23 @@ def folder() -> str:
 
 def names() -> list[str]:
     """Returns the names that --config takes: `quickstart` for configs/quickstart.flags, sorted."""
-    found = []
-    for parent, _, names_there in os.walk(folder()):
-        found += [
-            os.path.relpath(os.path.join(parent, file), folder()).removesuffix(_ENDING)
-            for file in names_there
-            if file.endswith(_ENDING)
-        ]
-    return sorted(found)
+    return sorted(
+        os.path.relpath(path, folder()).removesuffix(_ENDING)
+        for path in glob.glob(os.path.join(folder(), "**", f"*{_ENDING}"), recursive=True)
+    )
 
 
 @functools.cache
 def theirs() -> dict[str, str]:
     """Returns {name: path} of Graphcore's shipped configurations: `graphcore/tf1/squad_base`, by families in
     the order in which a name that several have is looked for."""
-    found = {}
-    for family in FAMILIES:
-        top = os.path.join(folder(), _THEIRS, family)
-        for parent, _, names_there in sorted(os.walk(top)):
-            for file in sorted(names_there):
-                path = os.path.join(parent, file)
-                found[os.path.splitext(os.path.relpath(path, folder()))[0]] = path
-    return found
+    return {
+        os.path.splitext(os.path.relpath(path, folder()))[0]: path
+        for family in FAMILIES
+        for path in sorted(
+            glob.glob(os.path.join(folder(), _THEIRS, family, "**", "*.*"), recursive=True), key=os.path.split
+        )
+    }
 
 
 def find_theirs(name: str) -> list[str]:
@@ -68,15 +65,10 @@ def find_theirs(name: str) -> list[str]:
         return [plain]
     ranked: list[tuple[int, str]] = []
     for each in theirs():
-        _, family, rest = each.split(os.sep, 2)
-        if ending and not theirs()[each].endswith(ending):
-            continue
-        if rest == plain:
-            ranked.append((0, each))
-        elif rest == os.path.join(_TESTS, plain):
-            ranked.append((2, each))
-        elif not is_path and os.path.basename(rest) == plain:
-            ranked.append((1, each))
+        rest = each.split(os.sep, 2)[2]
+        meanings = (rest, None if is_path else os.path.basename(rest), rest.removeprefix(_TESTS + os.sep))
+        if plain in meanings and theirs()[each].endswith(ending):
+            ranked.append((meanings.index(plain), each))
     return [each for _, each in sorted(ranked, key=lambda pair: pair[0])]
 
 
@@ -177,15 +169,13 @@ def _place(error: BaseException, path: str) -> str:
     """Returns ", line 3" of the file; and, of an error in what it calls, where that is."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return f", line {error.lineno}"
-    place, own, trace = "", "", error.__traceback__
-    while trace:
-        frame = trace.tb_frame.f_code.co_filename
-        if frame == path:
-            place, own = f", line {trace.tb_lineno}", ""
-        elif place:
-            own = f" (in {os.path.basename(frame)}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return place + own
+    frames = traceback.extract_tb(error.__traceback__)
+    own = next((frame for frame in reversed(frames) if frame.filename == path), None)
+    if own is None:
+        return ""
+    last = frames[-1]
+    called = "" if last is own else f" (in {os.path.basename(last.filename)}, line {last.lineno})"
+    return f", line {own.lineno}{called}"
 
 
 def _text(error: BaseException) -> str:

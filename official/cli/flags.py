@@ -17,12 +17,6 @@ from official.io.files import expanded
 _FIELD, _SIZE = "config.", "model."  # of --config.NAME, and of the sizes among these names
 _PROGRAM = "train.py"  # absl wants a name; no message has it
 _BYTE_ORDER_MARK = "\ufeff"
-_DEFINE: dict[type, Any] = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
-}
 
 
 @functools.cache
@@ -38,7 +32,12 @@ def _optional(parser: type[flags.ArgumentParser]) -> flags.ArgumentParser:
 
 # Flags whose values other parsers take as words of their own: `--flag True`, `--flag FILE FILE`.
 _TRUTHS = {name for name, field in config_lib.FIELDS.items() if field.type is bool}
-_OPTIONAL: dict[type, type[flags.ArgumentParser]] = {int: flags.IntegerParser, float: flags.FloatParser}
+_PARSERS: dict[type, type[flags.ArgumentParser]] = {
+    bool: flags.BooleanParser,
+    int: flags.IntegerParser,
+    float: flags.FloatParser,
+    str: flags.ArgumentParser,
+}
 
 
 class HelpRequested(Exception):
@@ -193,14 +192,15 @@ def _define() -> flags.FlagValues:
     """Defines one flag per field in a set of its own, so that libraries' flags neither clash nor show."""
     values = flags.FlagValues()
     for field in config_lib.FIELDS.values():
-        if field.default is None and field.type in _OPTIONAL:
-            flags.DEFINE(_optional(_OPTIONAL[field.type]), field.name, None, field.help, flag_values=values)
-        elif field.default is None and field.type is bool:
-            flag = flags.BooleanFlag(field.name, None, field.help)  # --name and --noname, too
-            flag.parser = _optional(flags.BooleanParser)
+        parser = _PARSERS[field.type]()
+        if field.default is None and field.type is not str:
+            parser = _optional(_PARSERS[field.type])
+        if field.type is bool:
+            flag = flags.BooleanFlag(field.name, field.default, field.help)  # --name and --noname, too
+            flag.parser = parser
             flags.DEFINE_flag(flag, flag_values=values)
         else:
-            _DEFINE[field.type](field.name, field.default, field.help, flag_values=values)
+            flags.DEFINE(parser, field.name, field.default, field.help, flag_values=values)
     flags.DEFINE_string(
         "config",
         None,

@@ -19,7 +19,7 @@ from official.io.json_files import read_yaml
 
 if TYPE_CHECKING:  # its modules are imported where there is something of theirs
     from official.graphcore import configurations
-    from official.graphcore.configurations import Family
+    from official.graphcore.configuration_keys import Family
 
 _YAML = (".yml", ".yaml")
 _WITH_ENTRY = re.compile(r"(.+?\.(?:yml|yaml|py)):(.*)", re.DOTALL)
@@ -276,7 +276,7 @@ def options_of_theirs(arguments: list[str] | None = None, known: Collection[str]
         given = [each[2:].partition("=")[0] for each in arguments if each.startswith("--") and each != "--"]
         if all(name in known or name.removeprefix("no") in known for name in given):
             return set()
-    from official.graphcore.configurations import FAMILIES, OPTIONS
+    from official.graphcore.configuration_keys import FAMILIES, OPTIONS
 
     names = {key for family in FAMILIES.values() for key in family.table} | set(OPTIONS)
     return names - set(config_lib.FIELDS)

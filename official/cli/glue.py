@@ -32,58 +32,45 @@ class Source:
     sha256: str
 
 
-# Sizes and sums are those that TensorFlow Datasets and Hugging Face Datasets record for the same files.
-ARCHIVES = {
-    "CoLA": Source(
-        "glue/data/CoLA.zip", 376971, "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"
-    ),
-    "MNLI": Source(
-        "glue/data/MNLI.zip", 312783507, "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"
-    ),
-    "SST-2": Source(
-        "glue/data/SST-2.zip", 7439277, "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"
-    ),
-    "STS-B": Source(
-        "glue/data/STS-B.zip", 802872, "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"
-    ),
-    "QQP": Source(
-        "glue/data/QQP-clean.zip",
-        41696084,
-        "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
-    ),
-    "QNLI": Source(
-        "glue/data/QNLIv2.zip", 10627589, "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"
-    ),
-    "RTE": Source(
-        "glue/data/RTE.zip", 697150, "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"
-    ),
-    "WNLI": Source(
-        "glue/data/WNLI.zip", 28999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46"
-    ),
-}
-AX = Source("glue/data/AX.tsv", 222257, "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd")
-MRPC_TRAIN = Source(
-    f"senteval/senteval_data/{MRPC_TRAIN_AND_DEV}",
-    1047044,
-    "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
-)
-MRPC_TEST = Source(
-    "senteval/senteval_data/msr_paraphrase_test.txt",
-    441275,
-    "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
-)
-MRPC_DEV_IDS = Source(
-    "glue/data/mrpc_dev_ids.tsv", 6222, "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7"
-)
+# Archive or file -> path, bytes, sha256: as TensorFlow Datasets and Hugging Face Datasets record them.
+_PUBLISHED = """
+CoLA glue/data/CoLA.zip 376971 f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff
+MNLI glue/data/MNLI.zip 312783507 e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633
+SST-2 glue/data/SST-2.zip 7439277 d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa
+STS-B glue/data/STS-B.zip 802872 e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85
+QQP glue/data/QQP-clean.zip 41696084 40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0
+QNLI glue/data/QNLIv2.zip 10627589 e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5
+RTE glue/data/RTE.zip 697150 6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee
+WNLI glue/data/WNLI.zip 28999 ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46
+AX glue/data/AX.tsv 222257 0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd
+MRPC_TRAIN senteval/senteval_data/msr_paraphrase_train.txt 1047044
+    60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89
+MRPC_TEST senteval/senteval_data/msr_paraphrase_test.txt 441275
+    a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784
+MRPC_DEV_IDS glue/data/mrpc_dev_ids.tsv 6222 971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7
+"""
+_WORDS = iter(_PUBLISHED.split())
+ARCHIVES = {name: Source(path, int(size), digest) for name, path, size, digest in zip(*[_WORDS] * 4)}
+AX, MRPC_TRAIN, MRPC_TEST, MRPC_DEV_IDS = map(ARCHIVES.pop, ("AX", "MRPC_TRAIN", "MRPC_TEST", "MRPC_DEV_IDS"))
 
 
-def glue_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_glue.__doc__)
-    add = parser.add_argument
-    add("--data_dir", required=True, help="Folder for the data; each task gets its own in it.")
-    add("--tasks", default="all", help=f"all, or some of {', '.join(TASKS)}, separated by commas.")
-    add("--base_url", default=_BASE_URL, help="A mirror with the same paths: https://, http:// or file://.")
-    return parser
+class Glue(command_line.Flags):
+    """Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing
+    fetched twice.
+
+      bert data glue --data_dir=data/glue --tasks=all
+      bert data glue --data_dir=data/glue --tasks=cola,mrpc
+
+    Attributes:
+      data_dir: Folder for the data; each task gets its own in it.
+      tasks: all, or some of cola, mnli, mnli-mm, ax, mrpc, sst2, stsb, qqp, qnli, rte, wnli, separated by
+        commas.
+      base_url: A mirror with the same paths: https://, http:// or file://.
+    """
+
+    data_dir: str
+    tasks: str = "all"
+    base_url: str = "https://dl.fbaipublicfiles.com"
 
 
 def folders_of(tasks: str) -> list[str]:
@@ -256,13 +243,7 @@ def describe_rows(data_dir: str, folder: str) -> str:
 
 
 def run_glue() -> None:
-    """Downloads GLUE's data: every file checked by its sha256, a transfer that broke off resumed, nothing
-    fetched twice.
-
-      bert data glue --data_dir=data/glue --tasks=all
-      bert data glue --data_dir=data/glue --tasks=cola,mrpc
-    """
-    flags = glue_parser().parse()
+    flags = Glue.parse()
     if flags.base_url.split("://")[0] not in ("https", "http", "file"):
         raise ConfigError(f"--base_url={flags.base_url} does not start with https://, http:// or file://.")
     for folder in folders_of(flags.tasks):

@@ -8,11 +8,11 @@ in front: [1,RANK]<stdout>: or <stderr>:. Ctrl-C, SIGTERM and SIGHUP go to all p
 of the run: 1, 2, 3, 129, 130 and 143 end the job, anything else but 0 is a loss.
 """
 
-import argparse
 import os
 import re
 import sys
 from collections.abc import Mapping
+from typing import Literal
 
 from official.cli import command_line, foreign
 from official.cli import flags as train_flags
@@ -25,75 +25,67 @@ from official.io.errors import ConfigError
 from official.launching import job
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_RANGES = {
-    "instances_per_host": (1, 1024),
-    "max_restarts": (0, 10**6),
-    "host_timeout_secs": (0, 10**6),
-    "num_replicas": (1, 2**16),
-    "ipus_per_replica": (1, 2**16),
-    "num_ilds": (1, 2**16),
-}
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add(
-        "--hosts",
-        help="HOST:PORT,...: node[0-2,4] is four. Unset: this machine, whose ports may be left out.",
-    )
-    add(
-        "--instances_per_host",
-        type=int,
-        default=1,
-        help="Processes of a host, at its port and the next ones.",
-    )
-    add("--max_restarts", type=int, default=0, help="How often all start again after one was lost.")
-    add(
-        "-x",
-        dest="passed",
-        action="append",
-        default=None,
-        metavar="NAME[=VALUE]",
-        help="Variable that all processes get; repeatable.",
-    )
-    add("--ssh", default="ssh", help="Command that reaches other hosts.")
-    add("--host_timeout_secs", type=float, default=600.0, help="How long a lost host is waited for.")
-    add(
-        "--topology",
-        action="store_true",
-        help="Print the table of hosts, instances and replicas; without a command nothing else.",
-    )
-    add("--num_replicas", type=int, help="Replicas of the whole job. Unset: as the command's settings say.")
-    add(
-        "--print_poprun",
-        action="store_true",
-        help="Print poprun's command line for IPU pods and start nothing.",
-    )
-    add(
-        "--poprun_like",
-        choices=tuple(DIALECTS),
-        help="Whose published options poprun gets. Unset: of the program whose configuration it is.",
-    )
-    add("--ipus_per_replica", type=int, help="IPUs of a replica. Unset: as the stages of the command say.")
-    add("--num_ilds", type=int, help="IPU-Link domains. Unset: one for every 64 IPUs.")
-    for name in SITE:
-        add(f"--{name}", help=f"poprun's --{name.replace('_', '-')}.")
-    add("--tcp_if_include", help="Network of the hosts, for mpirun. Unset: by the first host's address.")
-    parser.add_bool("preparation", True, "With --hosts, also print how keys, code and SDK reach them.")
-    add(
-        "--copies",
-        default="",
-        help="PATH,...: with --hosts, also print how these files and folders reach the same places there.",
-    )
-    return parser
+class Main(command_line.Flags):
+    """Starts the processes of a run, here or on other hosts through ssh, and again after one was lost.
+
+    Attributes:
+      hosts: HOST:PORT,...: node[0-2,4] is four. Unset: this machine, whose ports may be left out.
+      instances_per_host: Processes of a host, at its port and the next ones.
+      max_restarts: How often all start again after one was lost.
+      passed: NAME or NAME=VALUE: a variable that all processes get. May be repeated.
+      ssh: Command that reaches other hosts.
+      host_timeout_secs: How long a lost host is waited for.
+      topology: Print the table of hosts, instances and replicas; without a command nothing else.
+      num_replicas: Replicas of the whole job. Unset: as the command's settings say.
+      print_poprun: Print poprun's command line for IPU pods and start nothing.
+      poprun_like: Whose published options poprun gets. Unset: of the program whose configuration it is.
+      ipus_per_replica: IPUs of a replica. Unset: as the stages of the command say.
+      num_ilds: IPU-Link domains. Unset: one for every 64 IPUs.
+      vipu_server_host: poprun's --vipu-server-host.
+      vipu_partition: poprun's --vipu-partition.
+      vipu_cluster: poprun's --vipu-cluster.
+      vipu_allocation: poprun's --vipu-allocation.
+      tcp_if_include: Network of the hosts, for mpirun. Unset: by the first host's address.
+      preparation: With --hosts, also print how keys, code and SDK reach them.
+      copies: PATH,...: with --hosts, also print how these files and folders reach the same places there.
+    """
+
+    RANGES = {
+        "instances_per_host": (1, 1024),
+        "max_restarts": (0, 10**6),
+        "host_timeout_secs": (0, 10**6),
+        "num_replicas": (1, 2**16),
+        "ipus_per_replica": (1, 2**16),
+        "num_ilds": (1, 2**16),
+    }
+    SHORT = {"passed": "x"}
+    hosts: str | None = None
+    instances_per_host: int = 1
+    max_restarts: int = 0
+    passed: list[str] = []
+    ssh: str = "ssh"
+    host_timeout_secs: float = 600.0
+    topology: bool = False
+    num_replicas: int | None = None
+    print_poprun: bool = False
+    poprun_like: Literal["popart", "packed", "pytorch", "tf1", "tf2"] | None = None
+    ipus_per_replica: int | None = None
+    num_ilds: int | None = None
+    vipu_server_host: str | None = None
+    vipu_partition: str | None = None
+    vipu_cluster: str | None = None
+    vipu_allocation: str | None = None
+    tcp_if_include: str | None = None
+    preparation: bool = True
+    copies: str = ""
 
 
-def parse_flags(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+def parse_flags(words: list[str]) -> tuple[Main, tuple[str, ...]]:
     """Returns the flags of the launcher, and the words after `--`: the command. Raises ConfigError."""
     own, after = command_line.before_dashes(words)
-    flags, command = make_parser().parse(own), tuple(after[1:])
-    command_line.check_ranges(flags, _RANGES)
+    flags, command = Main.parse(own), tuple(after[1:])
     if not command and not flags.topology:
         raise ConfigError("a command is missing, expected: launch [flags] -- COMMAND. See --help.")
     return flags, command
@@ -114,9 +106,9 @@ def passed_variables(given: list[str], environment: Mapping[str, str]) -> dict[s
     return values
 
 
-def job_of(flags: argparse.Namespace, command: tuple[str, ...]) -> job.Job:
+def job_of(flags: Main, command: tuple[str, ...]) -> job.Job:
     """Returns the job to start: hosts, processes, command and environment. Raises ConfigError."""
-    environment = passed_variables(flags.passed or [], os.environ)
+    environment = passed_variables(flags.passed, os.environ)
     ssh = tuple(flags.ssh.split())
     if not ssh:
         raise ConfigError("--ssh= is empty, expected a command such as ssh.")
@@ -158,7 +150,7 @@ _OURS = ("train.py", "bert", "official.cli", _IPU_MODULE)
 _VALUE = re.compile(r"(?!-)[\w.,:/${}\[\]-]+")
 
 
-def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dialect]:
+def of_pods(flags: Main, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dialect]:
     """Returns (layout of a job on IPU pods, dialect of its program's command lines).
 
     Replicas and IPUs are those of the command's own flags, read as `bert train` reads them; flags of the
@@ -188,13 +180,13 @@ def of_pods(flags: argparse.Namespace, command: tuple[str, ...]) -> tuple[poprun
         ipus,
         flags.num_ilds or poprun.link_domains(replicas * ipus),
         _given(flags),
-        tuple(flags.passed or ()),
+        tuple(flags.passed),
     )
     poprun.check(plan)
     return plan, dialect
 
 
-def _instances(flags: argparse.Namespace, names: tuple[str, ...], ipus: int, is_local: bool) -> int:
+def _instances(flags: Main, names: tuple[str, ...], ipus: int, is_local: bool) -> int:
     """Returns the number of instances: --instances_per_host for each host; without named hosts, one per
     IPU-Link domain."""
     if names or flags.instances_per_host > 1:
@@ -203,7 +195,7 @@ def _instances(flags: argparse.Namespace, names: tuple[str, ...], ipus: int, is_
     return domains if not is_local or flags.num_ilds else 1
 
 
-def _given(flags: argparse.Namespace) -> dict[str, str]:
+def _given(flags: Main) -> dict[str, str]:
     """Returns the poprun options given as flags. Raises ConfigError for values that a shell would split or
     interpret."""
     names = (*SITE, "tcp_if_include", "num_ilds")
@@ -216,7 +208,7 @@ def _given(flags: argparse.Namespace) -> dict[str, str]:
     return given
 
 
-def topology_of(flags: argparse.Namespace, command: tuple[str, ...]) -> Topology:
+def topology_of(flags: Main, command: tuple[str, ...]) -> Topology:
     """Returns the hosts, instances and replicas of a job that the launcher starts itself. The replicas are
     --num_replicas, else the command's --num_gpus per process, else one. Raises ConfigError."""
     names = tuple(host.name for host in job.read_hosts(flags.hosts or "localhost"))

@@ -37,10 +37,18 @@ def picture_format(path: str) -> str:
     return path.rpartition(".")[2].lower()
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of a benchmark that `write_results` serves."""
-    parser.add_argument("--output", default=None, help="Also write OUTPUT.json and the chart OUTPUT.png.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
+def write_picture(path: str, figure: Any) -> None:
+    """Writes a figure in the format of its file's ending. Raises ConfigError."""
+    from official.reporting import plots
+
+    write_file(path, plots.render(figure, picture_format(path)))
+
+
+def check_files(flags: argparse.Namespace, *names: str) -> None:
+    """Checks before the work that the files that flags name can be written. Raises ConfigError."""
+    for name in names:
+        if getattr(flags, name):
+            check_output_file(getattr(flags, name), name, flags.overwrite)
 
 
 def check_results(flags: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from official.cli import outputs
 from official.config.settings.devices import SCHEDULES
 from official.distribution.pipeline_plan import PipelinePlan, Work, in_flight, make_timeline, usual_secs
 from official.planning.description import device_label
-from official.reporting import palette, plots
+from official.reporting import palette
 from official.reporting.plan_figures import Bar, Schedule, plot_scaling, plot_schedules
 
 _COLORS = {"same_share": palette.BLUE, "same_batch": palette.VERMILION}
@@ -31,7 +31,7 @@ def write_picture(path: str, plan: dict) -> None:
     unit = "predicted sequences a second, share of as many single hosts"
     counted = f"hosts of {plan['scaling']['replicas_per_host']:,} replicas"
     figure = plot_scaling(title, unit, counted, curves_of(plan))
-    outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
+    outputs.write_picture(path, figure)
 
 
 def curves_of(plan: dict) -> dict[str, tuple[str, list[tuple[int, float]]]]:
@@ -69,7 +69,7 @@ def write_schedule(path: str, plan: dict) -> None:
             f" {pipeline['bubble']:.1%}"
         )
         panel = dataclasses.replace(panel, note=note)
-    outputs.write_file(path, plots.render(plot_schedules([panel]), outputs.picture_format(path)))
+    outputs.write_picture(path, plot_schedules([panel]))
 
 
 def write_all(path: str) -> None:
@@ -80,7 +80,7 @@ def write_all(path: str) -> None:
         for label, names in (("device", ("gpipe", "1f1b")), ("IPU", SCHEDULES["ipu"]))
         for name in names
     ]
-    outputs.write_file(path, plots.render(plot_schedules(panels, until=41), outputs.picture_format(path)))
+    outputs.write_picture(path, plot_schedules(panels, until=41))
 
 
 def schedule_of(

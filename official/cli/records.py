@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import collections
-import dataclasses
 import glob
 import itertools
 import math
 import os
 import statistics
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from official.cli import command_line, outputs
 from official.io import engines, files, jobs, json_files, record_paths
@@ -70,8 +67,7 @@ def write_card_beside(folder: str, paths: list[str]) -> None:
     if not rounds and os.path.exists(path) and os.path.getmtime(path) >= os.path.getmtime(manifest):
         return
     if rounds:
-        speed = {"rounds": [dataclasses.asdict(found) for found in rounds]}
-        outputs.write_json(os.path.join(folder, jobs.FILE_NAME), speed)
+        outputs.write_json(os.path.join(folder, jobs.FILE_NAME), {"rounds": rounds})
     write_card(path, folder, paths)
     print(f"data card: {path}")
 
@@ -104,37 +100,40 @@ def write_card(path: str, folder: str, paths: list[str], summary=None, vocab_fil
 # bert data inspect
 
 
-_LABELS = {"records": "these records", "compare_to": "compared with"}
+class Inspect(command_line.EngineFlags):
+    """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
 
+      bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
 
-def inspect_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_inspect.__doc__)
-    add = parser.add_argument
-    add("files", nargs="+", help="TFRecord files, globs or folders.")
-    add(
-        "--vocab_file",
-        help=(
-            "Vocabulary of the records. Unset: the one that manifest.json beside the first file names, where"
-            " it is there."
-        ),
-    )
-    add("--examples", type=int, default=2, help="Examples to show.")
-    add(
-        "--compare_to",
-        help="Files, globs or folders of other records, whose shares and lengths are shown beside.",
-    )
-    add("--picture", help="File for a histogram of the lengths (.png, .svg, .pdf).")
-    add("--report", help="File for the numbers (JSON).")
-    add("--report_page", help="File for the data card: a page about these records (HTML).")
-    several = (
-        "Every folder, and every file that is named or matched by a glob, is a data set of its own, as of a"
-        " seed each: show mean and spread of their shares."
-    )
-    add("--spread", action="store_true", help=several)
-    command_line.add_engine_flags(parser, "numbers")
-    add("--work_dir", help="With --engine=ray: a folder that all nodes see, for temporary files.")
-    add("--overwrite", action="store_true", help="Replace --picture, --report and --report_page.")
-    return parser
+    Exit code 2, with file and number, at the first record that departs from the schema.
+
+    Attributes:
+      files: TFRecord files, globs or folders.
+      vocab_file: Vocabulary of the records. Unset: the one that manifest.json beside the first file names,
+        where it is there.
+      examples: Examples to show.
+      compare_to: Files, globs or folders of other records, whose shares and lengths are shown beside.
+      picture: File for a histogram of the lengths (.png, .svg, .pdf).
+      report: File for the numbers (JSON).
+      report_page: File for the data card: a page about these records (HTML).
+      spread: Every folder, and every file that is named or matched by a glob, is a data set of its own, as
+        of a seed each: show mean and spread of their shares.
+      work_dir: With --engine=ray: a folder that all nodes see, for temporary files.
+      overwrite: Replace --picture, --report and --report_page.
+    """
+
+    POSITIONAL = ("files",)
+    RANGES = {"examples": (0, math.inf)}
+    files: list[str]
+    vocab_file: str | None = None
+    examples: int = 2
+    compare_to: str | None = None
+    picture: str | None = None
+    report: str | None = None
+    report_page: str | None = None
+    spread: bool = False
+    work_dir: str | None = None
+    overwrite: bool = False
 
 
 def describe_records(summary, shares: dict, vocabulary) -> str:
@@ -166,47 +165,40 @@ def describe_records(summary, shares: dict, vocabulary) -> str:
     return "\n".join([*lines, "random next {random_next:.2%}", repeated]).format(**shares)
 
 
-def draw_lengths(lengths: dict, path: str, longest: int) -> None:
-    """Draws histograms of the lengths, each as a share of its examples."""
+def draw_tokens(axes, counts: dict[str, Any], title: str, unit: str) -> None:
+    """Draws {label: how many have 0, 1, 2 .. tokens}, each as shares, the first one filled."""
     import numpy as np
 
     from official.reporting import palette, plots
 
+    for number, ((label, values), color) in enumerate(zip(counts.items(), palette.COLORS)):
+        tokens, weights = np.arange(len(values)), np.asarray(values) / np.sum(values)
+        shares, edges = np.histogram(tokens, min(len(values) - 1, 64), (0, len(values)), weights=weights)
+        axes.stairs(shares, edges, fill=not number, color=color, label=label)
+    plots.write_head(axes, title, unit)
+    axes.set_xlabel("tokens")
+    if len(counts) > 1:
+        axes.legend(frameon=False, loc="best")
+
+
+def draw_lengths(lengths: dict, path: str) -> None:
+    """Draws histograms of the lengths, each as a share of its examples."""
+    from official.reporting import plots
+
     with plots.style():
         figure = plots.new_figure(8, 3.6)
-        axes = figure.subplots()
-        edges = np.linspace(0, longest + 1, min(longest, 64) + 1)
-        for (name, counts), color in zip(lengths.items(), palette.COLORS):
-            axes.hist(
-                np.arange(len(counts)),
-                edges.tolist(),
-                weights=counts / counts.sum(),
-                histtype="stepfilled" if name == "records" else "step",
-                color=color,
-                label=_LABELS[name],
-            )
-        plots.write_head(axes, "Tokens of an example", "share of the examples")
-        axes.set_xlabel("tokens")
-        if len(lengths) > 1:
-            axes.legend(frameon=False, loc="upper left")
+        labels = {"records": "these records", "compare_to": "compared with"}
+        named = {labels[name]: counts for name, counts in lengths.items()}
+        draw_tokens(figure.subplots(), named, "Tokens of an example", "share of the examples")
         figure.tight_layout()
-        outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
+        outputs.write_picture(path, figure)
 
 
 def run_inspect() -> None:
-    """Checks every record of pre-training data, says what they hold, shows examples, and draws the lengths.
-
-      bert data inspect 'records/*.tfrecord' --vocab_file=vocab.txt --picture=lengths.png
-
-    Exit code 2, with file and number, at the first record that departs from the schema.
-    """
-    flags = inspect_parser().parse()
-    command_line.check_ranges(flags, {"examples": (0, math.inf)})
+    flags = Inspect.parse()
     if flags.picture:
         outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
-    for name in ("report", "report_page"):
-        if getattr(flags, name):
-            check_output_file(getattr(flags, name), name, flags.overwrite)
+    outputs.check_files(flags, "report", "report_page")
     engines.check(flags)
     if flags.work_dir and flags.engine != "ray":
         raise ConfigError(f"--work_dir={flags.work_dir} needs --engine=ray.")
@@ -246,7 +238,7 @@ def run_inspect() -> None:
         for example in inspection.first_examples(paths["records"][0], flags.examples, vocabulary):
             print(example.text())
     if flags.picture:
-        draw_lengths(lengths, flags.picture, summaries["records"].max_seq_length)
+        draw_lengths(lengths, flags.picture)
     if flags.report:
         outputs.write_json(flags.report, report)
     if flags.report_page:
@@ -254,7 +246,7 @@ def run_inspect() -> None:
         write_card(flags.report_page, folder, paths["records"], summaries["records"], flags.vocab_file)
 
 
-def show_spread(flags: argparse.Namespace) -> None:
+def show_spread(flags: Inspect) -> None:
     """Prints, and writes to --report, the mean and the spread of the shares of several data sets."""
     from official.data.pretraining import inspection
 
@@ -274,10 +266,6 @@ def show_spread(flags: argparse.Namespace) -> None:
     print(spread_table(report))
     if flags.report:
         outputs.write_json(flags.report, report)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Shares of several data sets of a kind, as of several seeds
 
 
 def data_sets(patterns: list[str], flag: str = "") -> dict[str, list[str]]:
@@ -302,51 +290,45 @@ def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, A
         spread = {}
         for share in next(iter(sets.values())):
             values = [shares[share] for shares in sets.values()]
-            spread[share] = {
-                "mean": statistics.fmean(values),
-                "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-                "lowest": min(values),
-                "highest": max(values),
-            }
+            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            spread[share] = {"mean": statistics.fmean(values), "deviation": deviation}
+            spread[share] |= {"lowest": min(values), "highest": max(values)}
         report[name] = {"data_sets": sets, "spread": spread}
     if len(groups) == 2:
-        ours, theirs = report.values()
-        differences = {}
-        for share, own in ours["spread"].items():
-            other = theirs["spread"][share]
-            difference = own["mean"] - other["mean"]
-            error = math.sqrt(
-                own["deviation"] ** 2 / len(ours["data_sets"])
-                + other["deviation"] ** 2 / len(theirs["data_sets"])
-            )
+        report["differences"] = {}
+        for share in report["records"]["spread"]:
+            ours, theirs = (group["spread"][share] for name, group in report.items() if name in groups)
+            variances = [
+                report[name]["spread"][share]["deviation"] ** 2 / len(sets) for name, sets in groups.items()
+            ]
+            difference, error = ours["mean"] - theirs["mean"], math.sqrt(sum(variances))
             errors = difference / error if error else None
-            differences[share] = {"difference": difference, "standard_errors": errors}
-        report["differences"] = differences
+            report["differences"][share] = {"difference": difference, "standard_errors": errors}
     return report
 
 
 def spread_table(report: dict[str, Any]) -> str:
     """Returns the spread as text, a line for each share; then the differences of the means."""
-    lines = []
 
-    def add(name: str, cells: Iterable[str]) -> None:
-        lines.append(f"  {name:22}" + "".join(f"{cell:>12}" for cell in cells))
+    def line(name: str, *cells: str) -> str:
+        return f"  {name:22}" + "".join(f"{cell:>12}" for cell in cells)
 
     def shown(share: str, value: float) -> str:
         return f"{value:.1f}" if share == "median_length" else f"{value:.3%}"
 
+    lines = []
     for name, group in report.items():
         if "spread" in group:
             lines.append(f"{name}: {len(group['data_sets'])} data sets, each by itself")
-            add("", ("mean", "deviation", "lowest", "highest"))
+            lines.append(line("", "mean", "deviation", "lowest", "highest"))
             for share, values in group["spread"].items():
-                add(share, [shown(share, value) for value in values.values()])
-    differences = report.get("differences", {})
-    if differences:
+                lines.append(line(share, *(shown(share, value) for value in values.values())))
+    if "differences" in report:
         lines.append("difference of the means, and how many of its standard errors it is")
-    for share, values in differences.items():
-        errors = values["standard_errors"]
-        add(share, (shown(share, values["difference"]), "-" if errors is None else f"{errors:.1f}"))
+        for share, values in report["differences"].items():
+            errors = values["standard_errors"]
+            errors = "-" if errors is None else f"{errors:.1f}"
+            lines.append(line(share, shown(share, values["difference"]), errors))
     return "\n".join(lines)
 
 
@@ -354,21 +336,26 @@ def spread_table(report: dict[str, Any]) -> str:
 # bert data eval-set
 
 
-def eval_set_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_eval_set.__doc__)
-    add = parser.add_argument
-    add(
-        "--input_files",
-        required=True,
-        help=(
-            "TFRecords: comma-separated files, folders or globs, taken in the order of their names; a"
-            " manifest.json among them is left out."
-        ),
-    )
-    add("--output_file", required=True, help="TFRecord file to write.")
-    add("--num_samples", type=int, default=10000, help="Examples to pick.")
-    add("--overwrite", action="store_true", help="Replace --output_file where it is there.")
-    return parser
+class EvalSet(command_line.Flags):
+    """Makes the held-out evaluation set of MLPerf v1.0: evenly spaced examples of TFRecord files, copied as
+    they are.
+
+      bert data eval-set --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord \\
+        --num_samples=10000
+
+    Attributes:
+      input_files: TFRecords: comma-separated files, folders or globs, taken in the order of their names; a
+        manifest.json among them is left out.
+      output_file: TFRecord file to write.
+      num_samples: Examples to pick.
+      overwrite: Replace --output_file where it is there.
+    """
+
+    RANGES = {"num_samples": (1, math.inf)}
+    input_files: str
+    output_file: str
+    num_samples: int = 10000
+    overwrite: bool = False
 
 
 def read_examples(path: str, record_format: str):
@@ -399,11 +386,11 @@ def picked_examples(files: list[str], record_format: str, counts: list[int], pos
 def copied(examples, record_format: str, states: dict[str, str]):
     """Yields records that hold the examples. Raises ConfigError at the end where a file was changed while it
     was read."""
-    from official.data.records import record_formats
+    from official.data.records.record_formats import READERS
 
-    examples = iter(examples)
-    while some := list(itertools.islice(examples, record_formats.rows_per_record(record_format))):
-        yield from record_formats.join(some, record_format)
+    examples, reader = iter(examples), READERS[record_format]
+    while some := list(itertools.islice(examples, reader.rows_per_record)):
+        yield from reader.join(some)
     files.check_unchanged(states)
 
 
@@ -431,18 +418,9 @@ def _progress(examples, what: str):
 
 
 def run_eval_set() -> None:
-    """Makes the held-out evaluation set of MLPerf v1.0: evenly spaced examples of TFRecord files, copied as
-    they are.
-
-      bert data eval-set --input_files='eval/*.tfrecord' --output_file=eval_10k.tfrecord \\
-        --num_samples=10000
-    """
-    flags = eval_set_parser().parse()
-    command_line.check_ranges(flags, {"num_samples": (1, math.inf)})
+    flags = EvalSet.parse()
     check_output_file(flags.output_file, "output_file", flags.overwrite)
-    from official.data.records import (
-        files as record_files,  # after the flags are checked: it loads TensorFlow
-    )
+    from official.data.records import files as record_files  # late: it loads TensorFlow
 
     paths = record_files.find_files(flags.input_files, "input_files")
     if os.path.realpath(flags.output_file) in map(os.path.realpath, paths):
@@ -479,34 +457,43 @@ def run_eval_set() -> None:
 # bert pack
 
 
-ALGORITHMS = ("spfhp", "lpfhp", "nnlshp", "ennlshp")
+class Pack(command_line.EngineFlags):
+    """Packs several sequences into a row: records of any of our formats to packed records.
+
+      bert pack --input_files='records/*.tfrecord' --output_dir=packed
+      bert pack --histogram=lengths.json --algorithm=lpfhp --max_sequences_per_pack=12
+
+    Each sequence is in exactly one row. The same input and flags make the same files; the same command goes
+    on with what an interrupted one has left.
+
+    Attributes:
+      input_files: TFRecords of one format: comma-separated files, folders or globs.
+      output_dir: Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.
+      histogram: JSON with max_sequence_length and counts_by_length_from_1: only plan, without records.
+      algorithm: spfhp: into the row with the most room. lpfhp: into the fullest that fits. nnlshp, ennlshp:
+        least squares over all ways to fill a row with up to 3 lengths. Unset: all are tried, and the one
+        with the fewest rows is taken.
+      max_sequences_per_pack: Sequences of a row, at most.
+      random_seed: Seed of the order of the rows and who shares one.
+      num_shards: Output files. Unset: 8, more where there are many sequences.
+      report: File for the numbers (JSON).
+      picture: File for a picture of the lengths before and the rows after (.png, .svg, .pdf).
+      overwrite: Replace what is there already.
+    """
+
+    input_files: str | None = None
+    output_dir: str | None = None
+    histogram: str | None = None
+    algorithm: Literal["spfhp", "lpfhp", "nnlshp", "ennlshp"] | None = None
+    max_sequences_per_pack: int = 3
+    random_seed: int = 12345
+    num_shards: int | None = None
+    report: str | None = None
+    picture: str | None = None
+    overwrite: bool = False
 
 
-def pack_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_pack.__doc__)
-    add = parser.add_argument
-    add("--input_files", help="TFRecords of one format: comma-separated files, folders or globs.")
-    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
-    histogram = "JSON with max_sequence_length and counts_by_length_from_1: only plan, without records."
-    add("--histogram", help=histogram)
-    algorithm = (
-        "spfhp: into the row with the most room. lpfhp: into the fullest that fits. nnlshp, ennlshp: least"
-        " squares over all ways to fill a row with up to 3 lengths. Unset: all are tried, and the one"
-        " with the fewest rows is taken."
-    )
-    add("--algorithm", choices=ALGORITHMS, help=algorithm)
-    add("--max_sequences_per_pack", type=int, default=3, help="Sequences of a row, at most.")
-    add("--random_seed", type=int, default=12345, help="Seed of the order of the rows and who shares one.")
-    command_line.add_engine_flags(parser, "records")
-    add("--num_shards", type=int, help="Output files. Unset: 8, more where there are many sequences.")
-    add("--report", help="File for the numbers (JSON).")
-    picture = "File for a picture of the lengths before and the rows after (.png, .svg, .pdf)."
-    add("--picture", help=picture)
-    add("--overwrite", action="store_true", help="Replace what is there already.")
-    return parser
-
-
-def pack_files(flags: argparse.Namespace) -> dict:
+def pack_files(flags: Any) -> dict:
     """Writes the packed records; returns the numbers of the plan with those of the files."""
     from official.data.packing import creation  # after the flags are checked: it loads TensorFlow
 
@@ -521,47 +508,29 @@ def pack_files(flags: argparse.Namespace) -> dict:
 
 def draw_plan(numbers: dict, path: str) -> None:
     """Draws the tokens of the sequences and of the planned rows, and the padding before and after."""
-    import numpy as np
-
     from official.reporting import palette, plots
 
     with plots.style():
         figure = plots.new_figure(8, 3.6)
         lengths, shares = figure.subplots(1, 2, width_ratios=[3, 2])
-        drawn = {"lengths": "a sequence", "tokens_of_rows": "a packed row"}
-        for (name, label), color in zip(drawn.items(), palette.COLORS):
-            counts = np.array(numbers[name])
-            bins = min(len(counts) - 1, 64)
-            found, edges = np.histogram(np.arange(len(counts)), bins, weights=counts / counts.sum())
-            lengths.stairs(found, edges, fill=name == "lengths", color=color, label=f"tokens of {label}")
-        plots.write_head(lengths, "Before and after", "share of the sequences, share of the rows")
-        lengths.set_xlabel("tokens")
-        lengths.legend(frameon=False, loc="upper center")
+        counts = {"a sequence": numbers["lengths"], "a packed row": numbers["tokens_of_rows"]}
+        draw_tokens(lengths, counts, "Before and after", "share of the sequences, share of the rows")
         padding = [numbers["padding_before"], numbers["padding_after"]]
         bars = shares.bar(["one a row", "packed"], padding, color=palette.COLORS[:2])
         shares.bar_label(bars, [f"{share:.1%}" for share in padding])
         plots.write_head(shares, "Padding", "share of the places of a row")
         shares.set_ylim(0, 1.1 * max(*padding, 0.01))
         figure.tight_layout()
-        outputs.write_file(path, plots.render(figure, outputs.picture_format(path)))
+        outputs.write_picture(path, figure)
 
 
 def run_pack() -> None:
-    """Packs several sequences into a row: records of any of our formats to packed records.
-
-      bert pack --input_files='records/*.tfrecord' --output_dir=packed
-      bert pack --histogram=lengths.json --algorithm=lpfhp --max_sequences_per_pack=12
-
-    Each sequence is in exactly one row. The same input and flags make the same files; the same command goes
-    on with what an interrupted one has left.
-    """
-    flags = pack_parser().parse()
+    flags = Pack.parse()
     if flags.histogram and (flags.input_files or flags.output_dir):
         raise ConfigError("--histogram only plans. Drop it, or --input_files and --output_dir.")
     if not flags.histogram and not (flags.input_files and flags.output_dir):
         raise ConfigError("Give --input_files and --output_dir, or --histogram to plan only.")
-    if flags.report:
-        check_output_file(flags.report, "report", flags.overwrite)
+    outputs.check_files(flags, "report")
     if flags.picture:
         outputs.check_picture_file(flags.picture, "picture", flags.overwrite)
     command_line.configure_logging()

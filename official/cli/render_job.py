@@ -10,7 +10,6 @@ flags, its batches over all replicas, and that it saves where what it saves is k
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import os
@@ -31,54 +30,80 @@ from official.launching import manifests
 _OF_THE_FILE = ("output", "overwrite")
 _INDENT = "  "
 _EVERY = ("name", "image", "namespace")
-_RANGES = {
-    "workers": (1, 100_000),  # the most pods of an Indexed Job
-    "gpus": (0, 1024),
-    "instances": (1, manifests.MOST_IPUS),
-    "port": (1, 2**16 - 1),
-    "max_restarts": (0, 10_000),
-    "grace_secs": (1, 86_400),
-}
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    add = parser.add_argument
-    add("--kind", required=True, help=f"What it becomes: {', '.join(manifests.KINDS)}.")
-    add("--image", required=True, help="Image with this project, as deploy/docker builds it.")
-    add("--name", default="bert", help="Of the job.")
-    add("--namespace", help="Unset: the one that kubectl is set to.")
-    add("--workers", type=int, default=1, help="Pods, one process each; not for tpu_job and ipujob.")
-    add("--gpus", type=int, default=0, help="NVIDIA GPUs of each worker.")
-    add("--tpu_type", default="tpu-v3-device", help="For tpu_job: label of the node.")
-    add("--tpu_topology", default="2x2", help="For tpu_job: chips of one host.")
-    add("--ipus", type=int, default=4, help="For ipujob: a power of two, 64 at most.")
-    add("--ipus_per_replica", type=int, default=4, help="For ipujob: what the pipeline takes.")
-    add("--instances", type=int, default=1, help="For ipujob: processes that share the replicas.")
-    add("--ipu_image", help=f"For ipujob: image with Graphcore's SDK. Unset: {SDK_IMAGE}.")
-    add("--cpu", help="Cores of a worker, such as 8. Unset: 32 for ipujob, else none are asked for.")
-    add("--memory", help="Memory of a worker, such as 64Gi. Unset: 200Gi for ipujob, else none is asked for.")
-    add("--shm", help="Size of /dev/shm, which counts as memory. Unset: 10Gi for ipujob, else 16Gi.")
-    volume = "CLAIM:/PATH or CLAIM:/PATH:ro: a PersistentVolumeClaim that is there. May be repeated."
-    add("--volume", action="append", default=[], help=volume)
-    add("--env", action="append", default=[], help="NAME=VALUE of the environment. May be repeated.")
-    node_label = "NAME=VALUE: a label that a node must have. May be repeated."
-    add("--node_label", action="append", default=[], help=node_label)
-    add("--port", type=int, default=2222, help="On which workers reach each other.")
-    restarts = "Restarts of the whole job after a lost worker; not for tfjob, which has no limit, and ipujob."
-    add("--max_restarts", type=int, default=10, help=restarts)
-    grace = "Seconds from SIGTERM, on which a run saves, to SIGKILL. Unset: 120; for ipujob the cluster's."
-    add("--grace_secs", type=int, help=grace)
-    parser.add_bool("check_command", True, "Check a command of bert train.")
-    add("--output", help="File to write. Unset: standard output.")
-    add("--overwrite", action="store_true", help="Replace it where it is there.")
-    add("command", nargs="*", help="After --: what each pod runs.")
-    return parser
+class Main(command_line.Flags):
+    """Writes a training command as a job of Kubernetes: JobSet, Job, TFJob, a Job on a TPU, IPUJob.
+
+    Attributes:
+      kind: What it becomes: jobset, indexed_job, tfjob, tpu_job, ipujob.
+      image: Image with this project, as deploy/docker builds it.
+      name: Of the job.
+      namespace: Unset: the one that kubectl is set to.
+      workers: Pods, one process each; not for tpu_job and ipujob.
+      gpus: NVIDIA GPUs of each worker.
+      tpu_type: For tpu_job: label of the node.
+      tpu_topology: For tpu_job: chips of one host.
+      ipus: For ipujob: a power of two, 64 at most.
+      ipus_per_replica: For ipujob: what the pipeline takes.
+      instances: For ipujob: processes that share the replicas.
+      ipu_image: For ipujob: image with Graphcore's SDK. Unset: graphcore/tensorflow:2.
+      cpu: Cores of a worker, such as 8. Unset: 32 for ipujob, else none are asked for.
+      memory: Memory of a worker, such as 64Gi. Unset: 200Gi for ipujob, else none is asked for.
+      shm: Size of /dev/shm, which counts as memory. Unset: 10Gi for ipujob, else 16Gi.
+      volume: CLAIM:/PATH or CLAIM:/PATH:ro: a PersistentVolumeClaim that is there. May be repeated.
+      env: NAME=VALUE of the environment. May be repeated.
+      node_label: NAME=VALUE: a label that a node must have. May be repeated.
+      port: On which workers reach each other.
+      max_restarts: Restarts of the whole job after a lost worker; not for tfjob, which has no limit, and
+        ipujob.
+      grace_secs: Seconds from SIGTERM, on which a run saves, to SIGKILL. Unset: 120; for ipujob the
+        cluster's.
+      check_command: Check a command of bert train.
+      output: File to write. Unset: standard output.
+      overwrite: Replace it where it is there.
+      command: After --: what each pod runs.
+    """
+
+    POSITIONAL = ("command",)
+    RANGES = {
+        "workers": (1, 100_000),  # the most pods of an Indexed Job
+        "gpus": (0, 1024),
+        "instances": (1, manifests.MOST_IPUS),
+        "port": (1, 2**16 - 1),
+        "max_restarts": (0, 10_000),
+        "grace_secs": (1, 86_400),
+    }
+    kind: str
+    image: str
+    name: str = "bert"
+    namespace: str | None = None
+    workers: int = 1
+    gpus: int = 0
+    tpu_type: str = "tpu-v3-device"
+    tpu_topology: str = "2x2"
+    ipus: int = 4
+    ipus_per_replica: int = 4
+    instances: int = 1
+    ipu_image: str | None = None
+    cpu: str | None = None
+    memory: str | None = None
+    shm: str | None = None
+    volume: list[str] = []
+    env: list[str] = []
+    node_label: list[str] = []
+    port: int = 2222
+    max_restarts: int = 10
+    grace_secs: int | None = None
+    check_command: bool = True
+    output: str | None = None
+    overwrite: bool = False
+    command: list[str] = []
 
 
 def main() -> None:
     own, after = command_line.before_dashes(sys.argv[1:])
-    parser = make_parser()
+    parser = Main.parser()
     flags = parser.parse(own)
     job = _read(flags, parser.given, after[1:] or flags.command)
     if flags.kind == "ipujob":
@@ -94,7 +119,7 @@ def main() -> None:
     print(f"kubectl {manifests.KINDS[flags.kind].submit} -f {flags.output}")
 
 
-def _read(flags: argparse.Namespace, given: set[str], command: list[str]) -> manifests.Job:
+def _read(flags: Main, given: set[str], command: list[str]) -> manifests.Job:
     """Returns the job that flags ask for. Raises ConfigError."""
     kinds = manifests.KINDS
     if flags.kind not in kinds:
@@ -108,7 +133,6 @@ def _read(flags: argparse.Namespace, given: set[str], command: list[str]) -> man
             raise ConfigError(
                 f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}. Drop it."
             )
-    command_line.check_ranges(flags, _RANGES)
     told: dict[str, Any] = {name: getattr(flags, name) for name in (*_EVERY, *kind.takes, *kind.defaults)}
     left = {name: default for name, default in kind.defaults.items() if told[name] is None}
     volumes = []
@@ -136,7 +160,7 @@ def _read_pairs(texts: list[str], flag: str) -> dict[str, str]:
     return pairs
 
 
-def _comments(flags: argparse.Namespace, given: set[str], command: tuple[str, ...], plan: str) -> list[str]:
+def _comments(flags: Main, given: set[str], command: tuple[str, ...], plan: str) -> list[str]:
     """Returns the lines above the documents: the batches, and the command that makes them again."""
     words = ["bert", "render-job"]
     for name, value in vars(flags).items():

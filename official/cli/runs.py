@@ -11,46 +11,41 @@ from official.io.writing import check_output_file
 # bert compare
 
 
-def compare_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_compare.__doc__)
-    add = parser.add_argument
-    add("folders", nargs="+", metavar="DIR", help="Folders of runs (--model_dir).")
-    add(
-        "--target",
-        type=float,
-        help="Masked-LM accuracy, or score of a task, to reach. Unset: each run's stop_threshold.",
-    )
-    add("--output", help="Picture to write: .png, .svg or .pdf.")
-    add("--json", help="File for the numbers.")
-    add(
-        "--mlperf",
-        action="store_true",
-        help="Score the runs, which are one recipe with several seeds, as MLPerf does.",
-    )
-    add(
-        "--ruleset",
-        default="1.0.0",
-        help="With --mlperf: the rules whose reference convergence points count, 1.0.0 to 5.0.0.",
-    )
-    add("--overwrite", action="store_true", help="Replace the files where they are there.")
-    return parser
-
-
-def run_compare() -> None:
+class Compare(command_line.Flags):
     """Compares runs: a table of settings and results, their curves in one picture, and the MLPerf score of
     several seeds.
 
       bert compare runs/lr_3e-3 runs/lr_5e-3 --target=0.30 --output=comparison.png
       bert compare runs/seed_* --mlperf --ruleset=1.0.0
+
+    Attributes:
+      folders: Folders of runs (--model_dir).
+      target: Masked-LM accuracy, or score of a task, to reach. Unset: each run's stop_threshold.
+      output: Picture to write: .png, .svg or .pdf.
+      json: File for the numbers.
+      mlperf: Score the runs, which are one recipe with several seeds, as MLPerf does.
+      ruleset: With --mlperf: the rules whose reference convergence points count, 1.0.0 to 5.0.0.
+      overwrite: Replace the files where they are there.
     """
-    flags = compare_parser().parse()
-    command_line.check_ranges(flags, {"target": (0, 1)})
+
+    POSITIONAL = ("folders",)
+    RANGES = {"target": (0, 1)}
+    folders: list[str]
+    target: float | None = None
+    output: str | None = None
+    json: str | None = None
+    mlperf: bool = False
+    ruleset: str = "1.0.0"
+    overwrite: bool = False
+
+
+def run_compare() -> None:
+    flags = Compare.parse()
     if flags.output:
         outputs.check_picture_file(flags.output, "output", flags.overwrite)
-    if flags.json:
-        check_output_file(flags.json, "json", flags.overwrite)
+    outputs.check_files(flags, "json")
     # After the flags are checked: these load TensorFlow.
-    from official.reporting import comparison, convergence, plots
+    from official.reporting import comparison, convergence
 
     if flags.mlperf and flags.ruleset not in convergence.RULESETS:
         raise ConfigError(f"--ruleset={flags.ruleset} is not one of {', '.join(convergence.RULESETS)}.")
@@ -63,7 +58,7 @@ def run_compare() -> None:
     print("\n\n".join(texts))
     if flags.output:
         figure = comparison.plot_comparison(runs, flags.target)
-        outputs.write_file(flags.output, plots.render(figure, outputs.picture_format(flags.output)))
+        outputs.write_picture(flags.output, figure)
         print(f"\n{flags.output}")
     if flags.json:
         outputs.write_json(flags.json, values)
@@ -73,16 +68,22 @@ def run_compare() -> None:
 # bert record
 
 
-def record_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_record.__doc__)
-    parser.add_argument(
-        "--model_dir", required=True, help="Folder of the run, or of several: comma-separated."
-    )
-    parser.add_argument(
-        "--output", required=True, help="Files to write, without their endings: .json, and .png for one run."
-    )
-    parser.add_argument("--overwrite", action="store_true", help="Replace them where they are there.")
-    return parser
+class Record(command_line.Flags):
+    """Records finished runs for the README: command, result (with commit, versions, machine) and evaluations,
+    and the picture of one run.
+
+      bert record --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
+      bert record --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
+
+    Attributes:
+      model_dir: Folder of the run, or of several: comma-separated.
+      output: Files to write, without their endings: .json, and .png for one run.
+      overwrite: Replace them where they are there.
+    """
+
+    model_dir: str
+    output: str
+    overwrite: bool = False
 
 
 def read_file(folder: str, name: str) -> str:
@@ -126,13 +127,7 @@ def _evaluations(folder: str) -> list[dict]:
 
 
 def run_record() -> None:
-    """Records finished runs for the README: command, result (with commit, versions, machine) and evaluations,
-    and the picture of one run.
-
-      bert record --model_dir=runs/wikipedia_mini --output=results/wikipedia_mini
-      bert record --model_dir=runs/glue_mrpc,runs/glue_cola --output=results/glue_minilm
-    """
-    flags = record_parser().parse()
+    flags = Record.parse()
     folders = flags.model_dir.split(",")
     values = {os.path.basename(os.path.normpath(folder)): record_of(folder) for folder in folders}
     first = next(iter(values.values()))

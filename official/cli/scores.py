@@ -24,19 +24,23 @@ _TITLES = {
 # bert evaluate squad-v1
 
 
-def squad_v1_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_squad_v1.__doc__)
-    parser.add_argument("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
-    parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts.")
-    return parser
-
-
-def run_squad_v1() -> None:
+class SquadV1(command_line.Flags):
     """Evaluates predictions for SQuAD v1.1 with the official measures.
 
     bert evaluate squad-v1 dev-v1.1.json predictions.json
+
+    Attributes:
+      data: Questions and answers: SQuAD's JSON.
+      predictions: JSON object from question ids to texts.
     """
-    flags = squad_v1_parser().parse()
+
+    POSITIONAL = ("data", "predictions")
+    data: str
+    predictions: str
+
+
+def run_squad_v1() -> None:
+    flags = SquadV1.parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
     if gold.version != "1.1":
@@ -51,49 +55,43 @@ def run_squad_v1() -> None:
 # bert evaluate squad-v2
 
 
-def squad_v2_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_squad_v2.__doc__)
-    add = parser.add_argument
-    add("data", metavar="DATA", help="Questions and answers: SQuAD's JSON.")
-    add(
-        "predictions", metavar="PREDICTIONS", help="JSON object from question ids to texts, '' for no answer."
-    )
-    add(
-        "-n",
-        "--na_prob_file",
-        help="JSON object from question ids to numbers: how likely there is no answer.",
-    )
-    add(
-        "-t",
-        "--na_prob_thresh",
-        type=float,
-        default=1.0,
-        help="A question above it is taken to have the prediction ''.",
-    )
-    add("-o", "--out_file", help="File for the measures, on one line. Unset: they are printed.")
-    add(
-        "-p",
-        "--out_image_dir",
-        help="Folder for the precision-recall curves and histograms; with --na_prob_file.",
-    )
-    add(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="Say on stderr how many questions were evaluated, and by which kind.",
-    )
-    return parser
-
-
-def run_squad_v2() -> None:
+class SquadV2(command_line.Flags):
     """Evaluates predictions for SQuAD v2.0 with the official measures.
 
       bert evaluate squad-v2 dev-v2.0.json predictions.json --na-prob-file=null_odds.json
 
     The best thresholds come with --na-prob-file, the average precisions and the pictures with --out-image-dir
     besides, as published.
+
+    Attributes:
+      data: Questions and answers: SQuAD's JSON.
+      predictions: JSON object from question ids to texts, '' for no answer.
+      na_prob_file: JSON object from question ids to numbers: how likely there is no answer.
+      na_prob_thresh: A question above it is taken to have the prediction ''.
+      out_file: File for the measures, on one line. Unset: they are printed.
+      out_image_dir: Folder for the precision-recall curves and histograms; with --na_prob_file.
+      verbose: Say on stderr how many questions were evaluated, and by which kind.
     """
-    flags = squad_v2_parser().parse()
+
+    POSITIONAL = ("data", "predictions")
+    SHORT = {
+        "na_prob_file": "n",
+        "na_prob_thresh": "t",
+        "out_file": "o",
+        "out_image_dir": "p",
+        "verbose": "v",
+    }
+    data: str
+    predictions: str
+    na_prob_file: str | None = None
+    na_prob_thresh: float = 1.0
+    out_file: str | None = None
+    out_image_dir: str | None = None
+    verbose: bool = False
+
+
+def run_squad_v2() -> None:
+    flags = SquadV2.parse()
     gold = squad_files.read_gold_answers(flags.data)
     predictions = squad_files.read_by_question(flags.predictions, (str,), "texts")
     na_probs = None
@@ -173,31 +171,25 @@ def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None
 _FILE_TIME = (1980, 1, 1, 0, 0, 0)  # the same predictions make the same bytes
 
 
-def glue_submission_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_glue_submission.__doc__)
-    add = parser.add_argument
-    add(
-        "--predictions",
-        nargs="+",
-        required=True,
-        metavar="DIR",
-        help="Folders with files of predictions, as runs leave them in --model_dir.",
-    )
-    add(
-        "--data_dir",
-        help=(
-            "GLUE's data: predictions are counted against its test files. Unset: against the published"
-            " numbers of rows."
-        ),
-    )
-    add("--output", required=True, help="Zip file to write.")
-    add(
-        "--allow_missing",
-        action="store_true",
-        help="Zip what is there; the server takes no submission without all tasks.",
-    )
-    add("--overwrite", action="store_true", help="Replace --output where it is there.")
-    return parser
+class GlueSubmission(command_line.Flags):
+    """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
+
+    bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
+
+    Attributes:
+      predictions: Folders with files of predictions, as runs leave them in --model_dir.
+      data_dir: GLUE's data: predictions are counted against its test files. Unset: against the published
+        numbers of rows.
+      output: Zip file to write.
+      allow_missing: Zip what is there; the server takes no submission without all tasks.
+      overwrite: Replace --output where it is there.
+    """
+
+    predictions: list[str]
+    data_dir: str | None = None
+    output: str
+    allow_missing: bool = False
+    overwrite: bool = False
 
 
 def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
@@ -235,11 +227,7 @@ def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
 
 
 def run_glue_submission() -> None:
-    """Checks the test predictions of all GLUE tasks and zips them as GLUE's server takes them.
-
-    bert evaluate glue-submission --predictions runs/glue_cola runs/glue_mnli ... --output=submission.zip
-    """
-    flags = glue_submission_parser().parse()
+    flags = GlueSubmission.parse()
     for folder in flags.predictions:
         if not os.path.isdir(folder):
             raise ConfigError(f"--predictions={folder} is not a folder.")

@@ -1,7 +1,7 @@
 """The table of commands: what follows `bert`, the function that runs it, and a line of help.
 
-The function returns an exit code or None, or ends the process. `run_ask` has its flags from `ask_parser`
-of the same module, `main` from `make_parser`; without a parser they are the settings of training.
+The function returns an exit code or None, or ends the process. The flags of `run_fill_mask` are the class
+`FillMask` of the same module, those of `main` the class `Main`; without one they are settings of training.
 """
 
 import importlib
@@ -31,9 +31,9 @@ class Command(NamedTuple):
 
     def parser(self) -> Any:
         """Returns the parser of its flags; None: they are the settings of training."""
-        maker = "make_parser" if self.function == "main" else self.function.removeprefix("run_") + "_parser"
-        make = getattr(importlib.import_module(self.module), maker, None)
-        return make() if make else None
+        name = self.function.removeprefix("run_").title().replace("_", "")
+        flags = getattr(importlib.import_module(self.module), name, None)
+        return flags.parser() if flags else None
 
 
 _ROWS = tuple(
@@ -54,12 +54,7 @@ _ROWS = tuple(
         ("convert", "checkpoints", "run_convert", "convert checkpoints between formats"),
         ("evaluate squad-v1", "scores", "run_squad_v1", "score answers to SQuAD 1.1"),
         ("evaluate squad-v2", "scores", "run_squad_v2", "score answers to SQuAD 2.0"),
-        (
-            "evaluate glue-submission",
-            "scores",
-            "run_glue_submission",
-            "check and zip predictions for GLUE's server",
-        ),
+        ("evaluate glue-submission", "scores", "run_glue_submission", "zip predictions for GLUE's server"),
         ("ask", "ask", "run_ask", "answer typed questions about a text"),
         ("classify", "ask", "run_classify", "label typed sentences"),
         ("fill-mask", "ask", "run_fill_mask", "predict the words that are [MASK] in typed text"),
@@ -75,11 +70,7 @@ _ROWS = tuple(
     )
 )
 COMMANDS = {command.name: command for command in _ROWS}
-GROUPS = {
-    "data": "make, check and download data",
-    "evaluate": "score predictions",
-    "benchmark": "measure",
-}
+GROUPS = {"data": "make, check and download data", "evaluate": "score predictions", "benchmark": "measure"}
 # Benchmarks that are programs of a checkout.
 PROGRAMS = {
     name: f"benchmarks/{name.replace('-', '_')}.py"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import json
@@ -10,7 +9,7 @@ import math
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from official.cli import command_line, outputs, records
 from official.io import engines, files
@@ -25,81 +24,76 @@ if TYPE_CHECKING:
 # bert data create
 
 
-# Graphcore's names of the flags, and its values where a command of its does not say them.
-_THEIR_NAMES = {
-    "input_file": "input_files",
-    "sequence_length": "max_seq_length",
-    "mask_tokens": "max_predictions_per_seq",
-    "duplication_factor": "dupe_factor",
-    "mlm_prob": "masked_lm_prob",
-    "seed": "random_seed",
-}
-_THEIR_VALUES = {"dupe_factor": 6, "random_seed": 1984, "do_lower_case": False}
+class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.EngineFlags):
+    """Makes TFRecords of masked-LM and next-sentence examples from text.
+
+    bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
+      --output_dir=records
+
+    Attributes:
+      output_dir: Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.
+      output_file: In place of --output_dir: exactly these files, comma-separated, and no manifest. As in
+        Graphcore's commands, whose names of the other flags are taken, too, case is kept without
+        --do_lower_case, --dupe_factor is 6 and --random_seed 1984.
+      vocab_file: WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of
+        them.
+      drop_duplicates: Keep one of the documents that are the same, token by token.
+      mixture: Shares of the tokens, by source: 'books=0.3,wiki=0.7'. --input_files then names the sources:
+        'books=FILES,..,wiki=FILES,..'.
+      max_seq_length: Tokens of an example.
+      max_predictions_per_seq: Masked tokens of an example, at most.
+      dupe_factor: Times that the text is cut into examples, each time with other cuts and masks.
+      masked_lm_prob: Share of the tokens that are masked.
+      short_seq_prob: Share of the documents cut into shorter examples.
+      do_whole_word_mask: Mask all pieces of a word or none.
+      random_seed: Seed of every random choice.
+      sentence_splitting: Split lines into sentences. auto: those of WikiExtractor and WikiText, and of
+        plain text whose lines are paragraphs.
+      eval_share: Share of the documents that is held out for evaluation, by the documents' own text; with
+        --side.
+      side: Documents to read: those to train on, or those held out (--eval_share). Unset: all.
+      record_format: plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half
+        the size; train.py reads both.
+      remask: Write Graphcore's static-mask records: the masked tokens first.
+      pad_position_value: With --remask: position of the padding. Unset: --max_seq_length.
+      num_shards: Output files. Unset: 8, more where the text is large.
+      overwrite: Replace the files of an earlier run in --output_dir, and an unfinished one of other flags.
+    """
+
+    # Graphcore's names of the flags
+    ALIASES = {
+        "input_file": "input_files",
+        "sequence_length": "max_seq_length",
+        "mask_tokens": "max_predictions_per_seq",
+        "duplication_factor": "dupe_factor",
+        "mlm_prob": "masked_lm_prob",
+        "seed": "random_seed",
+    }
+    LISTS = ("output_file",)
+    output_dir: str | None = None
+    output_file: str | None = None
+    vocab_file: str
+    drop_duplicates: bool = False
+    mixture: str | None = None
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    dupe_factor: int = 10
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    do_whole_word_mask: bool = False
+    random_seed: int = 12345
+    sentence_splitting: Literal["auto", "always", "never"] = "auto"
+    eval_share: float | None = None
+    side: Literal["train", "eval"] | None = None
+    record_format: Literal["plain", "compact"] = "plain"
+    remask: bool = False
+    pad_position_value: int | None = None
+    num_shards: int | None = None
+    overwrite: bool = False
 
 
-def create_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_create.__doc__)
-    parser.also(_THEIR_NAMES)
-    parser.lists.add("output_file")
-    add = parser.add_argument
-    command_line.add_text_flags(parser)
-    add("--output_dir", help="Folder for part-00000-of-000NN.tfrecord, manifest.json and report.html.")
-    exactly = (
-        "In place of --output_dir: exactly these files, comma-separated, and no manifest. As in Graphcore's"
-        " commands, whose names of the other flags are taken, too, case is kept without --do_lower_case,"
-        " --dupe_factor is 6 and --random_seed 1984."
-    )
-    add("--output_file", help=exactly)
-    vocabulary = (
-        "WordPiece vocabulary: one word piece per line, or tokenizer.json, or a folder with one of them."
-    )
-    add("--vocab_file", required=True, help=vocabulary)
-    command_line.add_lower_case_flag(parser)
-    duplicates = "Keep one of the documents that are the same, token by token."
-    add("--drop_duplicates", action="store_true", help=duplicates)
-    mixture = (
-        "Shares of the tokens, by source: 'books=0.3,wiki=0.7'. --input_files then names the sources:"
-        " 'books=FILES,..,wiki=FILES,..'."
-    )
-    add("--mixture", help=mixture)
-    add("--max_seq_length", type=int, default=128, help="Tokens of an example.")
-    add("--max_predictions_per_seq", type=int, default=20, help="Masked tokens of an example, at most.")
-    dupes = "Times that the text is cut into examples, each time with other cuts and masks."
-    add("--dupe_factor", type=int, default=10, help=dupes)
-    add("--masked_lm_prob", type=float, default=0.15, help="Share of the tokens that are masked.")
-    add("--short_seq_prob", type=float, default=0.1, help="Share of the documents cut into shorter examples.")
-    add("--do_whole_word_mask", action="store_true", help="Mask all pieces of a word or none.")
-    add("--random_seed", type=int, default=12345, help="Seed of every random choice.")
-    splitting = (
-        "Split lines into sentences. auto: those of WikiExtractor and WikiText, and of plain text whose lines"
-        " are paragraphs."
-    )
-    choices = ("auto", "always", "never")
-    add("--sentence_splitting", choices=choices, default="auto", help=splitting)
-    held_out = (
-        "Share of the documents that is held out for evaluation, by the documents' own text; with --side."
-    )
-    add("--eval_share", type=float, help=held_out)
-    side = "Documents to read: those to train on, or those held out (--eval_share). Unset: all."
-    add("--side", choices=("train", "eval"), help=side)
-    formats = (
-        "plain: Google's tf.train.Example. compact: 16-bit ids without padding, less than half the size;"
-        " train.py reads both."
-    )
-    add("--record_format", choices=("plain", "compact"), default="plain", help=formats)
-    remask = "Write Graphcore's static-mask records: the masked tokens first."
-    add("--remask", action="store_true", help=remask)
-    position = "With --remask: position of the padding. Unset: --max_seq_length."
-    add("--pad_position_value", type=int, help=position)
-    command_line.add_engine_flags(parser, "records")
-    add("--num_shards", type=int, help="Output files. Unset: 8, more where the text is large.")
-    overwrite = "Replace the files of an earlier run in --output_dir, and an unfinished one of other flags."
-    add("--overwrite", action="store_true", help=overwrite)
-    return parser
-
-
-def create_flags() -> argparse.Namespace:
-    parser = create_parser()
+def create_flags() -> Create:
+    parser = Create.parser()
     flags = parser.parse()
     if bool(flags.output_dir) == bool(flags.output_file):
         raise ConfigError("Give one of --output_dir=DIR and --output_file=FILES. See --help.")
@@ -108,7 +102,8 @@ def create_flags() -> argparse.Namespace:
             raise ConfigError(f"num_shards={flags.num_shards} excludes --output_file, which names the files.")
         for path in flags.output_file.split(","):
             check_output_file(path, "output_file", flags.overwrite)
-        for name, value in _THEIR_VALUES.items():
+        # the values of Graphcore's commands
+        for name, value in {"dupe_factor": 6, "random_seed": 1984, "do_lower_case": False}.items():
             if name not in parser.given:
                 setattr(flags, name, value)
     if flags.remask and flags.record_format != "plain":
@@ -121,11 +116,6 @@ def create_flags() -> argparse.Namespace:
 
 
 def run_create() -> None:
-    """Makes TFRecords of masked-LM and next-sentence examples from text.
-
-      bert data create --input_files='wiki/wiki_*' --vocab_file=vocab.txt \\
-        --output_dir=records
-    """
     given = create_flags()
     engines.load_ahead(given, "official.data.pretraining.creation")
     flags = vars(given)
@@ -153,14 +143,21 @@ def run_create() -> None:
     shutil.rmtree(job.output_dir)
 
 
+def print_counts(manifest: dict, *names: str) -> None:
+    """Prints the counts of a manifest that are not zero, and those of the pages that were left out."""
+    from official.data.text import read_counts
+
+    for name in (*names, *read_counts.PAGES_LEFT_OUT):
+        if manifest.get(name):
+            print(f"{name}: {manifest[name]:,}")
+
+
 def show_manifest(manifest: dict) -> None:
     """Prints what was counted, the sum of it last."""
     from official.data.text import read_counts
 
-    names = ("skipped_lines", "skipped_sentences", "cut_documents", "other_side_documents")
-    for name in (*names, "duplicate_documents", *read_counts.PAGES_LEFT_OUT):
-        if manifest.get(name):
-            print(f"{name}: {manifest[name]:,}")
+    left_out = ("skipped_lines", "skipped_sentences", "cut_documents", "other_side_documents")
+    print_counts(manifest, *left_out, "duplicate_documents")
     undecodable = ""
     if manifest["undecodable_bytes"]:
         print(f"undecodable_bytes: {read_counts.describe_undecodable(manifest['inputs'])}")
@@ -184,30 +181,7 @@ def show_manifest(manifest: dict) -> None:
 # bert data prepare
 
 
-def prepare_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_prepare.__doc__)
-    add = parser.add_argument
-    command_line.add_text_flags(parser)
-    add("--output_dir", required=True, help="Folder for train/, eval/, manifest.json and report.html.")
-    add(
-        "--eval_share",
-        type=float,
-        default=0.005,
-        help="Share of the documents that are held out for evaluation.",
-    )
-    add("--min_sentences", type=int, default=2, help="Documents of fewer sentences are left out.")
-    add(
-        "--sentence_splitting",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="As of create_pretraining_data.py.",
-    )
-    command_line.add_engine_flags(parser, "files")
-    add("--overwrite", action="store_true", help="Replace the files of an earlier run in --output_dir.")
-    return parser
-
-
-def run_prepare() -> None:
+class Prepare(command_line.TextFlags, command_line.EngineFlags):
     """Cleans text, splits it into sentences, and shares the documents out to training and evaluation.
 
       bert data prepare --input_files=extracted --output_dir=text --eval_share=0.005
@@ -215,23 +189,33 @@ def run_prepare() -> None:
     Writes OUTPUT_DIR/train/part-NNNNN.txt and OUTPUT_DIR/eval/part-NNNNN.txt (one sentence per line, a blank
     line between documents), manifest.json and report.html. On which side a document is depends on its text
     alone.
+
+    Attributes:
+      output_dir: Folder for train/, eval/, manifest.json and report.html.
+      eval_share: Share of the documents that are held out for evaluation.
+      min_sentences: Documents of fewer sentences are left out.
+      sentence_splitting: As of create_pretraining_data.py.
+      overwrite: Replace the files of an earlier run in --output_dir.
     """
-    flags = prepare_parser().parse()
+
+    output_dir: str
+    eval_share: float = 0.005
+    min_sentences: int = 2
+    sentence_splitting: Literal["auto", "always", "never"] = "auto"
+    overwrite: bool = False
+
+
+def run_prepare() -> None:
+    flags = Prepare.parse()
     engines.load_ahead(flags, "official.data.text.preparation")
     command_line.configure_logging()
-    from official.data.text import (
-        preparation,  # after the flags are checked
-        read_counts,
-    )
+    from official.data.text import preparation, read_counts  # after the flags are checked
 
     job = preparation.Job(**vars(flags))
     if preparation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = preparation.prepare(job)
-    reasons = ("short_documents", "empty_sentences", "skipped_lines", "cut_documents")
-    for name in (*reasons, *read_counts.PAGES_LEFT_OUT):
-        if manifest.get(name):
-            print(f"{name}: {manifest[name]:,}")
+    print_counts(manifest, "short_documents", "empty_sentences", "skipped_lines", "cut_documents")
     if manifest.get("undecodable_bytes"):
         print(
             f"undecodable_bytes: {manifest['undecodable_bytes']:,}"
@@ -249,46 +233,34 @@ def run_prepare() -> None:
 # bert data corpus
 
 
-_SUMMARY = "corpus.json"
-
-
-def corpus_parser() -> command_line.Parser:
-    from official.data.text import docstring_corpus
-
-    parser = command_line.Parser(run_corpus.__doc__)
-    add = parser.add_argument
-    add("--output_dir", required=True, help="Folder for train.txt, eval.txt and corpus.json.")
-    add(
-        "--sources",
-        default=",".join(docstring_corpus.SOURCES),
-        help=(
-            "topics (the language reference), stdlib (the standard library) and installed packages, separated"
-            " by commas."
-        ),
-    )
-    add(
-        "--eval_share",
-        type=float,
-        default=0.1,
-        help="Share of the documents that are held out for evaluation.",
-    )
-    add("--overwrite", action="store_true", help="Replace the files in --output_dir.")
-    return parser
-
-
-def run_corpus() -> None:
+class Corpus(command_line.Flags):
     """Builds a small English corpus from what is installed: the language reference and docstrings.
 
       bert data corpus --output_dir=data/quickstart/corpus
 
     Writes train.txt and eval.txt (one sentence per line, a blank line between documents) and corpus.json.
+
+    Attributes:
+      output_dir: Folder for train.txt, eval.txt and corpus.json.
+      sources: topics (the language reference), stdlib (the standard library) and installed packages,
+        separated by commas.
+      eval_share: Share of the documents that are held out for evaluation.
+      overwrite: Replace the files in --output_dir.
     """
+
+    output_dir: str
+    sources: str = "topics,stdlib,numpy,tensorflow,keras"
+    eval_share: float = 0.1
+    overwrite: bool = False
+
+
+def run_corpus() -> None:
     from official.data.text import docstring_corpus
 
-    flags = corpus_parser().parse()
+    flags = Corpus.parse()
     if not 0 < flags.eval_share < 1:
         raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
-    for name in ("train.txt", "eval.txt", _SUMMARY):
+    for name in ("train.txt", "eval.txt", "corpus.json"):
         check_output_file(os.path.join(flags.output_dir, name), "output_dir", flags.overwrite)
     counts = docstring_corpus.CorpusCounts()
     train, evaluation = docstring_corpus.build_corpus(flags.sources.split(","), flags.eval_share, counts)
@@ -307,7 +279,7 @@ def run_corpus() -> None:
         summary[name] = {"documents": len(documents), "sentences": sentences, "bytes": size}
         told.append(f"{name}.txt: {len(documents):,} documents, {sentences:,} sentences, {size:,} bytes.")
     summary |= dataclasses.asdict(counts)
-    outputs.write_file(os.path.join(flags.output_dir, _SUMMARY), json.dumps(summary, indent=2) + "\n")
+    outputs.write_file(os.path.join(flags.output_dir, "corpus.json"), json.dumps(summary, indent=2) + "\n")
     print("\n".join(told))
 
 
@@ -315,48 +287,26 @@ def run_corpus() -> None:
 # bert vocab
 
 
-_CONFIG = "tokenizer_config.json"  # beside the vocabulary: what reads it finds there that capitals count
+class Vocab(command_line.TextFlags):
+    """Builds a WordPiece vocabulary of exactly --vocab_size lines from text.
 
+    bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
 
-def vocab_parser() -> command_line.Parser:
-    parser = command_line.Parser(run_vocab.__doc__)
-    add = parser.add_argument
-    command_line.add_text_flags(parser)
-    add(
-        "--output_file",
-        required=True,
-        help="Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.",
-    )
-    add("--vocab_size", type=int, default=30522, help="Lines of the vocabulary.")
-    add(
-        "--do_lower_case",
-        type=command_line.truth,
-        default=True,
-        metavar="true|false",
-        help=(
-            f"Whether text loses capitals and accents. false also writes {_CONFIG} beside the vocabulary,"
-            " which says so."
-        ),
-    )
-    add(
-        "--max_sentences",
-        type=int,
-        default=1_000_000,
-        help="Learn from this many sentences at most, evenly spread.",
-    )
-    add("--overwrite", action="store_true", help="Replace --output_file.")
-    return parser
+    Attributes:
+      output_file: Vocabulary to write, one word piece per line: [PAD] [UNK] [CLS] [SEP] [MASK] first.
+      vocab_size: Lines of the vocabulary.
+      do_lower_case: Whether text loses capitals and accents. false also writes tokenizer_config.json beside
+        the vocabulary, which says so.
+      max_sentences: Learn from this many sentences at most, evenly spread.
+      overwrite: Replace --output_file.
+    """
 
-
-def vocab_files(flags) -> list[str]:
-    """Returns the files to write: beside an uncased vocabulary the other one only where there is one that may
-    say otherwise."""
-    config = os.path.join(os.path.dirname(flags.output_file), _CONFIG)
-    return (
-        [flags.output_file]
-        if flags.do_lower_case and not os.path.exists(config)
-        else [flags.output_file, config]
-    )
+    RANGES = {"vocab_size": (10, math.inf), "max_sentences": (1, math.inf)}
+    output_file: str
+    vocab_size: int = 30522
+    do_lower_case: bool = True
+    max_sentences: int = 1000000
+    overwrite: bool = False
 
 
 def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str = "text") -> list[str]:
@@ -368,9 +318,8 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str
 
     step, kept = 1, []
     paths = files.find_files(patterns, "input_files")
-    with tqdm.tqdm(
-        total=sum(files.sizes(paths)), desc="Reading", unit="B", unit_scale=True, delay=0.5
-    ) as bar:
+    size = sum(files.sizes(paths))
+    with tqdm.tqdm(total=size, desc="Reading", unit="B", unit_scale=True, delay=0.5) as bar:
         documents = read_documents(paths, counts, text_field=text_field)
         for number, sentence in enumerate(itertools.chain.from_iterable(documents)):
             if number % step == 0:
@@ -382,24 +331,23 @@ def read_sentences(patterns: str, most: int, counts: ReadCounts, text_field: str
 
 
 def run_vocab() -> None:
-    """Builds a WordPiece vocabulary of exactly --vocab_size lines from text.
-
-    bert vocab --input_files=corpus/train.txt --output_file=vocab.txt --vocab_size=8192
-    """
     from official.data.text import read_counts
     from official.data.text.documents import ReadCounts
     from official.data.word_pieces import vocabulary_building
 
-    flags = vocab_parser().parse()
-    command_line.check_ranges(flags, {"vocab_size": (10, math.inf), "max_sentences": (1, math.inf)})
-    for path in vocab_files(flags):
+    flags = Vocab.parse()
+    # The configuration says that capitals count. Beside an uncased vocabulary only one that is there is
+    # written.
+    config = os.path.join(os.path.dirname(flags.output_file), "tokenizer_config.json")
+    configs = [] if flags.do_lower_case and not os.path.exists(config) else [config]
+    for path in (flags.output_file, *configs):
         check_output_file(path, "output_file", flags.overwrite)
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
     built = vocabulary_building.build_vocabulary(
         sentences, flags.vocab_size, flags.do_lower_case, show_progress=sys.stderr.isatty()
     )
-    for path in vocab_files(flags)[1:]:
+    for path in configs:
         outputs.write_file(path, json.dumps({"do_lower_case": flags.do_lower_case}) + "\n")
     outputs.write_file(flags.output_file, "\n".join(built.words) + "\n")
     if counts.undecodable_bytes:

@@ -22,16 +22,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from absl import logging
 
 import official
-from official import config as config_lib
 from official.cli import command_line, flags
 from official.config import follows_graphcore_log, process_rank
 from official.config.backends import BACKENDS
-from official.config.settings.run import PLAN
 from official.config.table import Config
 from official.io import quiet, signals
 from official.io.errors import ConfigError, PeerError, report_error
 from official.io.json_files import read_json_or_empty
-from official.io.writing import naming_output, replace_file
 
 if TYPE_CHECKING:
     from official.reporting.result import TrainResult
@@ -120,12 +117,7 @@ def _planned(config: Config, plan: Any, make_task: Callable) -> str:
     measure = None
     if config.measure:
         measure = importlib.import_module("official.training.step_benchmark").measure_steps
-    text = plan.run(config, make_task, plan_pictures.write_picture, measure)
-    if config.plan_config_file:  # the configuration that is planned, without the settings of the plan
-        own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
-        with naming_output(config.plan_config_file, "plan_config_file"):
-            replace_file(config.plan_config_file, config_lib.to_json(own))
-    return text
+    return plan.run(config, make_task, plan_pictures.write_picture, measure)
 
 
 def _check_export(config: Config) -> None:

@@ -22,7 +22,6 @@ from official.config.derived import (
     follows_graphcore_log,
     initial_loss_scale,
     kernels_of,
-    loss_scale_steps,
     pack_depth,
     schedule_steps,
     steps_per_loop,
@@ -35,7 +34,7 @@ from official.config.derived import (
     words_of_records,
 )
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
-from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, with_kernels
+from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, upgraded
 from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
 
@@ -55,7 +54,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
     values: dict[str, Any] = {}
     for source, given in layers:
         is_saved = len(given) > len(FIELDS) // 2  # a run's config.json has all
-        layer = with_kernels(given) if is_saved else given
+        layer = upgraded(given) if is_saved else given
         for name, value in layer.items():
             if name == "model":
                 if not isinstance(value, dict):
@@ -94,7 +93,7 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
     complete = (
         with_steps(config, train_samples, sequences_per_row) if config.do_train else with_steps(config, 1)
     )
-    if complete.num_steps_per_epoch is None:
+    if not complete.num_steps_per_epoch:
         raise ConfigError(
             "num_steps_per_epoch is not set, and no training data says how many there are. Give"
             " --num_steps_per_epoch=N."

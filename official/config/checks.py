@@ -12,7 +12,6 @@ from official.config.derived import (
     VOCABULARY_ROUNDING,
     check_streams,
     initial_loss_scale,
-    loss_scale_steps,
     pack_depth,
     schedule_steps,
     train_steps,
@@ -59,7 +58,7 @@ def check_rows(config: Config) -> None:
             by, allowed = field.only_with
             if config[by] not in allowed:
                 raise ConfigError(
-                    f"{name}={str(config[name])[:100]} is not read by {by}={config[by]}, but by"
+                    f"{name}={str(config[name])[:100]} is not read by {by}={str(config[by])[:100]}, but by"
                     f" {', '.join(allowed)}. Drop --{name}, or change --{by}."
                 )
 
@@ -202,7 +201,7 @@ def check_schedule(config: Config) -> None:
 
 def check_steps(config: Config) -> None:
     """Refuses steps that do not fit into loops, and evaluations that do not take place."""
-    if config.num_steps_per_epoch is not None:
+    if config.num_steps_per_epoch:
         check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
         value = config[name]
@@ -226,7 +225,6 @@ def check_steps(config: Config) -> None:
 def check_optimization(config: Config) -> None:
     """Refuses hyper-parameters that contradict each other."""
     _check_optimizer(config)
-    _check_clipping(config)
     _check_schedule(config)
     _check_gradients(config)
     _check_loss_scale(config)
@@ -241,7 +239,7 @@ def _check_optimizer(config: Config) -> None:
         )
     if config.epsilon == 0:
         raise ConfigError("epsilon=0, expected a number above 0. Raise --epsilon.")
-    for name in ("beta_1", "beta_2", "momentum"):
+    for name in ("beta_1", "beta_2"):
         if config[name] >= 1:
             raise ConfigError(f"{name}={config[name]}, expected a number in [0, 1). Lower --{name}.")
     if config.clip_scope != "none" and config.clip_norm == 0:
@@ -250,29 +248,13 @@ def _check_optimizer(config: Config) -> None:
         )
 
 
-def _check_clipping(config: Config) -> None:
-    """Refuses two rules by which the gradient is clipped."""
-    if config.lamb_variant == "lamb":
-        return
-    clips_itself = config.clip_scope == "global" and config.clip_norm != FIELDS["clip_norm"].default
-    if clips_itself or config.clip_scope == "micro_batch":
-        what = f"clip_norm={config.clip_norm:g}" if clips_itself else f"clip_scope={config.clip_scope}"
-        raise ConfigError(
-            f"lamb_variant={config.lamb_variant} says how the step's gradient is clipped, and so does {what}."
-            f" Drop --{what.partition('=')[0]} or --lamb_variant."
-        )
-
-
 def _check_schedule(config: Config) -> None:
-    if config.lr_schedule == "custom":
-        if config.lr_schedule_by_step is None:
-            raise ConfigError("lr_schedule=custom needs --lr_schedule_by_step.")
-        read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step")
+    if read_by_step(config.lr_schedule, "lr_schedule"):
         for name in ("warmup_steps", "start_warmup_step"):
             if config[name]:
                 raise ConfigError(
-                    f"{name}={config[name]:g}, but lr_schedule=custom has no warm-up beside"
-                    f" lr_schedule_by_step. Drop --{name}."
+                    f"{name}={config[name]:g}, but rates by step in lr_schedule have no warm-up. Drop"
+                    f" --{name}."
                 )
     for name in ("decay_steps", "decay_rate"):
         if config.lr_schedule == "natural_exponential" and config[name] is None:
@@ -282,12 +264,10 @@ def _check_schedule(config: Config) -> None:
 
 
 def _check_gradients(config: Config) -> None:
-    if config.gradient_reduction == "sum" and (config.loss_normalization == "global" or config.scale_loss):
-        other = "scale_loss" if config.scale_loss else "loss_normalization=global"
+    if config.loss_normalization == "local_sum" and config.scale_loss:
         raise ConfigError(
-            f"gradient_reduction=sum adds up the mean losses of all micro batches and replicas, {other} makes"
-            " a mean of them. Use --loss_normalization=local without --scale_loss, or drop"
-            " --gradient_reduction."
+            "loss_normalization=local_sum adds up the mean losses of all micro batches and replicas, "
+            "scale_loss makes a mean of them. Drop --scale_loss, or use --loss_normalization=local."
         )
     if config.clip_scope == "micro_batch" and config.loss_normalization == "global":
         raise ConfigError(
@@ -304,7 +284,7 @@ def _check_gradients(config: Config) -> None:
 def _check_loss_scale(config: Config) -> None:
     if config.loss_scale in (None, "dynamic"):
         return
-    by_step = loss_scale_steps(config)
+    by_step = read_by_step(config.loss_scale, "loss_scale")
     try:
         valid = min(by_step.values()) > 0 if by_step else 0 < float(config.loss_scale) < math.inf
     except ValueError:
@@ -321,7 +301,7 @@ def _check_warmup(config: Config) -> None:
     if (
         share is not None
         and config.warmup_steps is not None
-        and (config.num_steps_per_epoch is None or config.warmup_steps != share * schedule_steps(config))
+        and (not config.num_steps_per_epoch or config.warmup_steps != share * schedule_steps(config))
     ):
         raise ConfigError(
             f"warmup_steps={config.warmup_steps:g} and warmup_proportion={config.warmup_proportion:g} both"

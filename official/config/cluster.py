@@ -198,7 +198,7 @@ def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> 
     if re.split("[:=,]", distribution)[0] in ("plane", "arbitrary"):
         raise ConfigError(
             f"SLURM_DISTRIBUTION={distribution[:30]} does not say on which host a task is. Start it with srun"
-            " --distribution=block or cyclic, or give --coordinator_address."
+            " --distribution=block or cyclic, or give --worker_hosts=HOST:PORT of the first task."
         )
     hosts, tasks = host_names(environment.get(_HOSTS, "")), tasks_per_host(environment.get(_TASKS, ""))
     if len(hosts) != len(tasks) or sum(tasks) != count:
@@ -213,7 +213,8 @@ def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> 
     if environment.get("SLURM_NODEID") and places[rank] != number(environment, "SLURM_NODEID"):
         raise ConfigError(
             f"Task {rank} of the Slurm step is on host {environment['SLURM_NODEID'][:9]}, expected"
-            f" {places[rank]}. Start it with srun --distribution=block, or give --coordinator_address."
+            f" {places[rank]}. Start it with srun --distribution=block, or give --worker_hosts=HOST:PORT of"
+            " the first task."
         )
     job = ".".join(environment.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
     port = port_of_job(environment, f"slurm {job}")
@@ -355,7 +356,7 @@ def read_kubernetes(environment: Mapping[str, str], needs_addresses: bool = True
         raise ConfigError(
             f"HOSTNAME={name[:60]!r} is not JOB-{rank}, the name of pod {rank} of an Indexed Job"
             " (JOB_COMPLETION_INDEX), from which the names of the others follow. Drop hostNetwork, or give"
-            " --coordinator_address."
+            " the address of the first process: --worker_hosts=HOST:PORT."
         )
     job = name[: -len(f"-{rank}")]
     return Cluster(
@@ -376,7 +377,7 @@ def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
     """Returns the processes of a run, as the flags, TF_CONFIG, Kubernetes, Slurm or MPI name them.
 
     Args:
-      asked: the configuration, or another object with worker_hosts, task_index and coordinator_address.
+      asked: the configuration, or another object with worker_hosts and task_index.
       environment: of this process.
 
     Raises:
@@ -392,7 +393,7 @@ def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
     if "" in cluster.hosts[:1]:
         raise ConfigError(
             f"{cluster.source} has started {len(cluster.hosts)} processes on several hosts and does not say"
-            f" which. Give all of them --coordinator_address=HOST:PORT, of the host of rank 0."
+            f" which. Give all of them --worker_hosts=HOST:PORT, of the host of rank 0."
         )
     return cluster
 
@@ -400,9 +401,13 @@ def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
 def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """Returns the processes of a run, perhaps without addresses; None where nobody names any. Raises
     ConfigError as `read_cluster` does."""
-    needs_addresses = asked.coordinator_address is None
+    # One address without a number is that of the first process, where others say how many there are.
+    first = (
+        asked.worker_hosts if asked.task_index is None and "," not in (asked.worker_hosts or ",") else None
+    )
+    needs_addresses = first is None
     readers: list[Callable[[], Cluster | None]] = [
-        lambda: read_worker_flags(asked.worker_hosts, asked.task_index),
+        lambda: None if first else read_worker_flags(asked.worker_hosts, asked.task_index),
         lambda: read_tf_config(environment),
         lambda: read_kubernetes(environment, needs_addresses),
         # What mpirun has started may be below a step of Slurm's, whose tasks are then mpirun's daemons.
@@ -421,7 +426,9 @@ def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
     found = [each for each in found if len(each.hosts) > 1 or each.source in _WITH_ADDRESSES] or found
     for other in found[1:]:
         _check_agreement(found[0], other)
-    return _with_coordinator(found[0], asked.coordinator_address) if found else None
+    if first:
+        return _with_first(found[0], first) if found else read_worker_flags(first, None)
+    return found[0] if found else None
 
 
 def _check_agreement(first: Cluster, other: Cluster) -> None:
@@ -439,17 +446,15 @@ def _check_agreement(first: Cluster, other: Cluster) -> None:
         )
 
 
-def _with_coordinator(cluster: Cluster, address: str | None) -> Cluster:
+def _with_first(cluster: Cluster, address: str) -> Cluster:
     """Returns processes of which the first is at an address and the others tell theirs when they meet."""
-    if address is None:
-        return cluster
-    checked_hosts([address], "coordinator_address")
+    checked_hosts([address], "worker_hosts")
     if cluster.source not in _WITH_ADDRESSES:
         hosts = (address, *[""] * (len(cluster.hosts) - 1))
         return dataclasses.replace(cluster, hosts=hosts)
     if address != cluster.hosts[0]:
         raise ConfigError(
-            f"coordinator_address={address} and {cluster.source} contradict each other, whose first process"
-            f" is at {cluster.hosts[0]}. Drop --coordinator_address."
+            f"worker_hosts={address} and {cluster.source} contradict each other, whose first process"
+            f" is at {cluster.hosts[0]}. Drop --worker_hosts."
         )
     return cluster

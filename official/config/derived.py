@@ -187,21 +187,21 @@ def with_steps(
       sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
     """
     fine_tuning = config.task != "pretrain"
-    if config.num_steps_per_epoch is None and not fine_tuning and not config.count_records:
+    if config.num_steps_per_epoch is None and not fine_tuning:
         config = replaced(config, num_steps_per_epoch=_PRETRAINING_STEPS_PER_EPOCH)
-    if config.num_steps_per_epoch is None and train_samples:
+    if not config.num_steps_per_epoch and train_samples:
         rows, batch = round(train_samples / (sequences_per_row or 1.0)), config.train_batch_size
         steps = -(-rows // batch) if fine_tuning else max(1, rows // batch)
         config = replaced(config, num_steps_per_epoch=steps)
-    if config.warmup_steps is None and config.num_steps_per_epoch is not None:
+    if config.warmup_steps is None and config.num_steps_per_epoch:
         config = replaced(config, warmup_steps=_warmup_steps(config))
     if config.steps_between_eval is None and fine_tuning and config.do_eval and config.do_train:
-        config = replaced(config, steps_between_eval=config.num_steps_per_epoch)
+        config = replaced(config, steps_between_eval=config.num_steps_per_epoch or None)
     return config
 
 
 def _warmup_steps(config: Config) -> float:
-    if config.lr_schedule == "custom":  # says of all steps what their rate is
+    if read_by_step(config.lr_schedule, "lr_schedule"):  # says of all steps what their rate is
         return 0.0
     if config.warmup_proportion is not None:
         return config.warmup_proportion * schedule_steps(config)
@@ -219,9 +219,9 @@ def with_gradient_scopes(config: Config) -> Config:
     with --explicit_allreduce the reduced gradient.
     """
     is_reference = config.scale_loss and config.loss_normalization is None
-    clips_later = config.explicit_allreduce or config.lamb_variant != "lamb"
+    clips_first = is_reference and not config.explicit_allreduce
     if config.clip_scope is None:
-        config = replaced(config, clip_scope="micro_batch" if is_reference and not clips_later else "global")
+        config = replaced(config, clip_scope="micro_batch" if clips_first else "global")
     if config.loss_normalization is None:
         config = replaced(config, loss_normalization="local" if is_reference else "global")
     return config
@@ -295,7 +295,7 @@ def follows_graphcore_log(config: Config) -> bool:
 
 def initial_loss_scale(config: Config) -> float | None:
     """Returns the fixed or the first dynamic loss scale, or None where losses are not scaled."""
-    by_step = loss_scale_steps(config)
+    by_step = read_by_step(config.loss_scale or "", "loss_scale")
     if by_step:
         return at_step(by_step, 0)
     if config.loss_scale in (None, "dynamic"):
@@ -306,13 +306,6 @@ def initial_loss_scale(config: Config) -> float | None:
 def dynamic_loss_scale(config: Config) -> bool:
     """Tells whether the loss scale follows the gradients."""
     return config.loss_scale == "dynamic" or (config.loss_scale is None and config.dtype == "fp16")
-
-
-def loss_scale_steps(config: Config) -> dict[int, float]:
-    """Returns {step: loss scale from that step on}; empty where it is one number, or follows the
-    gradients."""
-    text = config.loss_scale or ""
-    return read_by_step(text, "loss_scale") if text.lstrip().startswith("{") else {}
 
 
 def kernels_of(config: Config) -> str:
@@ -340,7 +333,7 @@ def encoder_options(config: Config) -> dict[str, Any]:
         "by_sequence": kernels != "plain" and not whole_step,
         "recompute": config.recompute,
         "unpad": config.unpad,
-        "narrow": config.narrow_last_block and not backend.graphcore_rules,
+        "narrow": not backend.graphcore_rules,
     }
 
 

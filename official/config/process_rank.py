@@ -13,7 +13,7 @@ from official.config.table import FIELDS, Config
 from official.io.errors import ConfigError
 
 _TOGETHER = "multi_worker_mirrored"
-_NAMING = ("worker_hosts", "task_index", "coordinator_address")
+_NAMING = ("worker_hosts", "task_index")
 
 
 def rank(config: Config) -> int:

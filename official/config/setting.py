@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from official.config.values import read_by_step
 from official.io.errors import ConfigError, check_arguments, suggest
 from official.io.files import expanded, is_remote
 
@@ -32,6 +33,7 @@ class Field:
       default: None where it is unset.
       help: what it means, for people.
       choices: the allowed values of a string; empty: any.
+      by_step: whether it also takes numbers by step, see `values.read_by_step`.
       minimum, maximum: of a number.
       tasks: the tasks that know it; empty: all. Others refuse a value that is not the default.
       backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
@@ -52,6 +54,7 @@ class Field:
     default: Any
     help: str
     choices: tuple[str, ...] = ()
+    by_step: bool = False
     minimum: float | None = None
     maximum: float | None = None
     tasks: tuple[str, ...] = ()
@@ -121,6 +124,8 @@ class Field:
         return self.type(value)
 
     def _check_range(self, value: Any, received: str) -> None:
+        if self.by_step and read_by_step(value, self.name):
+            return
         if self.choices and value not in self.choices:
             allowed = ", ".join(self.choices)
             raise ConfigError(f"{received} is not one of {allowed}{suggest(value, self.choices)}.")

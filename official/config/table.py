@@ -52,13 +52,29 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "sync_replicas_independently": (False, "POPLAR_ENGINE_OPTIONS takes target.syncReplicasIndependently"),
     "memory_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
     "execution_profile": (False, "POPLAR_ENGINE_OPTIONS takes autoReport.all"),
+    "lr_schedule_by_step": (None, "--lr_schedule takes the rates by step"),
+    "lamb_variant": ("lamb", "--clip_scope=global --clip_norm=1 is nvlamb, --clip_scope=replicas mpclip"),
+    "momentum": (None, "--beta_1 is that of --optimizer_type=momentum"),
+    "gradient_reduction": ("mean", "--loss_normalization=local_sum adds gradients up"),
+    "count_records": (False, "--num_steps_per_epoch=0 counts the records"),
+    "coordinator_address": (None, "--worker_hosts takes the address of the first process alone"),
+    "peer_silence_secs": (60, "--peer_timeout_secs says it: a fifth, a minute at most"),
+    "peer_stall_secs": (1800, "--peer_timeout_secs says it: six times as long"),
+    "narrow_last_block": (True, "the last block is always narrow"),
+    "plan_config_file": (None, "--plan_file holds the configuration"),
+    "wandb_project": (None, "--wandb_name takes PROJECT/NAME"),
     "profile_dir": (None, "POPLAR_ENGINE_OPTIONS takes autoReport.directory"),
 }
 
 
-def with_kernels(saved: dict[str, Any]) -> dict[str, Any]:
+def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
     """Returns a saved configuration of an earlier version with --kernels in place of the three settings that
-    it has replaced."""
+    it has replaced, and momentum's --beta_1."""
+    if "momentum" in saved:
+        momentum = saved["momentum"]
+        saved = {name: value for name, value in saved.items() if name != "momentum"}
+        if saved.get("optimizer_type") == "momentum":
+            saved["beta_1"] = momentum
     left = {name: value for name, value in saved.items() if name not in _BEFORE_KERNELS}
     before = [saved[name] for name in _BEFORE_KERNELS if name in saved]
     if not before:

@@ -27,16 +27,19 @@ _EXPECTED = 'expected JSON of step and value with a step 0, such as {"0": 1e-4, 
 
 
 def read_by_step(text: str, name: str) -> dict[int, float]:
-    """Returns {step: value}, in the order of the steps; a value holds from its step on.
+    """Returns {step: value}, in the order of the steps; a value holds from its step on. Empty for a text that
+    is no JSON object.
 
     Args:
       text: of the setting.
       name: of the setting, for messages.
 
     Raises:
-      ConfigError: for what is no such JSON, a step below 0 or twice, a value that is negative or not finite,
-        or where nothing is said of step 0.
+      ConfigError: for an object that does not read so, a step below 0 or twice, a value that is negative or
+        not finite, or where nothing is said of step 0.
     """
+    if not text.lstrip().startswith("{"):
+        return {}
     try:
         pairs = json.loads(text, object_pairs_hook=list)
         found = {int(step): _number(value) for step, value in pairs}

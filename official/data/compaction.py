@@ -91,14 +91,10 @@ class Grouping:
 @functools.lru_cache(maxsize=1)
 def _files_of_level_0(grouping: Grouping) -> list[str]:
     folder = grouping.level_folder
-    found = sorted(
-        os.path.join(folder, name)
-        for name in store_of(folder).names_in(folder)
-        if name.endswith(grouping.ending)
-    )
-    if len(found) != grouping.files:
-        raise damaged(folder, f"it holds {len(found)} files, expected {grouping.files}")
-    return found
+    names = sorted(name for name in store_of(folder).names_in(folder) if name.endswith(grouping.ending))
+    if len(names) != grouping.files:
+        raise damaged(folder, f"it holds {len(names)} files, expected {grouping.files}")
+    return [os.path.join(folder, name) for name in names]
 
 
 def damaged(path: str, why: object) -> ConfigError:
@@ -112,13 +108,6 @@ def damaged(path: str, why: object) -> ConfigError:
 def is_needed(grouping: Grouping, total_bytes: int, readers: int) -> bool:
     """Tells whether readers would read too little at once from the files, `total_bytes` in all."""
     return grouping.files > 1 and total_bytes < _MIN_READ_BYTES * grouping.files * readers
-
-
-def levels(grouping: Grouping, total_bytes: int, readers: int) -> Iterable[tuple[Grouping, Grouping]]:
-    """Yields (level, the one above that is made of it) as often as it takes; see `is_needed`."""
-    while is_needed(grouping, total_bytes, readers):
-        yield grouping, grouping.above()
-        grouping = grouping.above()
 
 
 def compact(
@@ -144,7 +133,8 @@ def compact(
       The level from which readers are to read, and the sums of what the tasks counted.
     """
     counted: collections.Counter[str] = collections.Counter()
-    for below, above in levels(grouping, total_bytes, readers):
+    while is_needed(grouping, total_bytes, readers):
+        below, above = grouping, grouping.above()
         complete = f"{above.level_folder}.json"
         if jobs.read_done(complete) is None:
             places = [(number, file) for file in range(above.files) for number in range(above.ranges)]

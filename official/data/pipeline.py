@@ -7,18 +7,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from official.config.derived import MOST_STREAMS
-
-__all__ = [
-    "CALLS",
-    "MOST_STREAMS",
-    "TrainingOrder",
-    "fixed",
-    "rebatched",
-    "seeds_of",
-    "shuffled",
-    "without_done",
-]
+from official.config.derived import MOST_STREAMS as MOST_STREAMS
 
 CALLS = 2  # of what works on a whole batch or window, and inside it with more threads
 

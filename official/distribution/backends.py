@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -29,11 +30,13 @@ from official.distribution.pipeline_plan import PipelinePlan
 def replica_devices(config: Config) -> list[str]:
     """Returns the devices to compute on: GPUs, logical CPUs, or the CPU. Raises ConfigError where there are
     fewer than asked for."""
+    found = len(tf.config.list_physical_devices("GPU"))
+    wanted = found if config.num_gpus is None else config.num_gpus
+    if config.dtype == "fp16" and (config.num_virtual_devices or not wanted):
+        logging.warning("dtype=fp16 is very slow on CPUs. Use --dtype=bf16 or fp32.")
     if config.num_virtual_devices:
         _make_logical_cpus(config.num_virtual_devices)
         return [f"/cpu:{index}" for index in range(config.num_virtual_devices)]
-    found = len(tf.config.list_physical_devices("GPU"))
-    wanted = found if config.num_gpus is None else config.num_gpus
     if wanted > found:
         raise ConfigError(
             f"num_gpus={wanted} but this machine has {found} GPU{'s' * (found != 1)} that TensorFlow can use."
@@ -56,19 +59,12 @@ def planned_replicas(config: Config) -> int:
     return max(gpus, 1)
 
 
-def warn_of_slow_type(config: Config, devices: list[str]) -> None:
-    """Warns of a compute type that CPUs are slow in."""
-    if config.dtype == "fp16" and "gpu" not in devices[0]:
-        logging.warning("dtype=fp16 is very slow on CPUs. Use --dtype=bf16 or fp32.")
-
-
 def check_allreduce_dtype(config: Config, on_gpus: bool) -> None:
     """Refuses sums in a type that TensorFlow's operations of NCCL do not know, which several GPUs take unless
     --all_reduce_alg says otherwise. Raises ConfigError."""
     if config.allreduce_dtype == "bfloat16" and on_gpus and config.all_reduce_alg in (None, "nccl"):
-        others = " or ".join(
-            alg for alg in BACKENDS[config.distribution_strategy].all_reduce_algorithms if alg != "nccl"
-        )
+        algorithms = BACKENDS[config.distribution_strategy].all_reduce_algorithms
+        others = " or ".join(alg for alg in algorithms if alg != "nccl")
         raise ConfigError(
             "allreduce_dtype=bfloat16 is none of the types that TensorFlow adds up with NCCL. Use"
             f" --allreduce_dtype=float16, with a loss scale, or --all_reduce_alg={others}."
@@ -172,9 +168,7 @@ class Backend:
 
 
 def _make_one_device(config: Config) -> tf.distribute.Strategy:
-    devices = replica_devices(config)[:1]
-    warn_of_slow_type(config, devices)
-    return tf.distribute.OneDeviceStrategy(devices[0])
+    return tf.distribute.OneDeviceStrategy(replica_devices(config)[0])
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -193,7 +187,6 @@ def _make_mirrored(config: Config) -> tf.distribute.Strategy:
         raise ConfigError(
             "all_reduce_alg=nccl needs GPUs, this run is on the CPU. Use --all_reduce_alg=hierarchical_copy."
         )
-    warn_of_slow_type(config, devices)
     if len(devices) == 1:
         return tf.distribute.OneDeviceStrategy(devices[0])
     check_allreduce_dtype(config, "gpu" in devices[0])
@@ -206,11 +199,7 @@ def _make_mirrored(config: Config) -> tf.distribute.Strategy:
 
 
 _Implementation = tf.distribute.experimental.CommunicationImplementation
-_IMPLEMENTATIONS = {
-    "nccl": _Implementation.NCCL,
-    "ring": _Implementation.RING,
-    None: _Implementation.AUTO,
-}
+_IMPLEMENTATIONS = {"nccl": _Implementation.NCCL, "ring": _Implementation.RING, None: _Implementation.AUTO}
 
 
 def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
@@ -227,13 +216,7 @@ def _make_multi_worker(config: Config) -> tf.distribute.Strategy:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=_IMPLEMENTATIONS[config.all_reduce_alg]
     )
-    patience = heartbeat.Patience(config.peer_timeout_secs, config.peer_silence_secs, config.peer_stall_secs)
-    return heartbeat.join(read_cluster(config), options, patience)
-
-
-def _is_chief(strategy: tf.distribute.Strategy) -> bool:
-    # `peers` has made every process a worker: a chief of TF_CONFIG is the first.
-    return strategy.cluster_resolver.task_id == 0
+    return heartbeat.join(read_cluster(config), options, config.peer_timeout_secs)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -285,7 +268,8 @@ class PipelineStrategy(tf.distribute.MirroredStrategy):
             number = device_of.get(name)
             if number is None or arguments.get("colocate_with") is not None:
                 return next_creator(**arguments)
-            together = _Together(tuple(devices[number] for devices in self.grid))
+            # TensorFlow takes it for a variable to colocate with.
+            together = types.SimpleNamespace(_devices=tuple(devices[number] for devices in self.grid))
             return next_creator(**arguments, colocate_with=together)
 
         with tf.variable_creator_scope(create):
@@ -297,23 +281,13 @@ def as_pipeline(strategy: tf.distribute.Strategy) -> PipelineStrategy | None:
     return strategy if isinstance(strategy, PipelineStrategy) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Together:
-    """Devices to put a variable on, one a replica; TensorFlow takes it for a variable to colocate with."""
-
-    _devices: tuple[str, ...]
-
-
 def _make_pipeline(config: Config) -> PipelineStrategy:
     """Deals this machine's devices out to replicas, a device of the pipeline each."""
     needed = plan_lib.num_devices(config)
     found = replica_devices(config)
     devices = [tf.DeviceSpec.from_string(name).to_string() for name in found]  # as TensorFlow names them
     _check_divisible(config, len(devices), needed)
-    warn_of_slow_type(config, found)
-    return PipelineStrategy(
-        [devices[first : first + needed] for first in range(0, len(devices), needed)],
-    )
+    return PipelineStrategy([devices[first : first + needed] for first in range(0, len(devices), needed)])
 
 
 def _planned_pipelines(config: Config) -> int:
@@ -421,7 +395,8 @@ _BACKENDS = {
         strategies=(tf.distribute.MultiWorkerMirroredStrategy,),
         make_strategy=_make_multi_worker,
         num_replicas=lambda config: planned_replicas(config) * len(read_cluster(config).hosts),
-        is_chief=_is_chief,
+        # `heartbeat` has made every process a worker: a chief of TF_CONFIG is the first.
+        is_chief=lambda strategy: strategy.cluster_resolver.task_id == 0,
         has_peers=True,
         noticing_lost_peers=heartbeat.noticing_lost_peers,
         note_passed=heartbeat.note_passed,

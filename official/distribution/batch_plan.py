@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from official.config import nearest_multiples, steps_per_loop, train_steps
 from official.config.backends import BACKENDS
@@ -40,8 +41,15 @@ def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -
         replicas.
     """
     check_evaluation(config, replicas)
-    new = _new_layout(config, workers, replicas)
-    goes_on = noted is not None and _is_asked_for(noted, config)
+    count = config.logical_workers or workers
+    batches = config.num_accumulation_steps, config.train_batch_size
+    new = Layout(count, count * (replicas // workers), *batches)
+    # Where the settings ask for another layout, somebody has changed them: the run goes on as they say now.
+    goes_on = (
+        noted is not None
+        and (noted.num_accumulation_steps, noted.train_batch_size) == batches
+        and config.logical_workers in (None, noted.workers)
+    )
     layout = noted if noted and goes_on else new
     keeps = goes_on or config.logical_workers is not None
     if layout.micro_batches % replicas == 0:
@@ -53,23 +61,11 @@ def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -
     who = (
         f"model_dir={config.model_dir}" if goes_on else f"a run with logical_workers={config.logical_workers}"
     )
-    raise _not_shared(who, layout, replicas)
-
-
-def _new_layout(config: Config, workers: int, replicas: int) -> Layout:
-    count = config.logical_workers or workers
-    return Layout(
-        count, count * (replicas // workers), config.num_accumulation_steps, config.train_batch_size
-    )
-
-
-def _is_asked_for(noted: Layout, config: Config) -> bool:
-    """Tells whether the settings still ask for the layout of a run. Where they do not, somebody has changed
-    them, and the run goes on as they say now."""
-    return (
-        noted.num_accumulation_steps == config.num_accumulation_steps
-        and noted.train_batch_size == config.train_batch_size
-        and config.logical_workers in (None, noted.workers)
+    raise ConfigError(
+        f"{who} is laid out for {layout.describe()}, {layout.micro_batches} together:"
+        f" {replicas} replicas cannot share them evenly. Valid numbers of replicas:"
+        f" {_divisors(layout.micro_batches, replicas)}. Or lay the run out anew, with another"
+        " --num_accumulation_steps."
     )
 
 
@@ -95,7 +91,7 @@ def _smaller_is_the_same(config: Config) -> bool:
         not is_random
         and config.loss_normalization == "global"
         and config.clip_scope != "micro_batch"
-        and config.lamb_variant != "mpclip"
+        and config.clip_scope != "replicas"
     )
 
 
@@ -114,16 +110,6 @@ def _with_smaller_micro_batches(config: Config, layout: Layout, replicas: int) -
     return BatchPlan(replicas, accumulation, config.train_batch_size, config.eval_batch_size)
 
 
-def _not_shared(who: str, layout: Layout, replicas: int) -> ConfigError:
-    """Returns the error of micro batches that cannot be dealt out among so many replicas."""
-    return ConfigError(
-        f"{who} is laid out for {layout.describe()}, {layout.micro_batches} together:"
-        f" {replicas} replicas cannot share them evenly. Valid numbers of replicas:"
-        f" {_divisors(layout.micro_batches, replicas)}. Or lay the run out anew, with another"
-        " --num_accumulation_steps."
-    )
-
-
 def _divisors(count: int, wanted: int) -> str:
     """Returns the divisors of a number that are nearest to what was wanted, in words."""
     found = [divisor for divisor in range(1, count + 1) if count % divisor == 0]
@@ -131,8 +117,7 @@ def _divisors(count: int, wanted: int) -> str:
     return ", ".join(map(str, nearest))
 
 
-@dataclasses.dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """Micro batches of one worker of a layout, `first` to `last` - 1 of its own."""
 
     worker: int

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import dataclasses
 import functools
 import json
 import os
@@ -77,18 +76,14 @@ def ending(secs: float, code: int, message: str) -> Iterator[None]:
     line = ctypes.create_string_buffer(message.replace("%", "%%").encode())
     with contextlib.ExitStack() as timers:
         try:
-            libc = _libc()
+            if sys.platform != "linux" or sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8:
+                raise OSError("timers that call functions are known for Linux of 64 bits only")
+            libc = ctypes.CDLL(None, use_errno=True)
             _start(timers, libc, secs, libc.warnx, ctypes.addressof(line))
             _start(timers, libc, secs + _SECS_TO_PRINT, libc._exit, code)  # pylint: disable=protected-access
         except (AttributeError, OSError) as error:
             logging.debug("No limit of time: %s", error)
         yield
-
-
-def _libc() -> ctypes.CDLL:
-    if sys.platform != "linux" or sys.byteorder != "little" or ctypes.sizeof(ctypes.c_void_p) != 8:
-        raise OSError("timers that call functions are known for Linux of 64 bits only")
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def _start(timers: contextlib.ExitStack, libc: ctypes.CDLL, secs: float, function, value: int) -> None:
@@ -156,6 +151,7 @@ class Watch:
     ):
         self.lost: str | None = None
         self.found = threading.Event()  # set once `lost` is
+        self.depth = 0  # contexts that rely on it
         self._met, self._on_loss = met, on_loss
         self._silence_secs, self._stall_secs = silence_secs, stall_secs
         self._passed, self._passed_at = 0, time.monotonic()
@@ -222,9 +218,8 @@ class Watch:
 
     def _tell(self, line: str) -> None:
         for peer in list(self._peers.values()):
-            with contextlib.suppress(
-                OSError
-            ):  # who has gone is found out by `_hear`, who is cut off is silent
+            # Who has gone is found out by `_hear`, who is cut off is silent.
+            with contextlib.suppress(OSError):
                 peer.link.send(f"{line}\n".encode())
 
     def _hear(self, rank: int) -> bool:
@@ -298,48 +293,33 @@ _LAST_SECS = 30.0  # from a loss to the end of this process, at most
 _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
 
-@dataclasses.dataclass(frozen=True)
-class Patience:
-    """Time limits of the waits for other processes, in seconds; see the settings --peer_*_secs.
-
-    Attributes:
-      start: until all are there.
-      silence: for a word of one.
-      stall: for one that does not go on.
-    """
-
-    start: int
-    silence: float
-    stall: float
-
-
-@dataclasses.dataclass
-class _Watched:
-    """The watch of a strategy's processes, and how many contexts rely on it."""
-
-    watch: Watch
-    depth: int = 0
-
-
-_WATCHED: weakref.WeakKeyDictionary[tf.distribute.Strategy, _Watched] = weakref.WeakKeyDictionary()
+_WATCHED: weakref.WeakKeyDictionary[tf.distribute.Strategy, Watch] = weakref.WeakKeyDictionary()
 
 
 def join(
-    cluster: Cluster, options: tf.distribute.experimental.CommunicationOptions, patience: Patience
+    cluster: Cluster,
+    options: tf.distribute.experimental.CommunicationOptions,
+    timeout_secs: int,
 ) -> tf.distribute.Strategy:
     """Waits for the other processes and returns the strategy of them all.
+
+    Args:
+      cluster: the processes.
+      options: of collective operations.
+      timeout_secs: --peer_timeout_secs: time limit of the wait until all processes are there, from which
+        those for a word of one and for one that does not go on follow.
 
     Raises:
       ConfigError: where the processes contradict each other, or TensorFlow refuses them.
       PeerError: where one does not come in time.
     """
     logging.info("%s", cluster.describe())
-    met = rendezvous.meet(cluster, patience.start)
-    strategy = _connected(met.cluster, options, patience.start)
+    met = rendezvous.meet(cluster, timeout_secs)
+    strategy = _connected(met.cluster, options, timeout_secs)
     last_secs = _LAST_SECS if cluster.rank else _LAST_SECS_OF_FIRST
     on_loss = functools.partial(_end_soon, last_secs)
-    watch = Watch(met, patience.silence, patience.stall, patience.start, on_loss)
-    _WATCHED[strategy] = _Watched(watch)
+    silence_secs, stall_secs = max(2.0, min(60.0, timeout_secs / 5)), 6.0 * timeout_secs
+    _WATCHED[strategy] = watch = Watch(met, silence_secs, stall_secs, timeout_secs, on_loss)
     watch.start()
     return strategy
 
@@ -351,15 +331,13 @@ def _connected(
     os.environ["TF_CONFIG"] = json.dumps(
         {"cluster": {"worker": cluster.hosts}, "task": {"type": "worker", "index": cluster.rank}}
     )
+    late = f"one of those that were there has not connected within --peer_timeout_secs={timeout_secs:g}"
     try:
-        with (
-            _killable(timeout_secs),
-            ending(timeout_secs, 4, f"{_line(_unconnected(timeout_secs))}."),
-        ):
+        with _killable(timeout_secs), ending(timeout_secs, 4, f"{_line(late)}."):
             return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
         if _is_of_a_lost_peer(error):
-            raise PeerError(_describe(error, cluster)) from None
+            raise PeerError(_line(_who(error, cluster))) from None
         raise ConfigError(
             f"distribution_strategy=multi_worker_mirrored: {str(error).splitlines()[0][:200]}. Check"
             " --worker_hosts and TF_CONFIG."
@@ -389,7 +367,7 @@ def _abort_operations(who: str) -> None:
 def note_passed(strategy: tf.distribute.Strategy) -> None:
     """Notes that this process has come to the next point that all pass together."""
     if strategy in _WATCHED:
-        _WATCHED[strategy].watch.note_passed()
+        _WATCHED[strategy].note_passed()
 
 
 @contextlib.contextmanager
@@ -424,8 +402,8 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     Args:
       strategy: of several processes, which `join` has made.
     """
-    watched = _WATCHED[strategy]
-    watched.depth += 1
+    watch = _WATCHED[strategy]
+    watch.depth += 1
     in_order = False
     try:
         yield
@@ -433,29 +411,20 @@ def noticing_lost_peers(strategy: tf.distribute.Strategy) -> Iterator[None]:
     except tf.errors.OpError as error:
         if not _is_of_a_lost_peer(error):
             raise
-        watched.watch.found.wait(_NAMING_SECS)
+        watch.found.wait(_NAMING_SECS)
         resolver = strategy.cluster_resolver
         hosts = tuple(resolver.cluster_spec().as_dict()["worker"])
-        who = watched.watch.lost or _who(error, Cluster(hosts, resolver.task_id))
-        watched.watch.lose(who)
+        who = watch.lost or _who(error, Cluster(hosts, resolver.task_id))
+        watch.lose(who)
         raise PeerError(_line(who)) from None
     finally:
-        watched.depth -= 1
-        if watched.depth == 0:
-            watched.watch.end(in_order)
+        watch.depth -= 1
+        if watch.depth == 0:
+            watch.end(in_order)
 
 
 def _is_of_a_lost_peer(error: Exception) -> bool:
     return isinstance(error, _LOST) and bool(_OF_PEERS.search(str(error)))
-
-
-def _describe(error: Exception, cluster: Cluster) -> str:
-    """Returns the line for people, with the process that TensorFlow names, where it names one."""
-    return _line(_who(error, cluster))
-
-
-def _unconnected(secs: float) -> str:
-    return f"one of those that were there has not connected within --peer_timeout_secs={secs:g}"
 
 
 def _line(who: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official.config.backends import BACKENDS
 from official.config.settings.devices import SCHEDULES
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 # Each schedule is a formula for the time of a work. `gpipe` and `1f1b` are those of a pipeline whose works
 # all take as long; a device begins a work as soon as its inputs are there. In Graphcore's `grouped`,
 # `interleaved` and `sequential` all devices move in step.
-
-
-IN_STEP = ("grouped", "interleaved", "sequential")
-FORWARD, BACKWARD = 1.0, 2.0  # of a stage; a backward pass that computes it again takes 3
 
 
 class Work(NamedTuple):
@@ -141,8 +138,9 @@ def before(work: Work, num_stages: int) -> list[Work]:
 
 
 def usual_secs(work: Work) -> float:
-    """Returns the time of a work where all stages are alike: a backward pass takes two of a forward pass."""
-    return BACKWARD if work.backward else FORWARD
+    """Returns the time of a work where all stages are alike: a backward pass takes two of a forward pass, or
+    three where it computes that again."""
+    return 2.0 if work.backward else 1.0
 
 
 def make_timeline(
@@ -165,7 +163,7 @@ def make_timeline(
             start = max([free[device], *(ends[each] for each in before(work, num_stages))])
             free[device] = ends[work] = start + secs(work)
             found[device].append((work, start, ends[work]))
-        if plan.schedule in IN_STEP:
+        if plan.schedule in SCHEDULES["ipu"]:
             free = [max(free)] * len(free)
     busy = sum(end - start for device in found for _, start, end in device)
     rounds = plan.micro_batches // plan.round_size
@@ -388,73 +386,52 @@ def placed(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> tupl
       ConfigError: for a stage of the model that is nowhere, twice, out of order, or that the model has not,
         and for a stage of the pipeline that holds nothing.
     """
-    _check_layers(stages, model_stages)
-    _check_order(stages)
-    _check_names(stages, model_stages)
+    text = written_stages(stages)
+    shown = f"pipeline_stages={text if len(text) <= 90 else f'{text[:60]} .. {text[-25:]}'}"
+    _check_names(shown, stages, model_stages)
     where = _where(stages, model_stages)
     missing = [name for name in model_stages if name not in where]
     if missing:
         names = ", ".join(_THEIRS.get(name, name) for name in missing)
-        raise ConfigError(f"pipeline_stages={_shown(stages)} places no {names}. Add it to a stage.")
+        raise ConfigError(f"{shown} places no {names}. Add it to a stage.")
     for before, after in zip(model_stages, model_stages[1:]):
         if where[after] < where[before]:
-            raise _out_of_order(stages, _THEIRS.get(after, after), _THEIRS.get(before, before))
+            raise _out_of_order(shown, _THEIRS.get(after, after), _THEIRS.get(before, before))
     found = [[name for name in model_stages if where[name] == number] for number in range(len(stages))]
     for number, parts in enumerate(found):
         if not parts:
-            raise ConfigError(
-                f"pipeline_stages={_shown(stages)}: stage {number} computes nothing here. Join it with"
-                " another."
-            )
+            raise ConfigError(f"{shown}: stage {number} computes nothing here. Join it with another.")
     return tuple(map(tuple, found))
 
 
-def _check_order(stages: Sequence[Sequence[str]]) -> None:
-    """Refuses what is before another part that it needs, also in one stage."""
-    names = [name for stage in stages for name in stage]
-    for first, second in zip(names, names[1:]):
-        if _rank(second) < _rank(first):
-            raise _out_of_order(stages, first, second)
+def _out_of_order(shown: str, first: str, second: str) -> ConfigError:
+    return ConfigError(f"{shown}: {first} is before {second}. Keep the model's order.")
 
 
-def _rank(name: str) -> int:
-    return {"emb": 0, "pos": 0, "hid": 1}.get(name, 2)
-
-
-def _out_of_order(stages: Sequence[Sequence[str]], first: str, second: str) -> ConfigError:
-    return ConfigError(
-        f"pipeline_stages={_shown(stages)}: {first} is before {second}. Keep the model's order."
-    )
-
-
-def _check_layers(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> None:
-    said, layers = sum(list(stage).count("hid") for stage in stages), len(layers_of(model_stages))
-    if said != layers:
+def _check_names(shown: str, stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> None:
+    """Refuses a wrong number of blocks or heads, heads that the model has not, and what is before another
+    part that it needs, also in one stage."""
+    said = [(name, number) for number, stage in enumerate(stages) for name in stage]
+    counts, layers = collections.Counter(name for name, _ in said), len(layers_of(model_stages))
+    if counts["hid"] != layers:
         raise ConfigError(
-            f"pipeline_stages={_shown(stages)} has {said} x hid, the model has num_hidden_layers={layers}."
-            f" Place {layers}."
+            f"{shown} has {counts['hid']} x hid, the model has num_hidden_layers={layers}. Place {layers}."
         )
-
-
-def _check_names(stages: Sequence[Sequence[str]], model_stages: Sequence[str]) -> None:
-    said = [(name, number) for number, stage in enumerate(stages) for name in stage if name != "hid"]
+    ranks = {"emb": 0, "pos": 0, "hid": 1}
+    for (first, _), (second, _) in zip(said, said[1:]):
+        if ranks.get(second, 2) < ranks.get(first, 2):
+            raise _out_of_order(shown, first, second)
     for name in _ONCE:
-        places = [number for other, number in said if other == name]
-        if len(places) > 1:
-            raise ConfigError(f"pipeline_stages={_shown(stages)} has {len(places)} x {name}. Place it once.")
-    for name, _ in said:
-        heads = [place for place in _PLACES[name] if place != "pooler"]
-        lacking = [place for place in heads if place not in model_stages]
-        if lacking:
+        if counts[name] > 1:
+            raise ConfigError(f"{shown} has {counts[name]} x {name}. Place it once.")
+    for name in counts:
+        if not {"pooler", *model_stages}.issuperset(_PLACES.get(name, ())):
             known = ", ".join(_THEIRS[place] for place in model_stages if place in _THEIRS)
-            raise ConfigError(
-                f"pipeline_stages={_shown(stages)}: the model has no {name}. Its parts: {known}, hid."
-            )
+            raise ConfigError(f"{shown}: the model has no {name}. Its parts: {known}, hid.")
     numbers = dict(said)
     if numbers.get("pos", numbers.get("emb")) != numbers.get("emb"):
         raise ConfigError(
-            f"pipeline_stages={_shown(stages)}: pos is in another stage than emb, here they are one part."
-            " Write emb+pos."
+            f"{shown}: pos is in another stage than emb, here they are one part. Write emb+pos."
         )
 
 
@@ -487,23 +464,8 @@ def in_their_words(stages: Iterable[Sequence[str]]) -> str:
     )
 
 
-def _shown(stages: Sequence[Sequence[str]]) -> str:
-    text = written_stages(stages)
-    return text if len(text) <= 90 else f"{text[:60]} .. {text[-25:]}"
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Rules
-
-
-def check_count(count: int, model_stages: Sequence[str]) -> None:
-    """Refuses more stages than the model has parts to share out."""
-    parts = len(parts_of(model_stages))
-    if count > parts:
-        raise ConfigError(
-            f"pipeline_stages={count}, but the model has {parts} parts: embeddings, {parts - 2} layers,"
-            f" heads. Give at most --pipeline_stages={parts}."
-        )
 
 
 def usual_devices(count: int, schedule: str, model_stages: Sequence[str]) -> tuple[int, ...]:
@@ -528,32 +490,14 @@ def power_of_two(count: int) -> int:
 
 def check_devices(devices: Sequence[int], count: int) -> None:
     """Refuses devices that do not fit the number of stages, or that leave one out."""
-    shown = ",".join(map(str, devices))
+    shown, missing = ",".join(map(str, devices)), set(range(max(devices) + 1)) - set(devices)
     if len(devices) != count:
-        raise ConfigError(
-            f"device_mapping={shown} names {len(devices)} devices for {count} stages. Name one a stage."
-        )
-    if set(devices) != set(range(max(devices) + 1)):
-        missing = min(set(range(max(devices) + 1)) - set(devices))
-        raise ConfigError(
-            f"device_mapping={shown} leaves out device {missing}. Number the devices from 0 without gaps."
-        )
-
-
-def check_tied(stages: Sequence[Sequence[str]], devices: Sequence[int], backend: str) -> None:
-    """Refuses stages that share the word embeddings on two IPUs."""
-    if not BACKENDS[backend].graphcore_rules:
+        problem = f"names {len(devices)} devices for {count} stages. Name one a stage."
+    elif missing:
+        problem = f"leaves out device {min(missing)}. Number the devices from 0 without gaps."
+    else:
         return
-    holders = [number for number, names in enumerate(stages) if {"embeddings", "masked_lm"} & set(names)]
-    first, last = holders[0], holders[-1]
-    if devices[first] != devices[last]:
-        valid = list(devices)
-        valid[last] = devices[first]
-        raise ConfigError(
-            f"device_mapping={','.join(map(str, devices))}: stages {first} (emb) and {last} (mlm) share the"
-            f" word embeddings, and an IPU holds a variable alone. Nearest valid:"
-            f" {','.join(map(str, valid))}."
-        )
+    raise ConfigError(f"device_mapping={shown} {problem}")
 
 
 def check_micro_batches(devices: Sequence[int], schedule: str, micro_batches: int, trains: bool) -> None:
@@ -664,10 +608,7 @@ class PipelinePlan:
 def num_devices(config: Config) -> int:
     """Returns the number of devices of a replica, as far as the settings alone tell. Raises ConfigError as
     `make_plan` does."""
-    told = read_stages(_asked_stages(config))
-    count = told if isinstance(told, int) else len(told)
-    schedule = _schedule(config)
-    given = read_devices(config.device_mapping) if config.device_mapping else None
+    _, count, schedule, given = _asked(config)
     return max(given or usual_devices(count, schedule, ())) + 1
 
 
@@ -684,38 +625,47 @@ def make_plan(
 
     Raises:
       ConfigError: for stages that the model has not or that are out of order, devices that do not fit them,
-        and a number of micro batches that the schedule does not take.
+        stages that share the word embeddings on two IPUs, and a number of micro batches that the schedule
+        does not take.
     """
-    backend = config.distribution_strategy
-    schedule = _schedule(config)
-    told = read_stages(_asked_stages(config))
-    count = told if isinstance(told, int) else len(told)
-    given = read_devices(config.device_mapping) if config.device_mapping else None
-    if isinstance(told, int):
-        check_count(count, model_stages)
+    told, count, schedule, given = _asked(config)
+    parts = len(parts_of(model_stages))
+    if isinstance(told, int) and count > parts:
+        raise ConfigError(
+            f"pipeline_stages={count}, but the model has {parts} parts: embeddings, {parts - 2} layers,"
+            f" heads. Give at most --pipeline_stages={parts}."
+        )
     devices = given or usual_devices(count, schedule, model_stages)
     check_devices(devices, count)
     if isinstance(told, int):
         stages = balanced(model_stages, costs or stage_costs(config, model_stages), devices)
     else:
         stages = placed(told, model_stages)
-    plan = PipelinePlan(stages, devices, schedule, config.num_accumulation_steps)
-    check_tied(plan.stages, devices, backend)
-    check_micro_batches(devices, schedule, plan.micro_batches, config.do_train)
-    return plan
+    holders = [number for number, names in enumerate(stages) if {"embeddings", "masked_lm"} & set(names)]
+    first, last = holders[0], holders[-1]
+    if BACKENDS[config.distribution_strategy].graphcore_rules and devices[first] != devices[last]:
+        valid = [*devices[:last], devices[first], *devices[last + 1 :]]
+        raise ConfigError(
+            f"device_mapping={','.join(map(str, devices))}: stages {first} (emb) and {last} (mlm) share the"
+            f" word embeddings, and an IPU holds a variable alone. Nearest valid:"
+            f" {','.join(map(str, valid))}."
+        )
+    check_micro_batches(devices, schedule, config.num_accumulation_steps, config.do_train)
+    return PipelinePlan(stages, devices, schedule, config.num_accumulation_steps)
 
 
-def _asked_stages(config: Config) -> str:
+def _asked(config: Config) -> tuple[Any, int, str, tuple[int, ...] | None]:
+    """Returns the stages, a number or the names in each; their number; the schedule; and the devices, None
+    where none are said."""
     if not config.pipeline_stages:
         raise ConfigError(
             f"distribution_strategy={config.distribution_strategy} needs to know the stages. Give"
             " --pipeline_stages=N, or what each holds: emb+pos / hid*12 / hid*12 / mlm+nsp."
         )
-    return config.pipeline_stages
-
-
-def _schedule(config: Config) -> str:
-    return config.pipeline_schedule or SCHEDULES[config.distribution_strategy][0]
+    told = read_stages(config.pipeline_stages)
+    schedule = config.pipeline_schedule or SCHEDULES[config.distribution_strategy][0]
+    given = read_devices(config.device_mapping) if config.device_mapping else None
+    return told, told if isinstance(told, int) else len(told), schedule, given
 
 
 # -----------------------------------------------------------------------------------------------------------

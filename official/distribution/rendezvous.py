@@ -8,7 +8,7 @@ import resource
 import selectors
 import socket
 import time
-from typing import cast
+from typing import NamedTuple, cast
 
 from absl import logging
 
@@ -26,8 +26,7 @@ MAX_LINE_BYTES = 4096
 _FREE_PORTS = range(21000, 29000)  # below those that systems give away by themselves
 
 
-@dataclasses.dataclass(frozen=True)
-class Met:
+class Met(NamedTuple):
     """Result of a meeting: the addresses of all processes of a run, and the connections between them.
 
     Attributes:
@@ -46,7 +45,12 @@ def listen(cluster: Cluster) -> socket.socket:
     own = cluster.hosts[cluster.rank]
     ports = [parts(own)[1]] if own else random.SystemRandom().sample(_FREE_PORTS, 100)
     try:
-        _bind(listener, ports)
+        for port in ports[:-1]:  # the first one that is free
+            with contextlib.suppress(OSError):
+                listener.bind(("", port))
+                break
+        else:
+            listener.bind(("", ports[-1]))
         listener.listen(len(cluster.hosts))
     except OSError as error:
         listener.close()
@@ -57,15 +61,6 @@ def listen(cluster: Cluster) -> socket.socket:
         ) from None
     listener.setblocking(False)
     return listener
-
-
-def _bind(listener: socket.socket, ports: list[int]) -> None:
-    """Takes the first of some ports that is free. Raises OSError where none is."""
-    for port in ports[:-1]:
-        with contextlib.suppress(OSError):
-            listener.bind(("", port))
-            return
-    listener.bind(("", ports[-1]))
 
 
 def parts(address: str) -> tuple[str, int]:
@@ -95,7 +90,7 @@ def _check_ipv4(host: str) -> None:
         raise ConfigError(
             f"Host {host} of the run's processes has IPv6 addresses only, such as {found[0][4][0]}; expected"
             " one of IPv4. Give it one, or another name of that machine in --worker_hosts,"
-            " --coordinator_address or TF_CONFIG."
+            " --worker_hosts or TF_CONFIG."
         )
 
 
@@ -219,20 +214,19 @@ class Connections:
         except OSError:
             data = b""
         if not data:
-            self._forget(connection)
-        elif connection in self.unknown:  # others say nothing after the greeting
-            self._listen_to(connection, data)
-
-    def _listen_to(self, connection: socket.socket, data: bytes) -> None:
-        """Takes what a caller has sent: a line, of which the first call may bring a part only."""
-        caller = self.unknown[connection]
-        if len(caller.text) + len(data) > MAX_LINE_BYTES:
+            if connection in self._ranks:
+                rank = self._ranks.pop(connection)
+                del self.present[rank]
+                self.wait.problems[rank] = "it was here and has ended"
             self._end(connection)
-            return
-        caller.text += data
-        line, end, _ = caller.text.partition(b"\n")
-        if end:
-            self._greet(connection, line.decode(errors="replace"))
+        elif connection in self.unknown:  # others say nothing after the greeting
+            caller = self.unknown[connection]
+            caller.text += data
+            line, end, _ = caller.text.partition(b"\n")  # the first call may bring a part of the line only
+            if len(caller.text) > MAX_LINE_BYTES:
+                self._end(connection)
+            elif end:
+                self._greet(connection, line.decode(errors="replace"))
 
     def _greet(self, connection: socket.socket, line: str) -> None:
         """Takes in who says '<greeting> RANK NUMBER_OF_PROCESSES PORT', and sends others away."""
@@ -257,7 +251,10 @@ class Connections:
 
     def _take_in(self, connection: socket.socket, rank: int, port: int) -> None:
         """Notes a process of the run, which can be called at its address."""
-        address = self.wait.cluster.hosts[rank] or self._address_of(self.unknown[connection].host, port)
+        host, hosts = self.unknown[connection].host, self.wait.cluster.hosts
+        if host.startswith("127."):  # for others it is known by the name at which they reach process 0
+            host = parts(hosts[0])[0]
+        address = hosts[rank] or f"{host}:{port}"
         try:
             call(address).close()
         except ConnectionError as error:
@@ -271,23 +268,9 @@ class Connections:
             with contextlib.suppress(OSError):
                 connection.sendall(f"missing {self.wait.describe(missing)}\n".encode())
 
-    def _address_of(self, host: str, port: int) -> str:
-        """Returns the address for others of a process that has not been told its address: on this host that
-        by which they reach process 0."""
-        if host.startswith("127."):
-            host = parts(self.wait.cluster.hosts[0])[0]
-        return f"{host}:{port}"
-
     def _refuse(self, connection: socket.socket, why: str) -> None:
         with contextlib.suppress(OSError):
             connection.sendall(f"refused {why}\n".encode())
-        self._end(connection)
-
-    def _forget(self, connection: socket.socket) -> None:
-        if connection in self._ranks:
-            rank = self._ranks.pop(connection)
-            del self.present[rank]
-            self.wait.problems[rank] = "it was here and has ended"
         self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
@@ -341,9 +324,6 @@ def _allow_connections(count: int) -> None:
 # beforehand, it takes a free port and says which. Once all are there process 0 lets them go with the list
 # of all addresses, and TensorFlow's servers take the same ports. The connections stay: over them processes
 # watch each other.
-
-
-__all__ = ["Met", "meet"]
 
 
 def meet(cluster: Cluster, timeout_secs: float) -> Met:
@@ -407,14 +387,9 @@ def _stay(wait: Wait, connection: socket.socket) -> tuple[str, ...] | None:
             kind, _, rest = line.decode(errors="replace").partition(" ")
             if kind == "go":
                 return tuple(rest.split(","))
-            _obey(wait, kind, rest)
-
-
-def _obey(wait: Wait, kind: str, rest: str) -> None:
-    """Takes a line of process 0's that lets nobody go. Raises as `meet`."""
-    if kind == "refused":
-        raise ConfigError(rest)
-    if kind == "over":
-        raise PeerError(rest)
-    if kind == "missing":
-        wait.heard = rest
+            if kind == "refused":
+                raise ConfigError(rest)
+            if kind == "over":
+                raise PeerError(rest)
+            if kind == "missing":
+                wait.heard = rest

@@ -4,8 +4,8 @@
     python -m official.graphcore CONFIG.json --export NAME.poplar_exec
     python -m official.graphcore CONFIG.json --run NAME.poplar_exec [--num-iter 1000]
 
-CONFIG.json is the whole configuration: config.json of a run, or what train.py --plan writes to
---plan_config_file. Exit codes as of train.py.
+CONFIG.json is the whole configuration: config.json of a run, or what train.py --plan writes to --plan_file.
+Exit codes as of train.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def main(arguments: list[str]) -> int:
     )
     told = parser.parse_args(arguments)
     try:
-        config = config_lib.build_config([(told.config, config_lib.read_json(told.config, "config"))])
+        said = config_lib.read_json(told.config, "config")
+        config = config_lib.build_config([(told.config, said.get("configuration", said))])
         with signals.watching(), signals.raising():
             return _work(config, told, arguments)
     except ConfigError as error:

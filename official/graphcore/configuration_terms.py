@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from official.config.backends import BACKENDS, BackendTraits
@@ -40,12 +40,9 @@ def settle_pipeline(
     found = {name: settings[name] for name in ("pipeline_stages", "device_mapping") if name in settings}
     if "placement" in terms:
         found |= _of_blocks(terms["placement"], terms)
-        terms.setdefault("notes", []).append(_WHOLE)
+        _note(terms, _WHOLE)
     elif "layers_per_ipu" in terms:
-        start = terms.get("encoder_start", 0)
-        found |= _of_blocks(
-            [(start + ipu, count) for ipu, count in enumerate(terms["layers_per_ipu"])], terms
-        )
+        found |= _of_blocks(enumerate(terms["layers_per_ipu"], terms.get("encoder_start", 0)), terms)
     if terms.get("pipeline_schedule"):
         theirs, ours = terms["pipeline_schedule"], SCHEDULES[backend]
         found["pipeline_schedule"] = theirs if theirs in ours else ours[0]  # the usual one
@@ -60,13 +57,18 @@ def settle_pipeline(
     return found | {name: base[name] for name in _NAMES if base.get(name)}
 
 
+def _note(terms: dict[str, Any], text: str) -> None:
+    """Keeps a line for people."""
+    terms.setdefault("notes", []).append(text)
+
+
 def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, int]:
     """Returns the steps of a line of the metrics in whole calls of the IPUs; notes where they are more."""
     steps, call = values["steps_per_loop"], values["device_iterations"]
     if steps is None or steps % call == 0:
         return {}
     whole = -(-steps // call) * call
-    terms.setdefault("notes", []).append(f"steps_per_loop={whole}, not {steps}: calls of {call} steps")
+    _note(terms, f"steps_per_loop={whole}, not {steps}: calls of {call} steps")
     return {"steps_per_loop": whole}
 
 
@@ -81,19 +83,18 @@ def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping
     if not BACKENDS[base["distribution_strategy"]].graphcore_rules:
         return
     values = {**base, **settings}
-    notes = terms.setdefault("notes", [])
     alone = values["ipu_replicas"] == 1 or not values["optimizer_state_offchip"]
     if settings.get("replicated_tensor_sharding") and alone:
         settings["replicated_tensor_sharding"] = False
-        notes.append(
-            "replicated_tensor_sharding=false: here it shares out offloaded state to several replicas"
+        _note(
+            terms, "replicated_tensor_sharding=false: here it shares out offloaded state to several replicas"
         )
     if values["dtype"] == "fp16" and not values["loss_scale"]:
         settings["loss_scale"] = "1"
-        notes.append("loss_scale=1, which no key says: steps on IPUs skip no update")
+        _note(terms, "loss_scale=1, which no key says: steps on IPUs skip no update")
 
 
-def _of_blocks(blocks: Sequence[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:
+def _of_blocks(blocks: Iterable[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:
     """Returns stages and devices of (device, number of blocks) of each stage.
 
     Their PopART and PyTorch programs put the embeddings on the first IPU, the heads of pre-training beside
@@ -212,9 +213,8 @@ def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[s
     trains = not terms.get("inference") if asked is None else asked
     taken = rounded_up(accumulation, base, trains)
     if taken != accumulation:
-        terms.setdefault("notes", []).append(
-            f"num_accumulation_steps={taken}, not {accumulation}: a grouped pipeline on IPUs takes so many"
-        )
+        told = "a grouped pipeline on IPUs takes so many"
+        _note(terms, f"num_accumulation_steps={taken}, not {accumulation}: {told}")
     return taken
 
 
@@ -229,11 +229,8 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
         return base["ipu_replicas"]
     if backend.spread_replicas:
         of_replica = num_pipeline_devices(base)
-    if base.get("num_virtual_devices"):
-        return max(1, base["num_virtual_devices"] // of_replica)
-    if base.get("num_gpus") is not None:
-        return max(1, base["num_gpus"] // of_replica)
-    return base.get("num_tpu_cores")
+    count = base.get("num_virtual_devices") or base.get("num_gpus")
+    return base.get("num_tpu_cores") if count is None else max(1, count // of_replica)
 
 
 def settle_steps(
@@ -262,11 +259,9 @@ def settle_steps(
         return {"num_steps_per_epoch": 1, "num_train_epochs": terms["epochs"]}
     copies = terms.get("duplication", 1)
     if copies > 1:
-        terms.setdefault("notes", []).append(
-            f"an epoch is once through all records: one of the {copies} copies of each, as their program"
-            f" counts epochs, is a {copies}th of it"
-        )
-    return {"count_records": True, "num_train_epochs": terms["epochs"]}
+        told = f"one of the {copies} copies of each, as their program counts epochs, is a {copies}th of it"
+        _note(terms, f"an epoch is once through all records: {told}")
+    return {"num_steps_per_epoch": 0, "num_train_epochs": terms["epochs"]}
 
 
 def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, float]:
@@ -292,8 +287,6 @@ def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, floa
 
 _FLOOR = 1e-7  # their schedules end there; PyTorch's at 0
 # As in configs/squad_*.flags: files of theirs do not say them.
-_SQUAD_LENGTH = 384
-_VOCABULARY = "data/bert/vocab.txt"
 _MADE_UP = ("generated_data", "synthetic_input", "use_synthetic_data")
 _TASK_OF_HEAD = {"qa_head": "squad", "glue_head": "glue", "loc": "squad", "glu": "glue", "glu_reg": "glue"}
 
@@ -325,7 +318,7 @@ def settle(
     batch_size = settings.get("train_batch_size", base["train_batch_size"])
     makes_data_up = any(settings.get(name, base[name]) for name in _MADE_UP)
     settings |= settle_steps(terms, batch_size, length, family, makes_data_up)
-    known = settings.get("num_steps_per_epoch")
+    known = settings.get("num_steps_per_epoch") or None
     settings |= settle_warmup(terms, known)
     _settle_optimization(settings, terms, family)
     _settle_data(settings, terms, task)
@@ -376,23 +369,22 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
         settings["optimizer_type"], settings["bias_correction"] = terms["optimizer"]
     if settings.get("optimizer_type") == "lamb" and "lamb_debiasing" in terms:
         settings["bias_correction"] = terms["lamb_debiasing"]
-    for variant in ("nvlamb", "mpclip"):
-        if terms.get(variant):
-            settings["lamb_variant"] = variant
-    if terms.get("reduction"):
-        settings["gradient_reduction"] = terms["reduction"]
+    if "momentum" in terms and settings.get("optimizer_type") == "momentum":
+        settings["beta_1"] = terms["momentum"]
     if terms.get("reduction") == "sum":
-        settings["loss_normalization"] = "local"
-    if terms.get("dynamic_scale"):
-        settings["loss_scale"] = "dynamic"
-    if terms.get("loss_scale_by_step"):
-        settings["loss_scale"] = terms["loss_scale_by_step"]
+        settings["loss_normalization"] = "local_sum"
+    if terms.get("dynamic_scale") or terms.get("loss_scale_by_step"):
+        settings["loss_scale"] = terms.get("loss_scale_by_step") or "dynamic"
     if "powers" in terms:
         settings["warmup_power"], settings["poly_power"] = terms["powers"][0], terms["powers"][-1]
     if terms.get("schedule") == "constant":
         settings |= {"lr_schedule": "polynomial", "poly_power": 0.0}
     elif terms.get("schedule"):
         settings["lr_schedule"] = terms["schedule"]
+    if settings.get("lr_schedule") == "custom":
+        if "rates_by_step" not in terms:
+            raise ConfigError("lr_schedule=custom needs lr_schedule_by_step.")
+        settings["lr_schedule"] = terms["rates_by_step"]
     if family:
         _settle_their_updates(settings, terms, family)
 
@@ -412,7 +404,9 @@ def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], famil
     is_lamb = settings.get("optimizer_type") == "lamb"
     if is_lamb and family in ("tf1", "tf2") and not terms.get("groupbert"):
         settings["lamb_decays_gamma"] = True
-    if terms.get("clip"):
+    if is_lamb and (terms.get("nvlamb") or terms.get("mpclip")):
+        settings |= {"clip_scope": "replicas" if terms.get("mpclip") else "global", "clip_norm": 1.0}
+    elif terms.get("clip"):
         settings |= {"clip_scope": "global", "clip_norm": terms["clip"]}
     elif family != "tf1" or settings.get("optimizer_type") not in ("adamw", "mpadamw"):
         settings["clip_scope"] = "none"
@@ -425,7 +419,7 @@ def _drop_unread(settings: dict[str, Any]) -> None:
         by, allowed = FIELDS[name].only_with or (name, (settings[name],))
         if settings.get(by, FIELDS[by].default) not in allowed:
             del settings[name]
-    if settings.get("lr_schedule") == "custom":
+    if settings.get("lr_schedule", "").startswith("{"):
         settings["warmup_steps"] = 0
 
 
@@ -459,8 +453,7 @@ def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> 
 def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
     """Fills in how many sequences a row has. PopART's files are packed before, PyTorch's say whether; made-up
     records are packed while they are read."""
-    is_packed = terms.get("packs") or terms.get("prepacked") or terms.get("packed_data")
-    if not is_packed:
+    if not any(terms.get(name) for name in ("packs", "prepacked", "packed_data")):
         settings.pop("average_sequences_per_pack", None)
         return
     settings["max_sequences_per_pack"] = terms.get("sequences_per_pack")
@@ -493,9 +486,7 @@ def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str)
         name = terms.get("name") or ""
         settings["model_dir"] = os.path.join(folder or "runs", f"graphcore_{family}_{name}")
     _settle_fine_tuning(settings, terms)
-    sizes = {name[6:]: value for name, value in settings.items() if name.startswith("model.")}
-    for name in [name for name in settings if name.startswith("model.")]:
-        del settings[name]
+    sizes = {name[6:]: settings.pop(name) for name in list(settings) if name.startswith("model.")}
     settings["model"] = model_of(sizes, terms)
     if settings["model"]["vocab_size"] != BertConfig().vocab_size:
         settings["fit_vocabulary"] = True
@@ -505,12 +496,12 @@ def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> N
     """Fills in what files of fine-tuning leave out: where scripts/download_squad.sh puts the data."""
     if settings["task"] == "pretrain":
         return
-    settings.setdefault("vocab_file", _VOCABULARY)
+    settings.setdefault("vocab_file", "data/bert/vocab.txt")
     if "glu_reg" in terms.get("stages", ()):
         settings.setdefault("glue_task", "stsb")
     if settings["task"] == "squad":
         version = "v2.0" if settings.get("version_2_with_negative") else "v1.1"
-        settings.setdefault("max_seq_length", _SQUAD_LENGTH)
+        settings.setdefault("max_seq_length", 384)
         settings.setdefault("train_file", f"data/squad/train-{version}.json")
         settings.setdefault("predict_file", f"data/squad/dev-{version}.json")
 
@@ -518,9 +509,8 @@ def _settle_fine_tuning(settings: dict[str, Any], terms: Mapping[str, Any]) -> N
 def _settle_wandb(settings: dict[str, Any], terms: Mapping[str, Any], base: Mapping[str, Any]) -> None:
     """Keeps names of Weights & Biases only where it is used."""
     if terms.get("wandb_project"):
-        settings["wandb_project"] = terms["wandb_project"]
+        settings["wandb_name"] = f"{terms['wandb_project']}/{settings.get('wandb_name', '')}"
     if not settings.get("wandb", base["wandb"]):
-        settings.pop("wandb_project", None)
         settings.pop("wandb_name", None)
 
 
@@ -531,11 +521,7 @@ def model_of(sizes: dict[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
       sizes: as the file says them.
       terms: groupbert, model_name, vocab_size, and the dropouts.
     """
-    model: dict[str, Any] = {
-        "vocab_size": BertConfig().vocab_size,
-        **terms.get("model_name", {}),
-    }
-    model |= sizes
+    model = {"vocab_size": BertConfig().vocab_size, **terms.get("model_name", {}), **sizes}
     if terms.get("vocab_size"):
         model["vocab_size"] = terms["vocab_size"]
     if "intermediate_size" not in sizes and "hidden_size" in sizes:

@@ -12,54 +12,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.table import FIELDS
-from official.graphcore import configuration_keys as tables
 from official.graphcore import configuration_terms
-from official.graphcore.configuration_keys import IPU_ONLY, NOT_NEEDED, Row, Table, with_older
+from official.graphcore.configuration_keys import (
+    FAMILIES,
+    IPU_ONLY,
+    NOT_NEEDED,
+    OPTIONS,
+    SHOWN,
+    Family,
+    Row,
+    Table,
+)
 from official.io.errors import ConfigError, suggest
 
 # -----------------------------------------------------------------------------------------------------------
-# Kinds of files
+# Keys
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """A kind of files.
-
-    Attributes:
-      name: also of its folder in configs/graphcore/.
-      label: for people.
-      table: of its keys, in older spellings, too.
-      defaults: {key: value} where a file says nothing.
-      nested: keys whose values hold keys; {"a": {"b": 1}} is the key a.b.
-    """
-
-    name: str
-    label: str
-    table: Table
-    defaults: Mapping[str, Any]
-    nested: tuple[str, ...] = ()
-
-
-_ROWS = (
-    Family("pytorch", "PyTorch", with_older("pytorch", tables.PYTORCH_ROWS), tables.PYTORCH_DEFAULTS),
-    Family("tf1", "TensorFlow 1", with_older("tf1", tables.TF1_ROWS), tables.TF1_DEFAULTS),
-    Family("tf2", "TensorFlow 2", with_older("tf2", tables.TF2_ROWS), tables.TF2_DEFAULTS, tables.TF2_NESTED),
-    Family(
-        "popart",
-        "PopART",
-        with_older("popart", tables.POPART_ROWS),
-        tables.POPART_DEFAULTS,
-        tables.POPART_NESTED,
-    ),
-    Family(
-        "packed",
-        "packed PopART (MLPerf 2.0)",
-        with_older("packed", tables.PACKED_ROWS),
-        tables.POPART_DEFAULTS,
-        tables.POPART_NESTED + tables.PACKED_NESTED,
-    ),
-)
-FAMILIES = {row.name: row for row in _ROWS}
 _LEAVES = ("packing_factor", "lr_schedule_by_step", "loss_scaling_by_step")  # objects that are values
 
 
@@ -84,12 +53,8 @@ def family_of(values: Mapping[str, Any]) -> Family | None:
     keys = set(flat(values))
     ours = sum(key.split(".")[0] in FIELDS or key.startswith("model.") for key in keys)
     known = {name: len(keys & set(family.table)) for name, family in FAMILIES.items()}
-    best = max(
-        known, key=known.__getitem__
-    )  # of several that know as many the first: packed knows all of popart
-    if known[best] <= ours:
-        return None
-    return FAMILIES[best]
+    best = max(known, key=known.__getitem__)  # the first of equals: packed knows all of popart
+    return FAMILIES[best] if known[best] > ours else None
 
 
 def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
@@ -108,28 +73,6 @@ def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
         )
 
 
-# -----------------------------------------------------------------------------------------------------------
-# Options of their command lines
-
-
-# Of all their programs. What only one of them has is a key of its files, too, and taken with those.
-OPTIONS: Table = {
-    **tables.means(
-        """micro_batch_size=@micro gradient_accumulation_count=@accumulation
-        gradient_accumulation=@accumulation gradient_accumulation_factor=@accumulation
-        replication_factor=@replicas replicas=@replicas global_batch_size=@global training_steps=@steps
-        steps=@steps num_train_steps=@steps max_steps=@steps epochs=@epochs num_epochs=@epochs
-        no_model_save=@no_model_save no_validation=@no_validation vocab_size=@vocab_size
-        squad_do_validation=@validation epochs_inference=predict_epochs"""
-    ),
-    "dataset": Row("@dataset", tables.of(tables.PYTORCH_DATASETS)),
-    "do_training": Row("@do_training", tables.truth),
-    "task_name": Row("glue_task", lambda name: str(name).lower()),
-    **tables.ipu_only("use_default_available_memory_proportion"),
-    **tables.IPU_OPTIONS,
-}
-
-
 def table_for(family: str | None) -> Table:
     """Returns all options over a configuration of a family; None: over one of ours."""
     return {**(FAMILIES[family].table if family else {}), **OPTIONS}
@@ -137,51 +80,6 @@ def table_for(family: str | None) -> Table:
 
 # -----------------------------------------------------------------------------------------------------------
 # Translation
-
-
-# Term -> the settings in which it shows.
-_SHOWN = {
-    **dict.fromkeys(
-        ("micro", "accumulation", "replicas", "global"),
-        "train_batch_size num_accumulation_steps eval_batch_size",
-    ),
-    **dict.fromkeys(("steps", "samples"), "num_steps_per_epoch"),
-    "epochs": "num_train_epochs count_records",
-    "duplication": "count_records",
-    **dict.fromkeys(("warmup", "warmup_share"), "warmup_steps warmup_proportion"),
-    "powers": "warmup_power poly_power",
-    "schedule": "lr_schedule poly_power",
-    "optimizer": "optimizer_type bias_correction",
-    **dict.fromkeys(("nvlamb", "mpclip"), "lamb_variant"),
-    "lamb_debiasing": "bias_correction",
-    "reduction": "gradient_reduction",
-    **dict.fromkeys(("dynamic_scale", "loss_scale_by_step"), "loss_scale"),
-    "clip": "clip_norm clip_scope",
-    "files": "input_files train_file predict_file",
-    "predict_files": "predict_file",
-    "eval_files": "eval_files",
-    "dataset": "task generated_data",
-    "dataset_dir": "input_files",
-    "inference": "do_train do_predict",
-    "validation": "do_eval do_predict",
-    "no_validation": "do_eval",
-    "do_training": "do_train",
-    **dict.fromkeys(("packs", "prepacked", "packed_data", "sequences_per_pack"), "max_sequences_per_pack"),
-    "packing_factor": "average_sequences_per_pack",
-    "no_model_save": "checkpoint_every_steps keep_checkpoints",
-    **dict.fromkeys(("folder", "output_folder"), "model_dir"),
-    "wandb_project": "wandb_project",
-    "model_name": "model.hidden_size model.num_hidden_layers",
-    "groupbert": "model.block_type",
-    "pipeline_schedule": "pipeline_schedule",
-    "recomputation": "recompute",
-    **dict.fromkeys(("layers_per_ipu", "encoder_start", "placement"), "pipeline_stages device_mapping"),
-    "vocab_size": "model.vocab_size",
-    **dict.fromkeys(
-        ("dropout", "no_dropout", "no_attention_dropout"),
-        "model.hidden_dropout_prob model.attention_probs_dropout_prob",
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,12 +153,12 @@ def translate(
         if isinstance(stages, list) and stages and isinstance(stages[-1], list):
             said["@stages"] = stages[-1]  # their names: a head tells the task
     over = _read(options, table, backend, "command line", lines, prefix="--")
+    lengths = {"@steps", "@epochs", "@samples"}
     if {"@steps", "@epochs"} <= set(over):
         both = [name for name in options if table[name].to in ("@steps", "@epochs")]
         raise ConfigError(f"--{' and --'.join(both)} both say how long the run is. Drop one of the two.")
     replaced: set[str] = {"@global"} if "@accumulation" in over else set()
-    if {"@steps", "@epochs", "@samples"} & set(over):
-        replaced |= {"@steps", "@epochs", "@samples"}
+    replaced |= lengths if lengths & set(over) else set()
     merged = {name: value for name, value in said.items() if name not in replaced} | over
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
@@ -291,7 +189,7 @@ def _read(
         if row.to in (IPU_ONLY, NOT_NEEDED) or not row.is_known_to(backend):
             lines.append(Line(prefix + key, value, (), row.why if row.to == NOT_NEEDED else IPU_ONLY))
             continue
-        fields = _SHOWN[row.to[1:]].split() if row.to.startswith("@") else [row.to]
+        fields = SHOWN[row.to[1:]] if row.to.startswith("@") else [row.to]
         lines.append(Line(prefix + key, value, tuple(fields)))
         if value is None or value == "":
             continue

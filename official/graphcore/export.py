@@ -29,7 +29,6 @@ from official.training.task import Task
 # The embedded runtime
 
 
-_ENGINE = "bert"
 _TIMEOUT_MICROSECS = 5000  # that a call waits for others to fill the pipeline with; the API's own default
 
 
@@ -46,7 +45,7 @@ def make_caller(api: Any, path: str, signature: Sequence[tf.TensorSpec]) -> Call
     @tf.function(input_signature=list(signature), autograph=False)
     def answer(*tensors):
         # The first call starts the engine, others of the same name find it.
-        context = runtime.embedded_runtime_start(path, [], _ENGINE, timeout=_TIMEOUT_MICROSECS)
+        context = runtime.embedded_runtime_start(path, [], "bert", timeout=_TIMEOUT_MICROSECS)
         return runtime.embedded_runtime_call(list(tensors), context)
 
     return answer
@@ -100,9 +99,6 @@ def check_export(config: Config, path: str) -> None:
 
 # -----------------------------------------------------------------------------------------------------------
 # Commands
-
-
-_BATCHES = 8  # different ones that a measurement asks
 
 
 def export(config: Config, path: str) -> None:
@@ -200,5 +196,5 @@ def _rows(config: Config, task: Task, micro_batch: int) -> tf.data.Dataset:
 def _random_batches(config: Config, inputs: dict) -> list[tuple]:
     made_up = config_lib.replaced(config, use_synthetic_data=True, do_train=True, do_eval=False)
     rows = next(iter(inputs.values()))[0][0]
-    batches = _rows(made_up, make_task(made_up), rows).take(_BATCHES)
+    batches = _rows(made_up, make_task(made_up), rows).take(8)  # different ones
     return [tuple(batch[name] for name in inputs) for batch in batches]

@@ -39,7 +39,7 @@ def document(job: Job) -> Document:
         command, where = ["python3", "-m", "official.graphcore", _CONFIG], f"cd {_FOLDER}\n"
         mounted.append(handed_on)
         volumed.append({"name": _HANDED_ON, "emptyDir": {}})
-        plan = shlex.join([*job.command, "--plan", f"--plan_config_file={_CONFIG}"])
+        plan = shlex.join([*job.command, "--plan", f"--plan_file={_CONFIG}"])
         lines = literal(f"set -e\n{plan}\npython - <<'END'\n{_COPY}END\n")
         writer = {"name": "configuration", "image": job.image, "command": _SHELL, "args": [lines]}
         writers = [{**writer, "volumeMounts": [handed_on]}]

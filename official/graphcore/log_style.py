@@ -64,8 +64,6 @@ class Tags:
 
 WIDTH = 59  # of every rule
 _METRICS_TITLE = "-------------------- Training Metrics ---------------------"  # not centred as the others
-_SECS_BETWEEN_LINES = 30  # within an interval
-_TASKS_WITH_POOLER = ("pretrain", "glue")
 
 
 class GraphcoreLog(Callback):
@@ -115,11 +113,8 @@ class GraphcoreLog(Callback):
         if done < graphs:
             return
         if self._bar is None:
-            self._say(
-                tqdm.tqdm.format_meter(
-                    n=done, total=graphs, elapsed=secs, prefix="Graph compilation", ncols=79
-                )
-            )
+            meter = tqdm.tqdm.format_meter(done, graphs, secs, prefix="Graph compilation", ncols=79)
+            self._say(meter)
         self.close()
         self._say(f"Compiled/Loaded model in {secs:.3f} secs", "-" * WIDTH)
 
@@ -136,7 +131,8 @@ class GraphcoreLog(Callback):
 
     def on_steps(self, step: int, values: dict) -> None:
         """Shows an interval that is not over, from time to time."""
-        if time.monotonic() - self._shown >= _SECS_BETWEEN_LINES and step < self._last_step:
+        secs_between_lines = 30
+        if time.monotonic() - self._shown >= secs_between_lines and step < self._last_step:
             self._show(step, values)
 
     def on_interval(self, step: int, values: dict) -> None:
@@ -189,7 +185,7 @@ def _title(text: str) -> str:
 def _parts(config: Config, built: Built) -> list[tuple[str, str]]:
     """Returns (part of the model, where it is): every replica holds all of them."""
     parts = ["Embedding", *(f"Encoder {number:<2}" for number in range(config.model.num_hidden_layers))]
-    parts += ["Pooler"] * (config.task in _TASKS_WITH_POOLER) + ["Classifier"]
+    parts += ["Pooler"] * (config.task in ("pretrain", "glue")) + ["Classifier"]
     return [(part, ", ".join(built.devices)) for part in parts]
 
 
@@ -208,12 +204,8 @@ def step_line(step: int, last_step: int, values: dict) -> str:
         f"LR: {values['learning_rate']:.2e}",
         f"total loss: {values['loss']:.3f}",
         *(f"{name}: {value:.3f}" for name, value in losses.items()),
-        *(f"{_short(name)}: {100 * value:.3f} %" for name, value in accuracies.items()),
+        *(f"{name.replace('accuracy', 'acc')}: {100 * value:.3f} %" for name, value in accuracies.items()),
     ]
     line = f"{' - '.join(parts)}, throughput: {values['sequences_per_sec']:.1f} samples/sec"
     share = values.get("host_wait_share")
     return line if share is None else f"{line}, waiting for the host: {100 * share:.1f} %"
-
-
-def _short(metric: str) -> str:
-    return metric.replace("accuracy", "acc")

@@ -165,9 +165,6 @@ def read_in_place(serialized_B: tf.Tensor, shape: Shape) -> Row:
 
 
 _WORD_BYTES = 4
-_MOST_SEQUENCES = 16  # of a row whose shape is looked for
-_SHORTEST = 8  # tokens of a row whose shape is looked for
-_COMPARED = 16  # records of a batch whose shape is looked for
 
 
 class _Binary(NamedTuple):
@@ -231,7 +228,7 @@ def _row_shapes(words_W: np.ndarray, lengths_S: np.ndarray, is_in_place: bool) -
     """Yields the likely shapes of rows: the first slot is the first sequence's, and the [CLS] that has a
     label at one end of the labels is a first token at that end of the row."""
     fields = 3 if is_in_place else 2  # of K values, the last one the number of the sequence, and of P
-    for depth in range(1, _MOST_SEQUENCES + 1):
+    for depth in range(1, 17):  # sequences of a row
         slots_S, rest_S = np.divmod(len(words_W) - 4 * lengths_S - fields * depth, fields)
         fits = (rest_S == 0) & (slots_S >= depth) & (slots_S <= lengths_S)
         own_S, slots_S = lengths_S[fits], slots_S[fits]
@@ -248,16 +245,10 @@ _BINARIES = {
     "popart_static": _Binary(static_sizes, _one_sequence, _static_shapes, read_static),
     "popart_plain": _Binary(plain_sizes, _one_sequence, _plain_shapes, read_plain),
     "popart_packed": _Binary(
-        packed_sizes,
-        _packed_shape,
-        functools.partial(_row_shapes, is_in_place=False),
-        read_packed,
+        packed_sizes, _packed_shape, functools.partial(_row_shapes, is_in_place=False), read_packed
     ),
     "popart_in_place": _Binary(
-        in_place_sizes,
-        _in_place_shape,
-        functools.partial(_row_shapes, is_in_place=True),
-        read_in_place,
+        in_place_sizes, _in_place_shape, functools.partial(_row_shapes, is_in_place=True), read_in_place
     ),
 }
 
@@ -272,7 +263,7 @@ def shapes(record: bytes, name: str) -> Iterator[Shape]:
     words_W = np.frombuffer(record, "<i4") if len(record) % _WORD_BYTES == 0 else np.zeros(0, np.int32)
     if not len(words_W) or words_W.min() < 0 or words_W.max() >= EXAMPLES[name].VOCABULARY_LIMIT:
         return
-    for shape in _BINARIES[name].find(words_W, np.arange(_SHORTEST, len(words_W) // 3)):
+    for shape in _BINARIES[name].find(words_W, np.arange(8, len(words_W) // 3)):  # tokens of a row
         if describe(record, name, shape) is None:
             yield shape
 
@@ -325,15 +316,11 @@ def _shape_of(record: bytes, length: int | None, most: int | None, name: str) ->
     return shape
 
 
-def _shape(serialized_B: tf.Tensor, length: int, most: int, name: str) -> Shape:
-    return _BINARIES[name].by_words(tf.strings.length(serialized_B)[0] // _WORD_BYTES, length, most)
-
-
 def _count(serialized_B: tf.Tensor, name: str) -> tf.Tensor:
     """Fails with InvalidArgumentError where no record is right."""
 
     def count(records: np.ndarray) -> np.ndarray:
-        places = np.linspace(0, len(records) - 1, min(len(records), _COMPARED)).astype(int)
+        places = np.linspace(0, len(records) - 1, min(len(records), 16)).astype(int)  # some of a batch
         shape = shape_of_all(list(records[places]), name)
         shape = shape or next((found for record in records for found in shapes(record, name)), None)
         if shape is None:
@@ -344,26 +331,25 @@ def _count(serialized_B: tf.Tensor, name: str) -> tf.Tensor:
     return tf.ensure_shape(tf.numpy_function(count, [serialized_B], tf.int32), serialized_B.shape)
 
 
-def _count_one(serialized_B: tf.Tensor) -> tf.Tensor:
-    return tf.ones_like(serialized_B, tf.int32)
+def _layout(name: str, *spare: int, **others) -> Layout:
+    binary = _BINARIES[name]
+
+    def shape(serialized_B: tf.Tensor, length: int, most: int) -> Shape:
+        return binary.by_words(tf.strings.length(serialized_B)[0] // _WORD_BYTES, length, most)
+
+    count = functools.partial(_count, name=name)
+    if others.get("rows_per_record") == 1:
+        count = functools.partial(tf.ones_like, dtype=tf.int32)
+    return Layout(
+        binary.read, shape, functools.partial(_shape_of, name=name), spare=spare, count=count, **others
+    )
 
 
-def _layout(name: str, spare: tuple[int, ...], **others) -> Layout:
-    shape, shape_of = functools.partial(_shape, name=name), functools.partial(_shape_of, name=name)
-    return Layout(_BINARIES[name].read, shape, shape_of, spare=spare, **others)
-
-
-_PACKED = {
-    "popart_packed": _layout(
-        "popart_packed", (-1, 0), count=functools.partial(_count, name="popart_packed"), may_skip=True
-    ),
-    "popart_in_place": _layout(
-        "popart_in_place", (0,), count=functools.partial(_count, name="popart_in_place")
-    ),
+_LAYOUTS = {
+    "popart_static": _layout("popart_static", -1, rows_per_record=1, may_skip=True),
+    "popart_plain": _layout("popart_plain", -1, rows_per_record=1),
+    "popart_packed": _layout("popart_packed", -1, 0, may_skip=True),
+    "popart_in_place": _layout("popart_in_place", 0),
 }
-_ALONE = {
-    "popart_static": _layout("popart_static", (-1,), count=_count_one, rows_per_record=1, may_skip=True),
-    "popart_plain": _layout("popart_plain", (-1,), count=_count_one, rows_per_record=1),
-}
-EXAMPLES = {name: AsExamples(layout) for name, layout in {**_ALONE, **_PACKED}.items()}
-ROWS = {name: AsRows(layout) for name, layout in _PACKED.items()}
+EXAMPLES = {name: AsExamples(layout) for name, layout in _LAYOUTS.items()}
+ROWS = {name: AsRows(_LAYOUTS[name]) for name in ("popart_packed", "popart_in_place")}

@@ -91,9 +91,6 @@ def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Calla
 # Initial weights
 
 
-_ENCODER = ("bert/", "LayerNorm/")  # the latter is the norm behind prenorm blocks
-
-
 def initialize(variables: dict, path: str) -> list[str]:
     """Assigns the model's variables from a checkpoint. Returns the names of those that it does not have:
     heads, which stay fresh.
@@ -110,7 +107,10 @@ def initialize(variables: dict, path: str) -> list[str]:
         with bundle_reader.open_reader(path) as reader:
             found = bundle_reader.shapes(reader)
             wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
-            fresh = [name for name in wanted if name not in found and not name.startswith(_ENCODER)]
+            # the latter is the norm behind prenorm blocks
+            fresh = [
+                name for name in wanted if name not in found and not name.startswith(("bert/", "LayerNorm/"))
+            ]
             wanted = {name: shape for name, shape in wanted.items() if name not in fresh}
             problems = compare_names(wanted, {name: found[name] for name in wanted if name in found})
             if problems:
@@ -213,7 +213,7 @@ def _factors(config: Config, task: Task, rows: dict, parts: dict, plan: BatchPla
         weights = task.weights(batch)
         return tf.stack([weights[name] for name in task.losses])
 
-    if config.loss_normalization != "local":
+    if config.loss_normalization == "global":
         return tf.tile(tf.math.divide_no_nan(1.0, weights_of(rows))[None], [count, 1])
     asked = {name: value for name, value in parts.items() if name in rows}
     weights = tf.map_fn(weights_of, asked, fn_output_signature=tf.TensorSpec([len(task.losses)], tf.float32))

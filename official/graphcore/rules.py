@@ -75,8 +75,7 @@ def check_ipu(config: Config) -> None:
             "clip_scope=micro_batch does not go with --distribution_strategy=ipu: its pipelines add gradients"
             " up before anybody sees them. Use --clip_scope=global or none."
         )
-    fp16 = config.dtype == "fp16" and config.loss_scale is None
-    if config.loss_scale == "dynamic" or fp16:
+    if config.loss_scale == "dynamic" or (config.dtype == "fp16" and config.loss_scale is None):
         raise ConfigError(
             f"loss_scale={config.loss_scale or 'unset (dynamic for fp16)'} does not go with"
             " --distribution_strategy=ipu, whose steps skip no update. Give a number, such as"
@@ -113,6 +112,4 @@ def check_ipu(config: Config) -> None:
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if value in (None, True, False) else str(value)

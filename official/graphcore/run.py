@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import dataclasses
 import importlib.util
 import os
 import time
@@ -16,11 +16,12 @@ from absl import logging
 
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
-from official.config import follows_graphcore_log
+from official.config import follows_graphcore_log, synthetic_sequences_per_pack, words_of_records
 from official.config.table import Config
 from official.data.pipeline import MOST_STREAMS
+from official.data.records import schema as schema_lib
 from official.graphcore import devices as devices_lib
-from official.graphcore import pipeline, program, records
+from official.graphcore import pipeline, program
 from official.graphcore.program import initialize
 from official.graphcore.rules import IPU_VERSION
 from official.io.errors import ConfigError
@@ -28,6 +29,8 @@ from official.reporting import environment
 from official.reporting.callback import Callback, Evaluation, Start
 from official.reporting.metrics import MetricsWriter
 from official.reporting.result import FILE_NAME, remove_result
+from official.tasks import TASKS
+from official.tasks.pretraining import PretrainingTask
 from official.training import evaluate, finish, resume, run_lock
 from official.training.loop import RunLoop
 from official.training.resume import PreviousRun
@@ -128,10 +131,58 @@ class PipelineLoop(RunLoop):
 
 
 # -----------------------------------------------------------------------------------------------------------
+# Pre-training
+
+
+class RecordsTask(PretrainingTask):
+    """The task of pre-training without what IPUs do not do: it shows no examples, keeps no vocabulary, and
+    its random rows are packed already."""
+
+    def __init__(self, config: Config):
+        made_up = config.use_synthetic_data or config.synthetic_input
+        super().__init__(dataclasses.replace(config, use_synthetic_data=made_up))
+
+    def find_data(self) -> list[str]:
+        if self._config.static_mask:
+            raise ConfigError(
+                "static_mask=true does not go with --distribution_strategy=ipu, which reads plain and packed"
+                " records. Write them without --remask."
+            )
+        return super().find_data()
+
+    def _take_vocabulary(self, files: list[str]) -> None:
+        """Takes none: an IPU run has no use for words."""
+
+    def _kept_vocabulary(self, files: list[str]) -> dict[str, bytes]:
+        return {}
+
+    def _split(self, files: list[str], flag: str) -> Any:
+        config, split = self._config, super()._split(files, flag)
+        depth = config.max_sequences_per_pack
+        if files or not depth:
+            return split
+        slots, words = config.max_predictions_per_seq + depth - 1, words_of_records(config)
+        schema = schema_lib.packed_schema(config.max_seq_length, slots, depth, words)
+        return dataclasses.replace(split, schema=schema)
+
+    @property
+    def sequences_per_row(self) -> float | None:
+        """Expected number of sequences per packed row, that of synthetic rows, as real rows are not counted
+        beforehand; None for plain records."""
+        is_packed = self._config.do_train and schema_lib.is_packed(self._train.schema)
+        return synthetic_sequences_per_pack(self._config) if is_packed else None
+
+    def examples(self, outputs: dict) -> list[dict]:
+        return []
+
+    def constant_prediction(self) -> None:  # type: ignore[override]
+        return None
+
+
+# -----------------------------------------------------------------------------------------------------------
 # Run
 
 
-_TASKS = "official.tasks"  # by name: the run is told its task, here by the configuration alone
 # What the SDK's own Python has not, and a task imports, some of it only once it scores.
 _PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "sklearn")}
 
@@ -156,11 +207,8 @@ def make_task(config: Config) -> Task:
             f"task={config.task} needs packages that this Python has not: {', '.join(missing)}. Install them:"
             " pip install tokenizers scipy scikit-learn tqdm."
         )
-    if config.task == "pretrain":
-        found: Any = records.RecordsTask(config)
-    else:
-        found = importlib.import_module(_TASKS).TASKS[config.task](config)
-    return found
+    make: Callable[[Config], Any] = RecordsTask if config.task == "pretrain" else TASKS[config.task]
+    return make(config)
 
 
 def run(config: Config, command: list[str]) -> int:
@@ -188,8 +236,7 @@ def run(config: Config, command: list[str]) -> int:
             return over.exit_code
         config, task, devices = _make_ready(asked)
     chief = devices.instances.is_chief
-    folder = run_lock.writing(config.model_dir) if chief else contextlib.nullcontext(run_lock.unchecked)
-    with folder as check_folder, _explained():
+    with run_lock.writing(config.model_dir, chief) as check_folder, _explained():
         previous = PreviousRun(config.model_dir)
         previous.check(asked, config)
         state = program.make_state(config, task, devices)
@@ -197,18 +244,17 @@ def run(config: Config, command: list[str]) -> int:
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
         with contextlib.closing(manager):
-            missing = resume.missing_assets(config.model_dir, task.companions)
-            weights, fresh = resume.restore(
-                config, manager, state, previous, task, lambda path: initialize(state.model_variables(), path)
+            facts = resume.begin(
+                asked,
+                config,
+                command,
+                manager,
+                state,
+                previous,
+                task,
+                lambda path: initialize(state.model_variables(), path),
             )
-            if state.step and config.do_train:
-                previous.log_changes(asked)
-            goes_on = chief and config.do_train and state.step > 0
-            data_changed = goes_on and resume.data_have_changed(config, task.data_files())
             counts = previous.evaluates_like(config)
-            if chief:
-                resume.write_settings(asked, command)
-                resume.write_assets(config.model_dir, missing)
             callbacks: list[Callback] = [_Lines()]
             if chief and config.do_train:
                 callbacks.append(MetricsWriter(config.model_dir, state.step))
@@ -224,10 +270,17 @@ def run(config: Config, command: list[str]) -> int:
                 process_started=started,
                 check_folder=check_folder,
             )
-            finished = finish.run_to_end(loop, previous if counts else None, lambda: _prepare(loop))
             pipeline_entry = devices.pipeline.description()
-            about = finish.About(command, weights, fresh, data_changed, surroundings, pipeline_entry)
-            result = finish.make_result(loop, finished, previous, counts, about)
+            result = finish.run_to_end(
+                loop,
+                previous,
+                counts,
+                lambda: _prepare(loop),
+                command,
+                environment=surroundings,
+                pipeline=pipeline_entry,
+                **facts,
+            )
         if chief:
             finish.write_result(config, result, previous)
             path = os.path.join(config.model_dir, FILE_NAME)

@@ -12,6 +12,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import op_def_library, op_def_registry
 
 from official.config import BertConfig
+from official.inference.rows import GROUPS
 from official.io.native_library import processor, saturates_int8
 from official.modeling.attention import MASKED_SCORE
 from official.modeling.layers import ACTIVATIONS, Affine, Norm, layer_norm
@@ -90,11 +91,14 @@ def are_here(dtype: str = "float32") -> bool:
         y = norm(dense(x, one, "relu", None) + dense(x, one, None, x), Norm(x[0], x[0]), 1e-6)
         return scores(y[None, None], y[None, None], tf.zeros([1, 1, 1, 2], x.dtype))
 
+    return _runs(lambda: try_all(tf.ones([2, 2])) is not None)
+
+
+def _runs(try_it: Callable[[], bool]) -> bool:
     try:
-        try_all(tf.ones([2, 2]))
+        return try_it()
     except tf.errors.OpError:
         return False
-    return True
 
 
 def dense(x: tf.Tensor, weights: Affine, activation: str | None, residual: tf.Tensor | None) -> tf.Tensor:
@@ -109,13 +113,11 @@ def dense(x: tf.Tensor, weights: Affine, activation: str | None, residual: tf.Te
       activation: a name of `modeling.layers.ACTIVATIONS`, or None.
       residual: [T, out], in the type of x, where there is no activation; or None.
     """
-    steps = ["BiasAdd"]
-    arguments = [weights.bias]
+    steps, arguments = ["BiasAdd"], [weights.bias]
     if activation is not None:
         steps.append(_ACTIVATIONS[activation])
     elif residual is not None:
-        steps.append("Add")
-        arguments.append(residual)
+        steps, arguments = ["BiasAdd", "Add"], [weights.bias, residual]
     settings = {"is_filter_const": True, "transpose_a": False, "transpose_b": False, **_REST}
     inputs = {"a": x, "b": weights.kernel, "args": arguments}
     return _call(_PRODUCT, _LABEL, inputs, fused_ops=steps, **settings)
@@ -154,10 +156,7 @@ def has_integers() -> bool:
         kernel, bias = tf.bitcast(tf.cast(x, tf.int8), tf.qint8), tf.bitcast(x[0], tf.qint32)
         return integer_product(x_8, kernel, bias)
 
-    try:
-        return bool(tf.reduce_all(try_it(tf.ones([4, 4], tf.int32)) == 5.0))
-    except tf.errors.OpError:
-        return False
+    return _runs(lambda: bool(tf.reduce_all(try_it(tf.ones([4, 4], tf.int32)) == 5.0)))
 
 
 def _call(name: str, label: Any, inputs: dict[str, Any], **settings: Any) -> Any:
@@ -205,23 +204,14 @@ class Quantised(NamedTuple):
     zero: tf.Tensor
 
 
-def range_of(x: tf.Tensor) -> tf.Tensor:
-    """Returns the least and the greatest of each channel of x [T, in], float32 [2, in]."""
-    return tf.stack([tf.reduce_min(x, axis=0), tf.reduce_max(x, axis=0)])
-
-
-def widest(ranges: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the range [2, in] that holds those of all batches."""
-    together = np.stack(ranges)
-    return np.stack([together[:, 0].min(axis=0), together[:, 1].max(axis=0)])
-
-
-def quantise(weights: Affine, ranges: np.ndarray) -> Quantised:
-    """Returns a dense product in 8 bits, of its weights in float32 and the range [2, in] of its input."""
-    kernel = np.asarray(weights.kernel).astype(np.float64)
-    largest_K, weight_K = np.abs(ranges).max(axis=0), np.abs(kernel).max(axis=1)
+def quantise(weights: Affine, ranges: Sequence[np.ndarray]) -> Quantised:
+    """Returns a dense product in 8 bits, of its weights in float32 and, for each of some batches, the least
+    and the greatest of each channel of its input, [2, in]."""
+    kernel, together = np.asarray(weights.kernel).astype(np.float64), np.stack(ranges)
+    least_K, most_K = together[:, 0].min(axis=0), together[:, 1].max(axis=0)
+    largest_K, weight_K = np.maximum(np.abs(least_K), np.abs(most_K)), np.abs(kernel).max(axis=1)
     shared_K = np.sqrt(np.maximum(largest_K, _SMALLEST) / np.maximum(weight_K, _SMALLEST))
-    low, high = min((ranges[0] / shared_K).min(), 0), max((ranges[1] / shared_K).max(), 0)
+    low, high = min((least_K / shared_K).min(), 0), max((most_K / shared_K).max(), 0)
     step = max(high - low, _SMALLEST) / 255
     zero = round(-low / step)
     kernel *= shared_K[:, None]
@@ -279,24 +269,22 @@ class Block(NamedTuple):
     output_norm: Norm
 
 
-class Embeddings(NamedTuple):
-    """The tables [rows, D] and their LayerNorm, float32."""
-
-    words: tf.Tensor
-    types: tf.Tensor
-    positions: tf.Tensor
-    norm: Norm
-
-
 class Encoder(NamedTuple):
-    """The weights of a model without its head: what all heads of a model share."""
+    """The weights of a model without its head: what all heads of a model share.
 
-    embeddings: Embeddings
+    Attributes:
+      tables: float32 [rows, D], of words, segments and positions.
+      norm: LayerNorm of the embeddings, float32.
+      blocks: one after the other.
+    """
+
+    tables: list[tf.Tensor]
+    norm: Norm
     blocks: list[Block]
 
 
 class Attended(NamedTuple):
-    """A group of sequences, as `rows.Group`, and its tensors for attention.
+    """A group of sequences, as of `rows.attention_groups`, and its tensors for attention.
 
     Attributes:
       vectors: int32 [3 x N x H x W]: which of the T x 3 x H vectors of query, key and value stands where.
@@ -332,23 +320,25 @@ class Weights(NamedTuple):
     def affine(self, *names: str, scale: float = 1.0) -> Affine:
         """Returns dense layers side by side, the first of which is multiplied by a factor."""
         kernels = [self.read(f"{name}/kernel") for name in names]
-        biases = [
-            self.read(f"{name}/bias") if self.has(f"{name}/bias") else np.zeros(kernel.shape[1], np.float32)
-            for name, kernel in zip(names, kernels)
-        ]
+        biases = [self.vector(f"{name}/bias", kernel.shape[1]) for name, kernel in zip(names, kernels)]
         for part in (kernels, biases):
             part[0] = part[0] * np.float32(scale) if scale != 1 else part[0]
         return Affine(*(tensor(side_by_side(part), self.dtype) for part in (kernels, biases)))
+
+    def vector(self, name: str, size: int) -> np.ndarray:
+        """Returns a bias, zeros where there is none."""
+        return self.read(name) if self.has(name) else np.zeros(size, np.float32)
 
     def norm(self, name: str, dtype: str | None = None) -> Norm:
         """Returns the LayerNorm of a layer, in the type of products unless another one is given."""
         parts = (self.read(f"{name}/LayerNorm/{part}") for part in ("gamma", "beta"))
         return Norm(*(tensor(part, dtype or self.dtype) for part in parts))
 
-    def linear(self, scope: str) -> Affine:
-        """Returns an output layer, [D, C] and [C], float32."""
+    def linear(self, scope: str) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns an output layer, vectors [N, D] -> float32 [N, C]."""
         kernel_CD, bias_C = self.read(f"{scope}output_weights"), self.read(f"{scope}output_bias")
-        return Affine(tensor(np.ascontiguousarray(kernel_CD.T), "float32"), tensor(bias_C, "float32"))
+        kernel_DC, bias = tensor(np.ascontiguousarray(kernel_CD.T)), tensor(bias_C)
+        return lambda x_ND: tf.matmul(tf.cast(x_ND, tf.float32), kernel_DC) + bias
 
 
 def read_encoder(weights: Weights, bert: BertConfig) -> Encoder:
@@ -368,43 +358,54 @@ def read_encoder(weights: Weights, bert: BertConfig) -> Encoder:
                 weights.norm(f"{block}/output"),
             )
         )
-    tables = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-    words, types, positions = (tensor(weights.read(f"bert/embeddings/{name}"), "float32") for name in tables)
-    return Encoder(Embeddings(words, types, positions, weights.norm("bert/embeddings", "float32")), blocks)
+    names = ("word_embeddings", "token_type_embeddings", "position_embeddings")
+    tables = [tensor(weights.read(f"bert/embeddings/{name}")) for name in names]
+    return Encoder(tables, weights.norm("bert/embeddings", "float32"), blocks)
 
 
-def read_head(weights: Weights, head: str) -> tuple:
+def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict[str, tf.Tensor]]:
     """Reads the weights of a head, one of `source.HEADS`.
 
     Returns:
-      Of `answer`: the output layer, [D, 2], float32. Of `classify`: the pooler in the type of products, and
-      the output layer, [D, C], float32. Of `fill_mask`: the transform, where there is one, and its LayerNorm,
-      float32, and the table [D, V]. Of `embed`: nothing.
+      A function of the vectors of tokens [T, D], in the type of products, where sequences begin, int32 [N],
+      and the tokens to predict, int32 [M], that gives the outputs of the head, float32, see `rows.Network`.
     """
-    if head == "answer":
-        return (weights.linear("cls/squad/"),)
-    if head == "classify":
-        return weights.affine("bert/pooler/dense"), weights.linear("")
     if head == "embed":
-        return ()
-    transform, bias = "cls/predictions/transform", "cls/predictions/output_bias"
-    table_VD = weights.read("bert/embeddings/word_embeddings")
-    bias_V = weights.read(bias) if weights.has(bias) else np.zeros(len(table_VD), np.float32)
-    table = Affine(tensor(np.ascontiguousarray(table_VD.T), weights.dtype), tensor(bias_V, weights.dtype))
-    if not weights.has(f"{transform}/dense/kernel"):
-        return (table,)
-    return weights.affine(f"{transform}/dense"), weights.norm(transform, "float32"), table
+        return lambda x_TD, firsts_N, masked_M: {"sequence": tf.cast(x_TD, tf.float32)}
+    if head == "answer":
+        output = weights.linear("cls/squad/")
 
+        def answer(x_TD: tf.Tensor, firsts_N: tf.Tensor, masked_M: tf.Tensor) -> dict[str, tf.Tensor]:
+            logits_T2 = output(x_TD)
+            return {"start_logits": logits_T2[:, 0], "end_logits": logits_T2[:, 1]}
 
-def embed(weights: Embeddings, batch: dict[str, tf.Tensor], epsilon: float) -> tf.Tensor:
-    """Returns the vectors of tokens by word, segment and position, float32 [T, D]."""
-    tables = (
-        (weights.words, batch["ids_T"]),
-        (weights.types, batch["segments_T"]),
-        (weights.positions, batch["positions_T"]),
+        return answer
+    if head == "classify":
+        pooler, output = weights.affine("bert/pooler/dense"), weights.linear("")
+
+        def classify(x_TD: tf.Tensor, firsts_N: tf.Tensor, masked_M: tf.Tensor) -> dict[str, tf.Tensor]:
+            pooled_ND = dense(tf.gather(x_TD, firsts_N), pooler, None, None)
+            return {"logits": output(tf.tanh(tf.cast(pooled_ND, tf.float32)))}
+
+        return classify
+    transform, has_transform = (
+        "cls/predictions/transform",
+        weights.has("cls/predictions/transform/dense/kernel"),
     )
-    x_TD = tf.add_n([tf.gather(table, rows_T) for table, rows_T in tables])
-    return norm(x_TD, weights.norm, epsilon)
+    table_VD = weights.read("bert/embeddings/word_embeddings")
+    bias_V = weights.vector("cls/predictions/output_bias", len(table_VD))
+    table = Affine(tensor(np.ascontiguousarray(table_VD.T), weights.dtype), tensor(bias_V, weights.dtype))
+    if has_transform:
+        affine, layer = weights.affine(f"{transform}/dense"), weights.norm(transform, "float32")
+
+    def fill_mask(x_TD: tf.Tensor, firsts_N: tf.Tensor, masked_M: tf.Tensor) -> dict[str, tf.Tensor]:
+        x_MD = tf.gather(x_TD, masked_M)
+        if has_transform:
+            x_MD = tf.cast(dense(x_MD, affine, bert.hidden_act, None), tf.float32)
+            x_MD = tf.cast(layer_norm(x_MD, layer, bert.layer_norm_eps), x_TD.dtype)
+        return {"logits": tf.cast(dense(x_MD, table, None, None), tf.float32)}
+
+    return fill_mask
 
 
 def lay_out(batch: dict[str, tf.Tensor], groups: int, heads: int, dtype: str) -> Layout:
@@ -455,42 +456,13 @@ def _attend_group(vectors: tf.Tensor, group: Attended, heads: int) -> tf.Tensor:
 
 
 def encode(
-    encoder: Encoder, batch: dict[str, tf.Tensor], layout: Layout, bert: BertConfig, dense: Dense
+    encoder: Encoder, bert: BertConfig, dtype: str, dense: Dense, batch: dict[str, tf.Tensor]
 ) -> tf.Tensor:
-    """Returns the vectors of tokens, [T, D] in the type of products."""
-    x_TD = tf.cast(embed(encoder.embeddings, batch, bert.layer_norm_eps), layout.groups[0].added.dtype)
+    """Returns the vectors of tokens, [T, D] in the type of products, of a batch as of `batch_of`."""
+    rows = zip(encoder.tables, (batch["ids_T"], batch["segments_T"], batch["positions_T"]))
+    x_TD = tf.add_n([tf.gather(table, rows_T) for table, rows_T in rows])
+    x_TD = tf.cast(norm(x_TD, encoder.norm, bert.layer_norm_eps), dtype)
+    layout = lay_out(batch, GROUPS, bert.num_attention_heads, dtype)
     for block in encoder.blocks:
         x_TD = run_block(x_TD, block, layout, bert, dense)
     return x_TD
-
-
-def finish(
-    head: str, weights: tuple, x_TD: tf.Tensor, batch: dict[str, tf.Tensor], bert: BertConfig
-) -> dict[str, tf.Tensor]:
-    """Returns the outputs of a head, float32, see `rows.Network`.
-
-    Args:
-      head: one of `source.HEADS`.
-      weights: of `read_head`.
-      x_TD: of `encode`.
-      batch: int32 `firsts_N`, where sequences begin, and `masked_M`, the tokens to predict.
-      bert: sizes.
-    """
-    if head == "embed":
-        return {"sequence": tf.cast(x_TD, tf.float32)}
-    if head == "answer":
-        logits_T2 = _linear(tf.cast(x_TD, tf.float32), weights[0])
-        return {"start_logits": logits_T2[:, 0], "end_logits": logits_T2[:, 1]}
-    if head == "classify":
-        pooled_ND = dense(tf.gather(x_TD, batch["firsts_N"]), weights[0], None, None)
-        return {"logits": _linear(tf.tanh(tf.cast(pooled_ND, tf.float32)), weights[1])}
-    *transform, table = weights
-    x_MD = tf.gather(x_TD, batch["masked_M"])
-    if transform:
-        x_MD = tf.cast(dense(x_MD, transform[0], bert.hidden_act, None), tf.float32)
-        x_MD = tf.cast(layer_norm(x_MD, transform[1], bert.layer_norm_eps), x_TD.dtype)
-    return {"logits": tf.cast(dense(x_MD, table, None, None), tf.float32)}
-
-
-def _linear(x: tf.Tensor, weights: Affine) -> tf.Tensor:
-    return tf.matmul(x, weights.kernel) + weights.bias

@@ -5,37 +5,16 @@ They need nothing of this package once they are saved, and give what `official.i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
+from official.inference import methods, signatures
 from official.inference.graph_network import Features, Network, Weights, in_batches, leaves_of, stages_of
-from official.inference.graph_tokenizer import Decoded, Pieces, Splitter
-from official.inference.methods import (
-    MASK,
-    MIN_NORM,
-    NUMBER,
-    ONE,
-    SEVERAL,
-    Classes,
-    answer_rules,
-    classes_of,
-    pooling_of_source,
-)
-from official.inference.signatures import (
-    SIGNATURES,
-    TENSOR_INPUTS,
-    TENSORS,
-    TOP_WORDS,
-    Field,
-    main_method,
-    output_names,
-)
+from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
 from official.inference.source import Source
-from official.io.model_folder import Pooling
 
 # -----------------------------------------------------------------------------------------------------------
 # Texts as rows
@@ -45,8 +24,7 @@ from official.io.model_folder import Pooling
 
 def singles(pieces: Pieces, special: Special, most: int) -> Features:
     """Returns [CLS] text [SEP] of each text; what has more than `most` tokens is cut."""
-    ids = ragged(pieces)[:, : most - 2]
-    return padded([ids], special)
+    return padded([ragged(pieces)[:, : most - 2]], special)
 
 
 def pairs(first: Pieces, second: Pieces, has_second_N: tf.Tensor, special: Special, most: int) -> Features:
@@ -115,7 +93,7 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
     Returns:
       As `padded`, and `masked_lm_positions` int32 [N, P]: those of the masks, then 0; at least one column.
     """
-    between = tf.strings.split(texts_N, MASK)
+    between = tf.strings.split(texts_N, methods.MASK)
     pieces = split(between.flat_values)
     ends = tf.fill([tf.size(pieces.lengths_N), 1], special.mask)
     with_ends = tf.concat([ragged(pieces), ends], 1)
@@ -123,10 +101,8 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
     of_texts = tf.RaggedTensor.from_row_splits(with_ends, between.row_splits, validate=False).merge_dims(1, 2)
     features = padded([of_texts[:, :-1]], special)
     found = tf.where(features["input_ids"] == special.mask)
-    count = tf.size(texts_N, tf.int64)
-    places = tf.cast(found[:, 1], tf.int32)
-    by_text = tf.RaggedTensor.from_value_rowids(places, found[:, 0], count, validate=False)
-    positions_NP = by_text.to_tensor(0)
+    count, places = tf.size(texts_N, tf.int64), tf.cast(found[:, 1], tf.int32)
+    positions_NP = tf.RaggedTensor.from_value_rowids(places, found[:, 0], count, validate=False).to_tensor(0)
     more = tf.maximum(1 - tf.shape(positions_NP)[1], 0)
     return {**features, "masked_lm_positions": tf.pad(positions_NP, [[0, 0], [0, more]])}
 
@@ -178,9 +154,7 @@ def cut_windows(questions: Pieces, contexts: Pieces, rules: WindowRules) -> Wind
     stride_N = tf.minimum(room_N, rules.doc_stride)
     more_N = tf.maximum(contexts.lengths_N - room_N + stride_N - 1, 0) // stride_N
     has_none_N = (contexts.lengths_N == 0) | questions.text.is_empty_N
-    counts_N = tf.where(has_none_N, 0, 1 + more_N)
-    of_R = tf.repeat(tf.range(tf.size(counts_N)), counts_N)
-    number_R = tf.range(tf.size(of_R)) - tf.gather(tf.cumsum(counts_N, exclusive=True), of_R)
+    of_R, number_R = repeated(tf.where(has_none_N, 0, 1 + more_N))
     shift_R = number_R * tf.gather(stride_N, of_R)
     left_R = tf.gather(contexts.lengths_N, of_R) - shift_R
     return Windows(
@@ -267,6 +241,9 @@ class Candidates(NamedTuple):
     ends: tf.Tensor
     scores: tf.Tensor
 
+    def picked(self, places: tf.Tensor) -> Candidates:
+        return Candidates(*(tf.gather(values, places) for values in self))
+
 
 def find(
     start_RL: tf.Tensor, end_RL: tf.Tensor, windows: Windows, contexts: Pieces, rules: AnswerRules
@@ -284,13 +261,16 @@ def find(
     """
     candidates = _search(start_RL, end_RL, windows, contexts, rules)
     firsts_D, texts_D = _distinct(candidates, contexts.text)
-    best = Candidates(*(tf.gather(values, firsts_D) for values in candidates))
-    count = tf.size(contexts.lengths_N)
+    best, count = candidates.picked(firsts_D), tf.size(contexts.lengths_N)
     ranks_D = tf.range(tf.size(best.questions)) - tf.searchsorted(best.questions, best.questions)
     kept = tf.where(ranks_D < rules.n_best_size)[:, 0]
-    best, texts_D = Candidates(*(tf.gather(values, kept) for values in best)), tf.gather(texts_D, kept)
-    nulls_N = _nulls(start_RL, end_RL, windows, count) if rules.version_2_with_negative else None
-    return _predicted(best, texts_D, nulls_N, count, rules)
+    nulls_N = None
+    if rules.version_2_with_negative:  # the least score of [CLS] in the windows of a question; 0 without one
+        of_R = windows.questions_R
+        sums_R = tf.cast(start_RL[:, 0], tf.float64) + tf.cast(end_RL[:, 0], tf.float64)
+        windows_N = tf.math.unsorted_segment_sum(tf.ones_like(of_R), of_R, count)
+        nulls_N = tf.where(windows_N > 0, tf.math.unsorted_segment_min(sums_R, of_R, count), 0.0)
+    return _predicted(best.picked(kept), tf.gather(texts_D, kept), nulls_N, count, rules)
 
 
 def _search(
@@ -302,23 +282,36 @@ def _search(
     may_start_RL = is_max_context(windows, width, tf.size(contexts.ids_T))
     starts = _best(start_RL, may_start_RL, rules.n_best_size)
     ends = _best(end_RL, is_context(windows, width), rules.n_best_size)
-    pairs = _pairs(starts, ends, rules.max_answer_length)
+    lengths = ends[:, None, :] - starts[:, :, None] + 1
+    is_pair = (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0)
+    is_pair &= (lengths >= 1) & (lengths <= rules.max_answer_length)
+    rows, first, last = tf.unstack(tf.cast(tf.where(is_pair), tf.int32), num=3, axis=1)
+    first = tf.gather_nd(starts, tf.stack([rows, first], 1))
+    last = tf.gather_nd(ends, tf.stack([rows, last], 1))
     has_pair_N = tf.math.unsorted_segment_sum(
-        tf.ones_like(pairs[0]), tf.gather(windows.questions_R, pairs[0]), tf.size(contexts.lengths_N)
+        tf.ones_like(rows), tf.gather(windows.questions_R, rows), tf.size(contexts.lengths_N)
     )
     is_without_R = tf.gather(has_pair_N, windows.questions_R) == 0
-    singles = _singles(start_RL, end_RL, may_start_RL & is_without_R[:, None])
-    rows_K, first_K, last_K = (tf.concat(both, 0) for both in zip(pairs, singles))
-    scores_K = _sums(start_RL, end_RL, tf.stack([rows_K, first_K], 1), tf.stack([rows_K, last_K], 1))
+    may_RL = may_start_RL & is_without_R[:, None]
+    others = tf.cast(tf.where(tf.reduce_any(may_RL, axis=1))[:, 0], tf.int32)
+    sums_RL = tf.cast(start_RL, tf.float64) + tf.cast(end_RL, tf.float64)
+    sums_RL = tf.where(may_RL, sums_RL, tf.constant(float("-inf"), tf.float64))
+    best = tf.argmax(tf.gather(sums_RL, others), axis=1, output_type=tf.int32)
+    pairs = (rows, others), (first, best), (last, best)
+    rows_K, first_K, last_K = (tf.concat(both, 0) for both in pairs)
+    starts_K = tf.gather_nd(start_RL, tf.stack([rows_K, first_K], 1))
+    ends_K = tf.gather_nd(end_RL, tf.stack([rows_K, last_K], 1))
     offsets_K = tf.gather(windows.first_pieces_R - windows.first_lengths_R, rows_K)
-    return _sorted(
-        Candidates(
-            tf.gather(windows.questions_R, rows_K),
-            tf.gather(contexts.begins_T, offsets_K + first_K),
-            tf.gather(contexts.ends_T, offsets_K + last_K),
-            scores_K,
-        )
+    found = Candidates(
+        tf.gather(windows.questions_R, rows_K),
+        tf.gather(contexts.begins_T, offsets_K + first_K),
+        tf.gather(contexts.ends_T, offsets_K + last_K),
+        tf.cast(starts_K, tf.float64) + tf.cast(ends_K, tf.float64),
     )
+    # Those of a question one after the other, best first; ties stand as they were found.
+    by_score = tf.argsort(found.scores, direction="DESCENDING", stable=True)
+    order = tf.gather(by_score, tf.argsort(tf.gather(found.questions, by_score), stable=True))
+    return found.picked(order)
 
 
 def _best(logits_RL: tf.Tensor, may_RL: tf.Tensor, count: int) -> tf.Tensor:
@@ -329,63 +322,19 @@ def _best(logits_RL: tf.Tensor, may_RL: tf.Tensor, count: int) -> tf.Tensor:
     return tf.where(tf.gather(may_RL, found.indices, batch_dims=1), found.indices, -1)
 
 
-def _pairs(starts: tf.Tensor, ends: tf.Tensor, longest: int) -> tuple[tf.Tensor, ...]:
-    """Returns rows, first places and last places of the pairs that are answers; in each row from the best
-    start on."""
-    lengths = ends[:, None, :] - starts[:, :, None] + 1
-    is_there = (starts[:, :, None] >= 0) & (ends[:, None, :] >= 0)
-    found = tf.cast(tf.where(is_there & (lengths >= 1) & (lengths <= longest)), tf.int32)
-    rows, first, last = tf.unstack(found, num=3, axis=1)
-    return (
-        rows,
-        tf.gather_nd(starts, tf.stack([rows, first], 1)),
-        tf.gather_nd(ends, tf.stack([rows, last], 1)),
-    )
-
-
-def _singles(start_RL: tf.Tensor, end_RL: tf.Tensor, may_RL: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Returns rows and places, twice, of the best answer of one piece in each window that may have one."""
-    rows = tf.cast(tf.where(tf.reduce_any(may_RL, axis=1))[:, 0], tf.int32)
-    sums_RL = tf.cast(start_RL, tf.float64) + tf.cast(end_RL, tf.float64)
-    lowest = tf.constant(float("-inf"), tf.float64)
-    best = tf.argmax(tf.gather(tf.where(may_RL, sums_RL, lowest), rows), axis=1, output_type=tf.int32)
-    return rows, best, best
-
-
-def _sums(start_RL: tf.Tensor, end_RL: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    picked = tf.gather_nd(start_RL, starts), tf.gather_nd(end_RL, ends)
-    return tf.cast(picked[0], tf.float64) + tf.cast(picked[1], tf.float64)
-
-
-def _sorted(candidates: Candidates) -> Candidates:
-    """Returns those of a question one after the other, best first; ties stand as they were found."""
-    by_score = tf.argsort(candidates.scores, direction="DESCENDING", stable=True)
-    order = tf.gather(by_score, tf.argsort(tf.gather(candidates.questions, by_score), stable=True))
-    return Candidates(*(tf.gather(values, order) for values in candidates))
-
-
 def _distinct(candidates: Candidates, text: Decoded) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the first candidate of each question with each text, int32 [D], and the texts."""
     lengths_K = candidates.ends - candidates.begins
     begins_K = tf.gather(text.splits_N1, candidates.questions) + candidates.begins
     number = tf.range(tf.reduce_sum(lengths_K)) - tf.repeat(tf.cumsum(lengths_K, exclusive=True), lengths_K)
     codes = tf.gather(text.codes_C, tf.repeat(begins_K, lengths_K) + number)
-    ragged = tf.RaggedTensor.from_row_lengths(codes, lengths_K, validate=False)
-    texts_K = tf.strings.unicode_encode(ragged, "UTF-8")
+    ragged_codes = tf.RaggedTensor.from_row_lengths(codes, lengths_K, validate=False)
+    texts_K = tf.strings.unicode_encode(ragged_codes, "UTF-8")
     text_numbers = tf.cast(tf.unique(texts_K).idx, tf.int64)
     keys = tf.cast(candidates.questions, tf.int64) * tf.size(texts_K, tf.int64) + text_numbers
     distinct = tf.unique(keys)
-    count = tf.size(distinct.y)
-    firsts_D = tf.math.unsorted_segment_min(tf.range(tf.size(keys)), distinct.idx, count)
+    firsts_D = tf.math.unsorted_segment_min(tf.range(tf.size(keys)), distinct.idx, tf.size(distinct.y))
     return firsts_D, tf.gather(texts_K, firsts_D)
-
-
-def _nulls(start_RL: tf.Tensor, end_RL: tf.Tensor, windows: Windows, count: tf.Tensor) -> tf.Tensor:
-    """Returns float64 [N]: the least score of [CLS] in the windows of a question; 0 without a window."""
-    sums_R = tf.cast(start_RL[:, 0], tf.float64) + tf.cast(end_RL[:, 0], tf.float64)
-    least_N = tf.math.unsorted_segment_min(sums_R, windows.questions_R, count)
-    windows_N = tf.math.unsorted_segment_sum(tf.ones_like(windows.questions_R), windows.questions_R, count)
-    return tf.where(windows_N > 0, least_N, 0.0)
 
 
 def _predicted(
@@ -403,37 +352,25 @@ def _predicted(
     if nulls_N is not None:
         is_answer_N &= nulls_N - chosen_N <= rules.null_score_diff_threshold
         chosen_N = tf.where(is_answer_N, chosen_N, nulls_N)
-        scores_NE = _with_null(scores_NE, nulls_N, rules.n_best_size)
+        # In the list "no answer" stands behind all that is no worse, however long the list becomes; else the
+        # last text makes room for it.
+        ranks_N1 = tf.reduce_sum(tf.cast(scores_NE >= nulls_N[:, None], tf.int32), axis=1, keepdims=True)
+        is_last_E = tf.range(tf.shape(scores_NE)[1]) == rules.n_best_size - 1
+        listed_NE = tf.where((ranks_N1 < rules.n_best_size) & is_last_E, lowest, scores_NE)
+        scores_NE = tf.concat([listed_NE, nulls_N[:, None]], 1)
         is_listed_N = tf.ones_like(has_one_N)
 
-    def picked(values: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        padded = tf.concat([values, other[None]], 0)
+    # The probability of the score among those of its list; 1 where there is no list.
+    most_N = tf.where(is_listed_N, tf.reduce_max(scores_NE, axis=1), 0.0)
+    sums_N = tf.reduce_sum(tf.exp(scores_NE - most_N[:, None]), axis=1)
+    share_N = tf.where(is_listed_N, tf.exp(chosen_N - most_N) / sums_N, 1.0)
+
+    def picked(values: tf.Tensor, other: Any) -> tf.Tensor:
+        padded = tf.concat([values, tf.constant(other)[None]], 0)
         return tf.gather(padded, tf.where(is_answer_N, firsts_N, tf.size(values)))
 
-    return {
-        "text": picked(texts_D, tf.constant("")),
-        "start": picked(best.begins, tf.constant(0)),
-        "end": picked(best.ends, tf.constant(0)),
-        "score": tf.cast(_share(chosen_N, scores_NE, is_listed_N), tf.float32),
-    }
-
-
-def _with_null(scores_NE: tf.Tensor, nulls_N: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns the scores of the list with "no answer", which stands behind all that is no worse, however long
-    the list becomes; else the last text makes room for it."""
-    ranks_N1 = tf.reduce_sum(tf.cast(scores_NE >= nulls_N[:, None], tf.int32), axis=1, keepdims=True)
-    places_E = tf.range(tf.shape(scores_NE)[1])
-    is_pushed_out_NE = (ranks_N1 < size) & (places_E == size - 1)
-    listed_NE = tf.where(is_pushed_out_NE, tf.constant(float("-inf"), tf.float64), scores_NE)
-    return tf.concat([listed_NE, nulls_N[:, None]], 1)
-
-
-def _share(chosen_N: tf.Tensor, listed_NE: tf.Tensor, is_there_N: tf.Tensor) -> tf.Tensor:
-    """Returns the probability of a score among those of its list; 1 where there is no list."""
-    most_N = tf.reduce_max(listed_NE, axis=1)
-    most_N = tf.where(is_there_N, most_N, 0.0)
-    sums_N = tf.reduce_sum(tf.exp(listed_NE - most_N[:, None]), axis=1)
-    return tf.where(is_there_N, tf.exp(chosen_N - most_N) / sums_N, 1.0)
+    found = {"text": picked(texts_D, ""), "start": picked(best.begins, 0), "end": picked(best.ends, 0)}
+    return {**found, "score": tf.cast(share_N, tf.float32)}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -447,25 +384,27 @@ _ONE_TEXT = "sentence_b must be '': the model takes single sentences."
 _TOO_LONG = "Too many word pieces with [CLS] and [SEP]. Shorten the text:"
 
 
-class Sizes(NamedTuple):
-    """Sizes of a model: words of its vocabulary that have a row, positions, hidden size."""
+class Methods:
+    """The methods of a model, and `tensors`, as functions of tensors that give what `signatures` says."""
 
-    words: int
-    positions: int
-    hidden: int
+    def __init__(self, source: Source, networks: dict[str, Network], words: Any):
+        """Takes a network for each method, and a table of words by their ids, int64 -> string."""
+        self._source, self._networks, self._words = source, networks, words
+        vocabulary, self._bert = source.vocabulary, source.bert
+        self._special = Special(*map(vocabulary.id_of, ("[CLS]", "[SEP]", methods.MASK)))
+        self._split = Splitter(vocabulary, self._bert.vocab_size)
+        if "answer" in networks:
+            source.check_pairs()
+        self.main = signatures.main_method(list(networks))
 
-
-def answer(
-    network: Network, split: Splitter, special: Special, window_rules: WindowRules, rules: AnswerRules
-) -> Callable[[tf.Tensor, tf.Tensor], Outputs]:
-    """Returns (question, context), string [N] each -> text, start, end, score."""
-
-    def call(question: tf.Tensor, context: tf.Tensor) -> Outputs:
-        questions, contexts = split(question), split(context)
+    def answer(self, question: tf.Tensor, context: tf.Tensor) -> Outputs:
+        """Returns the answers to questions, string [N] each."""
+        window_rules, rules = methods.answer_rules(self._source)
+        questions, contexts = self._split(question), self._split(context)
         cut = cut_windows(questions, contexts, window_rules)
-        features = rows_of(cut, questions, contexts, special)
+        features = rows_of(cut, questions, contexts, self._special)
         width = tf.shape(features["input_ids"])[1]
-        run = network.loaded()
+        run = self._networks["answer"].loaded()
 
         def compute(batch: Features) -> list[tf.Tensor]:
             carried = run(batch)
@@ -476,129 +415,89 @@ def answer(
         start_RL, end_RL = in_batches(compute, features, [none, none])
         return find(start_RL, end_RL, cut, contexts, rules)
 
-    return call
-
-
-def classify(
-    network: Network, split: Splitter, special: Special, classes: Classes, segments: int
-) -> Callable[[tf.Tensor, tf.Tensor], Outputs]:
-    """Returns (sentence_a, sentence_b), string [N] each -> label, score, labels, scores. '' as second
-    sentence is none, but where the model was trained with pairs. `segments` are the model's segment types."""
-
-    def call(sentence_a: tf.Tensor, sentence_b: tf.Tensor) -> Outputs:
+    def classify(self, sentence_a: tf.Tensor, sentence_b: tf.Tensor) -> Outputs:
+        """Returns the labels of sentences, string [N] each. '' as second sentence is none, but where the
+        model was trained with pairs."""
+        classes = methods.classes_of(self._source)
         has_second_N = tf.fill(tf.shape(sentence_b), classes.texts == 2)
         if classes.texts is None:
             has_second_N = sentence_b != ""
         checks = []
-        if classes.texts == 1 or segments < 2:
+        if classes.texts == 1 or self._bert.type_vocab_size < 2:
             checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [_ONE_TEXT])]
         with tf.control_dependencies(checks):
-            first, second = split(sentence_a), split(sentence_b)
-        features = pairs(first, second, has_second_N, special, classes.length)
-        run = network.loaded()
+            first, second = self._split(sentence_a), self._split(sentence_b)
+        features = pairs(first, second, has_second_N, self._special, classes.length)
+        run = self._networks["classify"].loaded()
         none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
-        return _labels(logits_NC, classes)
+        kinds = {methods.ONE: tf.nn.softmax, methods.SEVERAL: tf.sigmoid, methods.NUMBER: tf.identity}
+        values_NC, is_number = kinds[classes.kind](logits_NC), classes.kind == methods.NUMBER
+        labels_NC = tf.broadcast_to(tf.constant(classes.labels), tf.shape(values_NC))
+        best_N = tf.argmax(values_NC, axis=1)
+        if is_number:
+            best_N = tf.zeros_like(best_N)
+        label_N = tf.gather(labels_NC, best_N, batch_dims=1)
+        label_N = tf.fill(tf.shape(best_N), "") if is_number else label_N
+        score_N = tf.gather(values_NC, best_N, batch_dims=1)
+        return {"label": label_N, "score": score_N, "labels": labels_NC, "scores": values_NC}
 
-    return call
-
-
-def _labels(logits_NC: tf.Tensor, classes: Classes) -> Outputs:
-    values_NC = {ONE: tf.nn.softmax, SEVERAL: tf.sigmoid, NUMBER: tf.identity}[classes.kind](logits_NC)
-    labels_NC = tf.broadcast_to(tf.constant(classes.labels), tf.shape(values_NC))
-    best_N = tf.argmax(values_NC, axis=1)
-    if classes.kind == NUMBER:
-        best_N = tf.zeros_like(best_N)
-    label_N = tf.gather(labels_NC, best_N, batch_dims=1)
-    return {
-        "label": tf.fill(tf.shape(best_N), "") if classes.kind == NUMBER else label_N,
-        "score": tf.gather(values_NC, best_N, batch_dims=1),
-        "labels": labels_NC,
-        "scores": values_NC,
-    }
-
-
-def embed(
-    network: Network, split: Splitter, special: Special, pooling: Pooling, sizes: Sizes
-) -> Callable[[tf.Tensor], Outputs]:
-    """Returns text, string [N] -> embedding."""
-    most = min(pooling.max_length or sizes.positions, sizes.positions)
-
-    def call(text: tf.Tensor) -> Outputs:
-        features = singles(split(text), special, most)
-        run = network.loaded()
+    def embed(self, text: tf.Tensor) -> Outputs:
+        """Returns the vectors of texts, string [N]."""
+        pooling, positions = methods.pooling_of_source(self._source), self._bert.max_position_embeddings
+        most = min(pooling.max_length or positions, positions)
+        features = singles(self._split(text), self._special, most)
+        run = self._networks["embed"].loaded()
 
         def compute(batch: Features) -> list[tf.Tensor]:
             sequence_BLD = tf.cast(run(batch)["sequence"], tf.float32)
-            return [_pooled(sequence_BLD, batch["input_mask"], pooling)]
+            if pooling.mode == "cls":
+                vectors_BD = sequence_BLD[:, 0]
+            else:
+                is_token_BL1 = tf.cast(batch["input_mask"], tf.float32)[..., None]
+                vectors_BD = tf.reduce_sum(sequence_BLD * is_token_BL1, 1) / tf.reduce_sum(is_token_BL1, 1)
+            if pooling.normalized:
+                vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), methods.MIN_NORM)
+            return [vectors_BD]
 
-        (vectors_ND,) = in_batches(compute, features, [tf.zeros([0, sizes.hidden])])
+        (vectors_ND,) = in_batches(compute, features, [tf.zeros([0, self._bert.hidden_size])])
         return {"embedding": vectors_ND}
 
-    return call
-
-
-def _pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: Pooling) -> tf.Tensor:
-    if pooling.mode == "cls":
-        vectors_BD = sequence_BLD[:, 0]
-    else:
-        is_token_BL1 = tf.cast(mask_BL, tf.float32)[..., None]
-        vectors_BD = tf.reduce_sum(sequence_BLD * is_token_BL1, 1) / tf.reduce_sum(is_token_BL1, 1)
-    if pooling.normalized:
-        vectors_BD /= tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), MIN_NORM)
-    return vectors_BD
-
-
-def fill_mask(
-    network: Network, split: Splitter, special: Special, words: Any, sizes: Sizes
-) -> Callable[[tf.Tensor], Outputs]:
-    """Returns text, string [N] -> tokens, scores.
-
-    Args:
-      network, split, special: of the model.
-      words: a table of words by their ids, int64 -> string.
-      sizes: of the model.
-    """
-
-    def call(text: tf.Tensor) -> Outputs:
-        features = masked(text, split, special)
+    def fill_mask(self, text: tf.Tensor) -> Outputs:
+        """Returns the likeliest words of the masks of texts, string [N]."""
+        positions, top = self._bert.max_position_embeddings, signatures.TOP_WORDS
+        size = min(self._source.vocabulary.size, self._bert.vocab_size)
+        features = masked(text, self._split, self._special)
         width = tf.shape(features["input_ids"])[1]
-        check = tf.debugging.Assert(width <= sizes.positions, [_TOO_LONG, width, "of", sizes.positions])
+        check = tf.debugging.Assert(width <= positions, [_TOO_LONG, width, "of", positions])
         with tf.control_dependencies([check]):
             positions_NP = tf.identity(features["masked_lm_positions"])
         features["masked_lm_positions"], count = positions_NP, tf.shape(positions_NP)[1]
-        run = network.loaded()
+        run = self._networks["fill_mask"].loaded()
 
         def compute(batch: Features) -> list[tf.Tensor]:
-            logits_BPV = run(batch)["masked_lm_logits"][..., : sizes.words]
-            found = tf.math.top_k(tf.nn.softmax(logits_BPV), TOP_WORDS)
+            logits_BPV = run(batch)["masked_lm_logits"][..., :size]
+            found = tf.math.top_k(tf.nn.softmax(logits_BPV), top)
             return [found.values, found.indices]
 
-        like = [tf.zeros([0, count, TOP_WORDS]), tf.zeros([0, count, TOP_WORDS], tf.int32)]
+        like = [tf.zeros([0, count, top]), tf.zeros([0, count, top], tf.int32)]
         shares_NPT, ids_NPT = in_batches(compute, features, like)
-        tokens_NPT = words.lookup(tf.cast(ids_NPT, tf.int64))
+        tokens_NPT = self._words.lookup(tf.cast(ids_NPT, tf.int64))
         is_mask_NP1 = positions_NP[..., None] > 0  # in the first place is [CLS]
         tokens_NPT, shares_NPT = tf.where(is_mask_NP1, tokens_NPT, ""), tf.where(is_mask_NP1, shares_NPT, 0.0)
         masks = tf.reduce_max(tf.reduce_sum(tf.cast(is_mask_NP1, tf.int32), [1, 2]))
         return {"tokens": tokens_NPT[:, :masks], "scores": shares_NPT[:, :masks]}
 
-    return call
-
-
-def tensors(network: Network, head: str) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Outputs]:
-    """Returns (input_ids, input_mask, segment_ids), int32 [N, L] each -> the outputs of a head, see
-    `signatures.TENSOR_OUTPUTS`."""
-
-    def call(input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> Outputs:
+    def tensors(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> Outputs:
+        """Returns the outputs of the main head for token ids, int32 [N, L] each."""
         features = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
-        if head == "fill_mask":
+        if self.main == "fill_mask":
             places_L = tf.range(tf.shape(input_ids)[1])
             features["masked_lm_positions"] = tf.broadcast_to(places_L, tf.shape(input_ids))
-        carried = network.loaded()(features)
-        names = {"fill_mask": {"logits": "masked_lm_logits"}}.get(head, {})
-        return {name: tf.cast(carried[names.get(name, name)], tf.float32) for name in output_names(head)}
-
-    return call
+        carried = self._networks[self.main].loaded()(features)
+        if self.main == "fill_mask":
+            carried["logits"] = carried["masked_lm_logits"]
+        return {name: tf.cast(carried[name], tf.float32) for name in signatures.output_names(self.main)}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -624,61 +523,25 @@ class GraphModel(tf.Module):
         """
         super().__init__(name="bert")
         self.vocabulary = tf.saved_model.Asset(vocabulary_file)
-        self.words = _words(vocabulary_file)
-        reads = {
-            method: stages_of(source.bert, method, source.classes, dtype) for method in source.abilities()
-        }
+        kinds = tf.lookup.TextFileIndex
+        columns = tf.int64, kinds.LINE_NUMBER, tf.string, kinds.WHOLE_LINE
+        lines = tf.lookup.TextFileInitializer(vocabulary_file, *columns)
+        self.words = tf.lookup.StaticHashTable(lines, "[UNK]")
+        names = source.abilities()
+        reads = {name: stages_of(source.bert, name, source.classes, dtype) for name in names}
         leaves = leaves_of([each for stages in reads.values() for each in stages])
         self.weights = Weights(leaves, source.values, dtype)
-        networks = {method: Network(source.bert, self.weights, stages) for method, stages in reads.items()}
-        functions = _functions(source, networks, self.words)
-        self._names = tuple(functions)
-        for name, function in functions.items():
-            setattr(self, name, function)
+        networks = {name: Network(source.bert, self.weights, stages) for name, stages in reads.items()}
+        functions = Methods(source, networks, self.words)
+        inputs_of = {name: signature.inputs for name, signature in signatures.SIGNATURES.items()}
+        self._names = (*names, signatures.TENSORS)
+        for name in self._names:
+            inputs = inputs_of.get(name, signatures.TENSOR_INPUTS)
+            kinds = [tf.TensorSpec([None, *each.shape], each.dtype, name=each.name) for each in inputs]
+            call = tf.function(getattr(functions, name), input_signature=kinds, autograph=False)
+            setattr(self, name, call)
 
     @property
     def functions(self) -> dict[str, Any]:
         """Returns {name of a signature: function of its inputs}."""
         return {name: getattr(self, name) for name in self._names}
-
-
-def _words(vocabulary_file: str) -> Any:
-    lines = tf.lookup.TextFileInitializer(
-        vocabulary_file,
-        tf.int64,
-        tf.lookup.TextFileIndex.LINE_NUMBER,
-        tf.string,
-        tf.lookup.TextFileIndex.WHOLE_LINE,
-    )
-    return tf.lookup.StaticHashTable(lines, "[UNK]")
-
-
-def _functions(source: Source, networks: dict[str, Network], words: Any) -> dict[str, Any]:
-    """Returns {name of a signature: function}."""
-    vocabulary = source.vocabulary
-    special = Special(*map(vocabulary.id_of, ("[CLS]", "[SEP]", "[MASK]")))
-    bert = source.bert
-    sizes = Sizes(min(vocabulary.size, bert.vocab_size), bert.max_position_embeddings, bert.hidden_size)
-    split = Splitter(vocabulary, bert.vocab_size)
-    make: dict[str, Callable] = {
-        "answer": lambda net: answer(net, split, special, *answer_rules(source)),
-        "classify": lambda net: classify(net, split, special, classes_of(source), bert.type_vocab_size),
-        "embed": lambda net: embed(net, split, special, pooling_of_source(source), sizes),
-        "fill_mask": lambda net: fill_mask(net, split, special, words, sizes),
-    }
-    if "answer" in networks:
-        source.check_pairs()
-    functions = {
-        name: _function(make[name](network), SIGNATURES[name].inputs) for name, network in networks.items()
-    }
-    main = main_method(list(networks))
-    return {**functions, TENSORS: _function(tensors(networks[main], main), TENSOR_INPUTS)}
-
-
-def _function(call: Callable, inputs: tuple[Field, ...]) -> Any:
-    """Returns a function of N of everything, each input by its name."""
-    kinds = [
-        tf.TensorSpec([None, *field.shape], tf.dtypes.as_dtype(field.dtype), name=field.name)
-        for field in inputs
-    ]
-    return tf.function(call, input_signature=kinds, autograph=False)

@@ -59,21 +59,16 @@ def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Rea
         model = make_network(bert, head, classes, dtype)
         names = {variable.handle.op.name: name_of(variable) for variable in model.variables}
         used = [stage for stage in model.stages() if stage.name not in UNUSED_STAGES.get(head, ())]
-        return [Read(stage, tf.nest.map_structure(_leaf_of(names), stage.weights())) for stage in used]
 
+        def leaf(tensor: tf.Tensor | None) -> Leaf | None:
+            if tensor is None:
+                return None
+            operation = tensor.op
+            while operation.type != "VarHandleOp":  # casts, and the reading
+                operation = operation.inputs[0].op
+            return Leaf(names[operation.name], tensor.dtype)
 
-def _leaf_of(names: dict[str, str]) -> Callable[[tf.Tensor | None], Leaf | None]:
-    """Returns a function that finds out which variable a tensor of a graph is read from."""
-
-    def leaf(tensor: tf.Tensor | None) -> Leaf | None:
-        if tensor is None:
-            return None
-        operation = tensor.op
-        while operation.type != "VarHandleOp":  # casts, and the reading
-            operation = operation.inputs[0].op
-        return Leaf(names[operation.name], tensor.dtype)
-
-    return leaf
+        return [Read(stage, tf.nest.map_structure(leaf, stage.weights())) for stage in used]
 
 
 def leaves_of(reads: list[Read]) -> dict[str, tf.DType]:
@@ -123,10 +118,6 @@ class Weights(tf.Module):
         scale = tf.convert_to_tensor(self.variables_by_name[leaf.name + SCALE])
         return tf.cast(tf.cast(value, tf.float32) * scale, leaf.dtype)
 
-    def of(self, read: Read) -> Any:
-        """Returns the weights of a stage."""
-        return tf.nest.map_structure(self.tensor, read.leaves)
-
     def rows(self, name: str, numbers: tf.Tensor) -> tf.Tensor:
         """Returns rows of a table, float32 [.., D]."""
         rows = tf.cast(tf.gather(self.variables_by_name[name], numbers), tf.float32)
@@ -148,7 +139,6 @@ def quantise(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 Features = dict[str, tf.Tensor]
-Compute = Callable[[Features], Sequence[tf.Tensor]]
 _BY_PLACE = ("input_ids", "input_mask", "segment_ids")
 
 
@@ -163,7 +153,8 @@ class Network:
     def loaded(self) -> Callable[[Features], stages.Tensors]:
         """Returns a function of batches. The weights are read, and where they are integers multiplied out,
         once, here and not for each batch."""
-        read = [(each.stage, self._weights.of(each)) for each in self._stages]
+        tensor = self._weights.tensor
+        read = [(each.stage, tf.nest.map_structure(tensor, each.leaves)) for each in self._stages]
 
         def run(features: Features) -> stages.Tensors:
             carried = self._embedded(features)
@@ -186,7 +177,9 @@ class Network:
         return {"sequence": tf.cast(x_BLD, self._weights.compute_dtype), "seen": seen}
 
 
-def in_batches(compute: Compute, features: Features, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def in_batches(
+    compute: Callable[[Features], Sequence[tf.Tensor]], features: Features, like: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
     """Computes rows of all lengths, a few at a time: memory does not grow with their number.
 
     Args:
@@ -208,12 +201,9 @@ def in_batches(compute: Compute, features: Features, like: Sequence[tf.Tensor]) 
         made = zip(done, compute(batch))
         return first + tf.size(rows), *(tf.concat([before, more], 0) for before, more in made)
 
+    shapes = tf.TensorShape([]), *(tf.TensorShape([None, *each.shape[1:]]) for each in like)
     _, *found = tf.while_loop(
-        lambda first, *_: first < tf.size(order_R),
-        body,
-        (0, *like),
-        shape_invariants=(tf.TensorShape([]), *(tf.TensorShape([None, *each.shape[1:]]) for each in like)),
-        parallel_iterations=1,
+        lambda first, *_: first < tf.size(order_R), body, (0, *like), shapes, parallel_iterations=1
     )
     back_R = tf.math.invert_permutation(order_R)
     return [tf.gather(values, back_R) for values in found]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,19 +57,14 @@ class Characters(NamedTuple):
     shifts: Paged
     classes: Paged
     starts: Paged
-    is_cased: Paged | None
-    is_ignored: Paged | None
+    is_cased: Paged | None = None
+    is_ignored: Paged | None = None
 
 
 def look_up(table: Paged, codes_C: tf.Tensor) -> tf.Tensor:
     """Returns the values of code points, int32 [C, ...]."""
     pages_C = tf.gather(table.pages, codes_C // _PAGE)
     return tf.gather(table.values, pages_C * _PAGE + codes_C % _PAGE)
-
-
-def numbers(table: Paged, codes: np.ndarray) -> np.ndarray:
-    """Returns the values of code points, as `look_up` does, in NumPy."""
-    return table.values[table.pages[codes // _PAGE] * _PAGE + codes % _PAGE]
 
 
 @functools.lru_cache(maxsize=2)
@@ -90,18 +84,16 @@ def tables(do_lower_case: bool) -> Characters:
             starts[code] = kind not in (Kind.DROPPED, Kind.BLANK) and not unicodedata.combining(
                 wordpiece.decomposed(chr(code))[0]
             )
-    case: Iterable[Paged | None] = map(_paged, _case_flags()) if do_lower_case else (None, None)
-    return Characters(*map(_paged, (kinds, counts, shifts, classes, starts)), *case)
+    case = _case_flags() if do_lower_case else ()
+    return Characters(*map(_paged, (kinds, counts, shifts, classes, starts, *case)))
 
 
 @functools.cache
 def _not_alike() -> list[int]:
-    characters = map(chr, range(_CODE_POINTS))
-    return [
-        code
-        for code, character in enumerate(characters)
-        if unicodedata.category(character) not in _ALIKE or wordpiece.IDEOGRAPH.match(character)
-    ]
+    def is_alike(character: str) -> bool:
+        return unicodedata.category(character) in _ALIKE and not wordpiece.IDEOGRAPH.match(character)
+
+    return [code for code in range(_CODE_POINTS) if not is_alike(chr(code))]
 
 
 def _paged(values: np.ndarray) -> Paged:
@@ -113,14 +105,11 @@ def _paged(values: np.ndarray) -> Paged:
 def _case_flags() -> tuple[np.ndarray, np.ndarray]:
     """Returns the characters that Python's `str.lower` takes for cased, and those that it passes over, beside
     a capital sigma: bool [code points] each. Python has no table of them; the sigma's lower case shows it."""
-    codes = _not_alike()
-    characters = list(map(chr, codes))
-    behind = [f"{character}{CAPITAL_SIGMA}".lower()[-1] for character in characters]
-    behind_a = [f"A{character}{CAPITAL_SIGMA}".lower()[-1] for character in characters]
+    codes, final = _not_alike(), chr(FINAL_SIGMA)
     is_cased, is_ignored = np.zeros(_CODE_POINTS, bool), np.zeros(_CODE_POINTS, bool)
-    is_cased[codes] = [last == chr(FINAL_SIGMA) for last in behind]
-    is_ignored[codes] = [last == chr(FINAL_SIGMA) for last in behind_a] & ~is_cased[codes]
-    return is_cased, is_ignored
+    is_cased[codes] = [f"{chr(code)}{CAPITAL_SIGMA}".lower()[-1] == final for code in codes]
+    is_ignored[codes] = [f"A{chr(code)}{CAPITAL_SIGMA}".lower()[-1] == final for code in codes]
+    return is_cased, is_ignored & ~is_cased
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -173,16 +162,6 @@ class Pieces(NamedTuple):
         return tf.cumsum(self.lengths_N, exclusive=True)
 
 
-class _Normal(NamedTuple):
-    """Characters as words have them: their codes, the word and the text of each, and where they stand."""
-
-    codes_P: tf.Tensor
-    words_P: tf.Tensor
-    texts_P: tf.Tensor
-    begins_P: tf.Tensor
-    ends_P: tf.Tensor
-
-
 class Splitter:
     """Splits texts into the word pieces of a vocabulary."""
 
@@ -200,11 +179,16 @@ class Splitter:
 
         self._tables = tables(vocabulary.do_lower_case)
         known = [wordpiece.UNKNOWN, *_reachable(vocabulary, self._tables)]
-        _check_lengths(known)
-        unknown = vocabulary.id_of(wordpiece.UNKNOWN)
+        plain = [word.removeprefix(CONTINUATION) for word in known]
+        for word in plain:
+            if len(word.encode()) > _MAX_BYTES:
+                raise ConfigError(
+                    f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
+                    " tensorflow-text does not take. Remove it from the vocabulary."
+                )
         ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
-        self._ids = np.where(ids < rows, ids, unknown)
-        self._sizes = np.array([len(word.removeprefix(CONTINUATION)) for word in known], np.int32)
+        self._ids = np.where(ids < rows, ids, vocabulary.id_of(wordpiece.UNKNOWN))
+        self._sizes = np.array(list(map(len, plain)), np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(
                 [*known, _NEVER],
@@ -222,28 +206,47 @@ class Splitter:
         return self._function(texts_N)
 
     def _split(self, texts_N: tf.Tensor) -> Pieces:
-        text, kinds_C = decode(texts_N, self._tables)
-        normal = _normalize(text, kinds_C, self._tables)
-        count = tf.reduce_max(tf.concat([normal.words_P + 1, [0]], 0))
-        sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(normal.words_P), normal.words_P, count)
-        codes = tf.RaggedTensor.from_row_lengths(normal.codes_P, sizes_V, validate=False)
-        words_V = tf.where(
-            sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, tf.strings.unicode_encode(codes, "UTF-8")
-        )
-        pieces: Any = self._compiled.tokenize(words_V)
-        return self._placed(pieces, sizes_V, normal, text)
+        tables, decoded = self._tables, tf.strings.unicode_decode(texts_N, "UTF-8")
+        codes_C = decoded.flat_values
+        kinds_C = look_up(tables.kinds, codes_C)
+        is_white_C = (kinds_C == Kind.SPACE) | (kinds_C == Kind.BLANK)
+        owners_C = tf.cast(decoded.value_rowids(), tf.int32)
+        filled_N = tf.math.unsorted_segment_sum(tf.cast(~is_white_C, tf.int32), owners_C, tf.size(texts_N))
+        text = Decoded(codes_C, tf.cast(decoded.row_splits, tf.int32), filled_N == 0)
 
-    def _placed(self, pieces: Any, sizes_V: tf.Tensor, normal: _Normal, text: Decoded) -> Pieces:
-        """Returns ragged pieces [V, ..] with their places: those of a word cover all of its characters."""
+        # Characters lose capitals and accents where the tables say so.
+        texts_C = tf.repeat(tf.range(tf.size(text.is_empty_N)), text.splits_N1[1:] - text.splits_N1[:-1])
+        first_C = tf.gather(text.splits_N1, texts_C)
+        counts_C = look_up(tables.counts, text.codes_C)
+        from_P, number_P = repeated(counts_C)
+        # The place behind each character and the accents that follow it, counted over all texts.
+        is_solid_C = kinds_C != Kind.ACCENT
+        solid = tf.concat([tf.cast(tf.where(is_solid_C)[:, 0], tf.int32), [tf.size(kinds_C)]], 0)
+        following_C = tf.gather(solid, tf.cumsum(tf.cast(is_solid_C, tf.int32)))
+        ends_C = tf.minimum(following_C, tf.gather(text.splits_N1, texts_C + 1))
+        is_last_P = number_P + 1 == tf.gather(counts_C, from_P)
+        ends_P = tf.where(is_last_P, tf.gather(ends_C, from_P), from_P + 1)
+        texts_P, first_P = tf.gather(texts_C, from_P), tf.gather(first_C, from_P)
+        codes_P = _codes(text.codes_C, texts_C, from_P, number_P, tables)
+        begins_P, ends_P = from_P - first_P, ends_P - first_P
+
+        # They make words, and these word pieces. The pieces of a word cover all of its characters.
+        words_P = tf.gather(_words(kinds_C, texts_C), from_P)
+        count = tf.reduce_max(tf.concat([words_P + 1, [0]], 0))
+        sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(words_P), words_P, count)
+        codes = tf.RaggedTensor.from_row_lengths(codes_P, sizes_V, validate=False)
+        encoded_V = tf.strings.unicode_encode(codes, "UTF-8")
+        words_V = tf.where(sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, encoded_V)
+        pieces: Any = self._compiled.tokenize(words_V)
         numbers_T, words_T = pieces.flat_values, pieces.value_rowids()
         sizes_T = tf.where(numbers_T == 0, tf.gather(sizes_V, words_T), tf.gather(self._sizes, numbers_T))
         lasts_T = tf.cumsum(sizes_T)
         firsts_T = lasts_T - sizes_T
-        texts = tf.gather(normal.texts_P, firsts_T)
+        texts = tf.gather(texts_P, firsts_T)
         return Pieces(
             tf.gather(self._ids, numbers_T),
-            tf.gather(normal.begins_P, firsts_T),
-            tf.gather(normal.ends_P, lasts_T - 1),
+            tf.gather(begins_P, firsts_T),
+            tf.gather(ends_P, lasts_T - 1),
             tf.math.unsorted_segment_sum(tf.ones_like(texts), texts, tf.size(text.is_empty_N)),
             text,
         )
@@ -253,10 +256,9 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
     """Returns the words that text can become: letters that stay as they are, or one other character."""
     words = [word for word in vocabulary.words if word.removeprefix(CONTINUATION)]
     plain = [word.removeprefix(CONTINUATION) for word in words]
-    letters = set("".join(plain))
-    codes = np.array(sorted(map(ord, letters)), np.int32)
-    kinds = dict(zip(map(chr, codes), numbers(tables.kinds, codes)))
-    is_same = dict(zip(map(chr, codes), numbers(tables.shifts, codes)[:, 0] == 0))
+    codes = np.array(sorted(map(ord, set("".join(plain)))), np.int32)
+    kinds = dict(zip(map(chr, codes), look_up(tables.kinds, codes).numpy()))
+    is_same = dict(zip(map(chr, codes), look_up(tables.shifts, codes).numpy()[:, 0] == 0))
     return [
         word
         for word, text in zip(words, plain)
@@ -267,54 +269,10 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
     ]
 
 
-def _check_lengths(words: list[str]) -> None:
-    for word in words:
-        if len(word.removeprefix(CONTINUATION).encode()) > _MAX_BYTES:
-            raise ConfigError(
-                f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
-                " tensorflow-text does not take. Remove it from the vocabulary."
-            )
-
-
-def decode(texts_N: tf.Tensor, tables: Characters) -> tuple[Decoded, tf.Tensor]:
-    """Returns the characters of texts, string [N], and the kind of each, int32 [C]."""
-    decoded = tf.strings.unicode_decode(texts_N, "UTF-8")
-    codes_C = decoded.flat_values
-    kinds_C = look_up(tables.kinds, codes_C)
-    is_white_C = (kinds_C == Kind.SPACE) | (kinds_C == Kind.BLANK)
-    texts_C = tf.cast(decoded.value_rowids(), tf.int32)
-    filled_N = tf.math.unsorted_segment_sum(tf.cast(~is_white_C, tf.int32), texts_C, tf.size(texts_N))
-    return Decoded(codes_C, tf.cast(decoded.row_splits, tf.int32), filled_N == 0), kinds_C
-
-
-def _normalize(text: Decoded, kinds_C: tf.Tensor, tables: Characters) -> _Normal:
-    """Lower-cases and strips characters where the tables say so, and numbers the words that they make."""
-    texts_C = tf.repeat(tf.range(tf.size(text.is_empty_N)), text.splits_N1[1:] - text.splits_N1[:-1])
-    first_C = tf.gather(text.splits_N1, texts_C)
-    counts_C = look_up(tables.counts, text.codes_C)
-    from_P = tf.repeat(tf.range(tf.size(counts_C)), counts_C)
-    number_P = tf.range(tf.size(from_P)) - tf.gather(tf.cumsum(counts_C, exclusive=True), from_P)
-    ends_C = _ends(kinds_C, tf.gather(text.splits_N1, texts_C + 1))
-    is_last_P = number_P + 1 == tf.gather(counts_C, from_P)
-    ends_P = tf.where(is_last_P, tf.gather(ends_C, from_P), from_P + 1)
-    texts_P, first_P = tf.gather(texts_C, from_P), tf.gather(first_C, from_P)
-    return _Normal(
-        _codes(text.codes_C, texts_C, from_P, number_P, tables),
-        tf.gather(_words(kinds_C, texts_C), from_P),
-        texts_P,
-        from_P - first_P,
-        ends_P - first_P,
-    )
-
-
-def _ends(kinds_C: tf.Tensor, text_ends_C: tf.Tensor) -> tf.Tensor:
-    """Returns the place behind each character and the accents that follow it, counted over all texts."""
-    is_solid_C = kinds_C != Kind.ACCENT
-    solid = tf.cast(tf.where(is_solid_C)[:, 0], tf.int32)
-    following_C = tf.gather(
-        tf.concat([solid, [tf.size(kinds_C)]], 0), tf.cumsum(tf.cast(is_solid_C, tf.int32))
-    )
-    return tf.minimum(following_C, text_ends_C)
+def repeated(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the index of each of some, as often as its count says, and the number of the repetition."""
+    of = tf.repeat(tf.range(tf.size(counts)), counts)
+    return of, tf.range(tf.size(of)) - tf.gather(tf.cumsum(counts, exclusive=True), of)
 
 
 def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:
@@ -325,15 +283,11 @@ def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:
     before = tf.concat([[Kind.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
     texts_before = tf.concat([[-1], texts[:-1]], 0)[: tf.size(kinds)]
     goes_on = (kinds == Kind.LETTER) & (before == Kind.LETTER) & (texts == texts_before)
-    begins = ~goes_on & (kinds != Kind.SPACE)
-    return tf.scatter_nd(
-        counts[:, None], tf.cumsum(tf.cast(begins, tf.int32)) - 1, tf.shape(kinds_C, tf.int64)
-    )
+    words = tf.cumsum(tf.cast(~goes_on & (kinds != Kind.SPACE), tf.int32)) - 1
+    return tf.scatter_nd(counts[:, None], words, tf.shape(kinds_C, tf.int64))
 
 
-def _codes(
-    codes_C: tf.Tensor, texts_C: tf.Tensor, from_P: tf.Tensor, number_P: tf.Tensor, tables: Characters
-) -> tf.Tensor:
+def _codes(codes_C: Any, texts_C: Any, from_P: Any, number_P: Any, tables: Characters) -> tf.Tensor:
     """Returns the code points that characters become, in canonical order."""
     source_P = tf.gather(codes_C, from_P)
     shifts_P = tf.gather(look_up(tables.shifts, source_P), number_P, batch_dims=1)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,20 +37,19 @@ class Method:
     """
 
     name: str
-    length_setting = "max_seq_length"
 
     def __init__(self, source: Source, settings: Settings, calibration_file: str | None = None):
         """Builds the network. Raises ConfigError where the model has no head for the method."""
         source.check_can(self.name)
         self._source, self._bert, self._vocabulary = source, source.bert, source.vocabulary
         self._tokenizer = Tokenizer(source.vocabulary)
-        self.cut = Truncation(source.name, self.length_setting)
+        self.cut = Truncation(source.name)
         self._set_up(source)
         if settings.dtype == "int8" and not settings.calibration:
             rows = self._calibration_rows(calibration_file)
-            count = len(rows.lengths_N)
-            firsts = range(0, count, _CALIBRATION_BATCH)
-            batches = [rows.pick(range(first, min(first + _CALIBRATION_BATCH, count))) for first in firsts]
+            numbers = np.arange(len(rows.lengths_N))
+            firsts = range(0, len(numbers), _CALIBRATION_BATCH)
+            batches = [rows.pick(numbers[first : first + _CALIBRATION_BATCH]) for first in firsts]
             settings = dataclasses.replace(settings, calibration=batches)
         self.settings = settings
         self.network = build(source, self.name, settings)
@@ -69,14 +68,10 @@ class Method:
         """Returns the path of what the run was trained with. Raises ConfigError where it is not there."""
         path = self._source.setting(setting, None)
         if path is None or not os.path.exists(path):
-            what = (
-                f"{setting}={path} of its run is not there"
-                if path
-                else "nothing says what it was trained with"
-            )
-            raise ConfigError(
-                f"int8 needs data for the ranges of activations, and {what}. Give --calibration_file=F."
-            )
+            what = f"{setting}={path} of its run is not there"
+            what = what if path else "nothing says what it was trained with"
+            needs = "int8 needs data for the ranges of activations"
+            raise ConfigError(f"{needs}, and {what}. Give --calibration_file=F.")
         return path
 
 
@@ -84,10 +79,10 @@ def calibration_texts(path: str | None) -> list[str]:
     """Returns lines of a file with a text each."""
     if not path:
         raise ConfigError("int8 needs texts for the ranges of activations. Give --calibration_file=F.")
-    text = files.read_text(path, f"--calibration_file={path}")
-    lines = [line for line in text.split("\n") if line.strip()]
+    flag = f"--calibration_file={path}"
+    lines = [line for line in files.read_text(path, flag).split("\n") if line.strip()]
     if not lines:
-        raise ConfigError(f"--calibration_file={path} has no text.")
+        raise ConfigError(f"{flag} has no text.")
     return _spread(lines)
 
 
@@ -125,12 +120,9 @@ def answer_rules(source: Source) -> tuple[features.WindowRules, answers.AnswerRu
     if source.max_seq_length:  # the others were said for another length
         stride, query = min(stride, length // 3), min(query, length // 2)
     windows = features.WindowRules(length, stride, query)
-    rules = answers.AnswerRules(
-        source.setting("n_best_size", answers.AnswerRules.n_best_size),
-        source.setting("max_answer_length", answers.AnswerRules.max_answer_length),
-        source.setting("version_2_with_negative", False),
-        source.setting("null_score_diff_threshold", 0.0),
-    )
+    names = "n_best_size", "max_answer_length", "version_2_with_negative", "null_score_diff_threshold"
+    usual = answers.AnswerRules
+    rules = usual(*(source.setting(name, getattr(usual, name)) for name in names))
     return windows, rules
 
 
@@ -138,12 +130,11 @@ class Reader(Method):
     """Answers questions as the predictions of --task=squad do."""
 
     name = "answer"
-    length_setting = "max_query_length"
 
     def _set_up(self, source: Source) -> None:
         source.check_pairs()
         self._windows, self._rules = answer_rules(source)
-        self.cut = Truncation(f"{source.name}, questions", self.length_setting)
+        self.cut = Truncation(f"{source.name}, questions", "max_query_length")
 
     def __call__(self, asked: Sequence[tuple[str, str]]) -> list[list[Answer]]:
         """Answers questions.
@@ -154,7 +145,8 @@ class Reader(Method):
         Returns:
           For each question its answers, the prediction first, then the others of the n-best list, best first.
         """
-        data, windows = self._make(asked)
+        data = data_of(asked, self._rules.version_2_with_negative)
+        windows = self._windows_of(data)
         longest = self._windows.max_query_length
         if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
@@ -167,22 +159,21 @@ class Reader(Method):
         found = answers.answer_questions(start_NL, end_NL, windows, data, self._rules)
         return [answers_of(found, str(number)) for number in range(len(asked))]
 
-    def _make(self, asked: Sequence[tuple[str, str]]) -> tuple[squad_files.SquadData, features.Features]:
-        data = data_of(asked, self._rules.version_2_with_negative)
-        return data, features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
+    def _windows_of(self, data: squad_files.SquadData) -> features.Features:
+        return features.make_features(data, self._vocabulary, self._windows, self._tokenizer)
 
     def rows_of(self, windows: features.Features) -> Rows:
         """Returns windows end to end."""
         places_L = np.arange(windows.input_ids.shape[1])
         is_token_NL = places_L < windows.lengths[:, None]
-        is_context_NL = places_L >= windows.first_lengths[:, None]
+        segments_NL = (places_L >= windows.first_lengths[:, None]).astype(np.int32)
         ids_T = windows.input_ids[is_token_NL].astype(np.int32)
-        return Rows(ids_T, is_context_NL[is_token_NL].astype(np.int32), windows.lengths)
+        return Rows(ids_T, segments_NL[is_token_NL], windows.lengths)
 
     def _calibration_rows(self, file: str | None) -> Rows:
         data = squad_files.read_squad(file or self._of_run("train_file"), "calibration_file", False, True)
         asked = [(one.text, data.contexts[one.context]) for one in _spread(data.questions)]
-        return self.rows_of(self._make(asked)[1])
+        return self.rows_of(self._windows_of(data_of(asked, self._rules.version_2_with_negative)))
 
 
 def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
@@ -246,11 +237,7 @@ class Classes(NamedTuple):
 
 # Kinds of labels: one of many (softmax), several at once (a sigmoid for each), numbers (as they are).
 ONE, SEVERAL, NUMBER = KINDS = ("one", "several", "number")
-_KIND_OF = {
-    model_folder.ONE_LABEL: ONE,
-    model_folder.SEVERAL_LABELS: SEVERAL,
-    model_folder.REGRESSION: NUMBER,
-}
+_KIND_OF = {model_folder.SEVERAL_LABELS: SEVERAL, model_folder.REGRESSION: NUMBER}
 
 
 def classes_of(source: Source) -> Classes:
@@ -273,12 +260,10 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
     """Returns a row of one or two texts for each of several sentences, or pairs of them. Raises ConfigError
     for what is neither."""
     if isinstance(a, str) or isinstance(b, str):
-        raise ConfigError(
-            "one text and several to classify: give two texts, or two lists of the same length."
-        )
+        raise ConfigError("one text and several to classify: give two texts, or two lists of one length.")
     if b is not None and len(a) != len(b):
         raise ConfigError(f"{len(a)} and {len(b)} texts to classify, expected as many second texts as first.")
-    given: Iterable[Any] = a if b is None else zip(a, b)
+    given: Any = a if b is None else zip(a, b)
     rows = [list(row) if isinstance(row, (list, tuple)) else [row] for row in given]
     for number, row in enumerate(rows):
         if len(row) not in (1, 2) or not all(isinstance(text, str) for text in row):
@@ -304,8 +289,9 @@ class Classifier(Method):
         the task's."""
         for texts in rows:
             if self.texts not in (None, len(texts)):
-                received = f"{len(texts)} text{'s' * (len(texts) > 1)}"
-                raise ConfigError(f"{received} to classify, expected {self.texts} as in training.")
+                plural = "s" * (len(texts) > 1)
+                told = f"{len(texts)} text{plural} to classify, expected {self.texts} as in training."
+                raise ConfigError(told)
             if len(texts) > 1:
                 self._source.check_pairs()
         labels: list[Label] = [None] * len(rows)  # type: ignore[list-item]  # all are filled below
@@ -363,7 +349,10 @@ class Filler(Method):
             return []
         made = self.rows_of(texts)
         logits_MV = self._outputs(made)["logits"][:, : self._vocabulary.size]
-        words = [self._likeliest(logits_V, top_k) for logits_V in logits_MV]
+        words = []
+        for probabilities_V in map(softmax, logits_MV):
+            best = np.argsort(-probabilities_V, kind="stable")[:top_k]
+            words.append([Word(self._vocabulary.words[n], float(probabilities_V[n])) for n in best])
         ends: list[int] = made.masked_ends_N.tolist()
         return [words[first:last] for first, last in zip([0, *ends], ends)]
 
@@ -372,10 +361,8 @@ class Filler(Method):
         ids = [self._ids_of(text) for text in texts]
         mask = self._vocabulary.id_of(MASK)
         if not all((ids_L == mask).any() for ids_L in ids):
-            raise ConfigError(
-                f"no {MASK} in the text. Write {MASK}, with its brackets and in capitals, in place of each"
-                " word to predict."
-            )
+            remedy = f"Write {MASK}, with its brackets and in capitals, in place of each word to predict."
+            raise ConfigError(f"no {MASK} in the text. {remedy}")
         joined = join(ids)
         return joined._replace(masked_M=np.flatnonzero(joined.ids_T == mask).astype(np.int32))
 
@@ -387,17 +374,11 @@ class Filler(Method):
         first, *others = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1])
         between = [part for each in others for part in ([mask], each)]
         ids_L = np.concatenate([[cls], first, *between, [sep]]).astype(np.int32)
-        if len(ids_L) > self._bert.max_position_embeddings:
-            raise ConfigError(
-                f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes"
-                f" {self._bert.max_position_embeddings:,} at most. Shorten the text."
-            )
+        most = self._bert.max_position_embeddings
+        if len(ids_L) > most:
+            told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
+            raise ConfigError(f"{told} Shorten the text.")
         return np.where(ids_L < self._bert.vocab_size, ids_L, np.int32(unknown))
-
-    def _likeliest(self, logits_V: np.ndarray, top_k: int) -> list[Word]:
-        probabilities_V = softmax(logits_V)
-        best = np.argsort(-probabilities_V, kind="stable")[:top_k]
-        return [Word(self._vocabulary.words[word], float(probabilities_V[word])) for word in best]
 
     def _calibration_rows(self, file: str | None) -> Rows:
         texts = calibration_texts(file)
@@ -434,10 +415,9 @@ class Embedder(Method):
 
     def __call__(self, texts: list[str], pooling: Pooling | None) -> np.ndarray:
         """Returns float32 [N, D]. Raises ConfigError for a mode that there is not."""
-        pooling = pooling or self._pooling
-        modes = POOLING_MODES.values()
-        if pooling.mode not in modes:
-            raise ConfigError(f"pooling mode {pooling.mode!r}, expected one of {', '.join(modes)}.")
+        pooling, modes = pooling or self._pooling, ", ".join(POOLING_MODES.values())
+        if pooling.mode not in POOLING_MODES.values():
+            raise ConfigError(f"pooling mode {pooling.mode!r}, expected one of {modes}.")
         if not texts:
             return np.zeros((0, self._bert.hidden_size), np.float32)
         made = self.rows_of(texts, pooling)
@@ -463,3 +443,6 @@ class Embedder(Method):
 
     def _calibration_rows(self, file: str | None) -> Rows:
         return self.rows_of(calibration_texts(file), self._pooling)
+
+
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Reader, Classifier, Embedder, Filler)}

@@ -5,26 +5,13 @@ from typing import Any, overload
 
 import numpy as np
 
+from official.inference import methods
 from official.inference.backends import Settings, begin
-from official.inference.methods import (
-    Answer,
-    Classifier,
-    Embedder,
-    Filler,
-    Label,
-    Method,
-    Reader,
-    Word,
-    classes_of,
-    text_rows,
-)
 from official.inference.rows import Outputs, Rows, run
 from official.inference.signatures import TOP_WORDS
 from official.inference.source import Source, find
 from official.io import model_folder
 from official.io.model_folder import Pooling
-
-_METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Reader, Classifier, Embedder, Filler)}
 
 
 def load(
@@ -100,25 +87,25 @@ class Model:
         """Returns the settings of a method: for int8, with the sequences that ranges were taken from."""
         return self._method(method).settings
 
-    def answer(self, question: str, context: str) -> Answer:
+    def answer(self, question: str, context: str) -> methods.Answer:
         """Returns the answer to a question: a stretch of the context, or '' for no answer."""
         return self.answers(question, context)[0]
 
-    def answers(self, question: str, context: str) -> list[Answer]:
+    def answers(self, question: str, context: str) -> list[methods.Answer]:
         """Returns the answers of the n-best list, the one that is predicted first."""
         return self._method("answer")([(question, context)])[0]
 
-    def answer_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer]:
+    def answer_all(self, asked: Sequence[tuple[str, str]]) -> list[methods.Answer]:
         """Returns the answer to each (question, context); windows of all of them are batched by length."""
         return [found[0] for found in self._method("answer")(asked)]
 
     @overload
-    def classify(self, a: str, b: str | None = None) -> Label: ...
+    def classify(self, a: str, b: str | None = None) -> methods.Label: ...
 
     @overload
     def classify(
         self, a: list[Any] | tuple[Any, ...], b: list[str] | tuple[str, ...] | None = None
-    ) -> list[Label]: ...
+    ) -> list[methods.Label]: ...
 
     def classify(self, a, b=None):
         """Returns the label, or the score, of a sentence or of a pair of them.
@@ -129,9 +116,9 @@ class Model:
         """
         if isinstance(a, str) and (b is None or isinstance(b, str)):
             return self._method("classify")([[a] if b is None else [a, b]])[0]
-        return self._method("classify")(text_rows(a, b))
+        return self._method("classify")(methods.text_rows(a, b))
 
-    def classify_all(self, rows: Sequence[Sequence[str]]) -> list[Label]:
+    def classify_all(self, rows: Sequence[Sequence[str]]) -> list[methods.Label]:
         """Returns the label of each row of one or two texts; rows are batched by length."""
         return self._method("classify")(rows)
 
@@ -148,7 +135,7 @@ class Model:
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the outputs that `classify` gives; none where a model only counts them, as LABEL_0."""
-        labels = classes_of(self.source).labels
+        labels = methods.classes_of(self.source).labels
         return () if model_folder.are_numbered_labels(labels) else labels
 
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
@@ -166,7 +153,7 @@ class Model:
             return self._method("embed")([texts], pooling)[0]
         return self._method("embed")(list(texts), pooling)
 
-    def fill_mask(self, text: str, top_k: int = TOP_WORDS) -> list[list[Word]]:
+    def fill_mask(self, text: str, top_k: int = TOP_WORDS) -> list[list[methods.Word]]:
         """Predicts the words of a text that stand as [MASK].
 
         Args:
@@ -181,12 +168,12 @@ class Model:
         """
         return self._method("fill_mask")([text], top_k)[0]
 
-    def fill_masks(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[Word]]]:
+    def fill_masks(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[methods.Word]]]:
         """Returns the predictions of `fill_mask` for each text; texts are batched by length."""
         return self._method("fill_mask")(texts, top_k)
 
     def _method(self, name: str) -> Any:
         """Returns the function that computes a method; it is made when it is first asked."""
         if name not in self._methods:
-            self._methods[name] = _METHODS[name](*self._how)
+            self._methods[name] = methods.METHODS[name](*self._how)
         return self._methods[name]

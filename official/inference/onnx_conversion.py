@@ -70,8 +70,11 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
         inputs = {name: tf.compat.v1.placeholder(tf.int32, [None, None], name) for name in _FEATURES}
         if head == "fill_mask":
             inputs["masked"] = tf.compat.v1.placeholder(tf.int32, [None], "masked")
-        for name, output in zip(output_names(head), _run(model, head, inputs)):
-            tf.identity(output, name)
+        carried = _run(model, head, inputs)
+        if head == "fill_mask":
+            carried = {"logits": carried["masked_lm_logits"][0]}
+        for name in output_names(head):
+            tf.identity(carried[name], name)
         variables = {variable.handle.op.name: variable for variable in model.variables}
         graph_def, shapes = _with_weights_as_inputs(graph.as_graph_def(), variables, output_names(head))
     with tf.Graph().as_default() as fed:
@@ -79,8 +82,8 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
     return Traced(fed, tuple(inputs), output_names(head), shapes)
 
 
-def _run(model: Any, head: str, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the outputs of a head, in the order of `output_names`."""
+def _run(model: Any, head: str, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the outputs of the stages that a head needs."""
     carried: dict = {}
     features = inputs
     for stage in model.stages():
@@ -91,9 +94,7 @@ def _run(model: Any, head: str, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]
             carried["sequence"] = tf.reshape(sequence_BLD, [1, -1, sequence_BLD.shape[-1]])
             features = {"masked_lm_positions": inputs["masked"][None]}
         stages.run_one(stage, carried, features, None)
-    if head == "fill_mask":
-        return [carried["masked_lm_logits"][0]]
-    return [carried[name] for name in output_names(head)]
+    return carried
 
 
 def _with_weights_as_inputs(
@@ -103,7 +104,9 @@ def _with_weights_as_inputs(
     the variables that are read."""
     changed, shapes = tf.compat.v1.GraphDef(), {}
     changed.versions.CopyFrom(graph_def.versions)
-    for node in _needed(graph_def, outputs):
+    with silence():
+        needed = tf.compat.v1.graph_util.extract_sub_graph(graph_def, list(outputs))
+    for node in needed.node:
         if node.op == "ReadVariableOp":
             variable = variables[node.input[0]]
             name = name_of(variable)
@@ -119,18 +122,6 @@ def _with_weights_as_inputs(
     return changed, shapes
 
 
-def _needed(graph_def: Any, outputs: tuple[str, ...]) -> list:
-    """Returns the nodes that outputs depend on, in the order of the graph."""
-    nodes = {node.name: node for node in graph_def.node}
-    names, left = set(), list(outputs)
-    while left:
-        name = left.pop().lstrip("^").split(":")[0]
-        if name not in names:
-            names.add(name)
-            left += nodes[name].input
-    return [node for node in graph_def.node if node.name in names]
-
-
 def translate(traced: Traced) -> Any:
     """Returns the graph as an onnx.ModelProto. Its inputs are those of the graph, of which the weights have
     the names of their variables; its initializers are small constants."""
@@ -141,18 +132,13 @@ def translate(traced: Traced) -> Any:
         model, _ = tf2onnx.convert.from_graph_def(
             traced.graph.as_graph_def(), "bert", [*inputs, *weights], outputs, opset=OPSET
         )
-    names = weights | {name: name.split(":")[0] for name in (*inputs, *outputs)}
-    rename(model.graph, names)
-    return model
-
-
-def rename(graph: Any, names: dict[str, str]) -> None:
-    """Renames tensors of an onnx.GraphProto, {name: new name}."""
+    names, graph = weights | {name: name.split(":")[0] for name in (*inputs, *outputs)}, model.graph
     for node in graph.node:
         for listed in (node.input, node.output):
             listed[:] = [names.get(name, name) for name in listed]
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = names.get(value.name, value.name)
+    return model
 
 
 def reference(

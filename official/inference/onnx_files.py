@@ -41,10 +41,9 @@ def library(name: str, extra: str) -> Any:
         onnx_conversion.libraries()
         return importlib.import_module(name)
     except ImportError as error:
-        missing = (error.name or name).split(".")[0]
-        raise ConfigError(
-            f"--backend={extra} needs the package {missing}: {how_to_install(extra)}."
-        ) from None
+        package = (error.name or name).split(".")[0]
+        told = f"--backend={extra} needs the package {package}: {how_to_install(extra)}."
+        raise ConfigError(told) from None
 
 
 def file_of(source: Source, head: str, start: Callable[[str], Run], contrib: bool = False) -> str:
@@ -112,9 +111,7 @@ def digest_of(source: Source) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _compare(
-    traced: onnx_conversion.Traced, weights: dict[str, np.ndarray], run: Run, source: Source
-) -> None:
+def _compare(traced: Any, weights: dict[str, np.ndarray], run: Run, source: Source) -> None:
     """Raises ConfigError where an export computes something else than TensorFlow."""
     generator = np.random.default_rng(1)
     lengths_N = np.array([11, 1, 6], np.int32)  # a small batch with padding
@@ -126,10 +123,8 @@ def _compare(
         largest = np.abs(expected[name]).max()
         difference = np.abs(expected[name] - outputs).max()
         if not difference <= _TOLERANCE * max(1.0, largest):
-            raise ConfigError(
-                f"{source.name} as an ONNX file computes other {name} than TensorFlow: up to {difference:.1g}"
-                f" apart, expected {_TOLERANCE:g} at most. Use --backend=tensorflow."
-            )
+            told = f"up to {difference:.1g} apart, expected {_TOLERANCE:g} at most. Use --backend=tensorflow."
+            raise ConfigError(f"{source.name} as an ONNX file computes other {name} than TensorFlow: {told}")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -154,10 +149,8 @@ def int8_file_of(source: Source, head: str, settings: Settings, start: Callable[
       ConfigError: where the settings have no rows to calibrate with; and as `file_of`.
     """
     if not settings.calibration:
-        raise ConfigError(
-            f"dtype=int8 of {settings.backend} needs rows to take the ranges of activations from, received"
-            " none. Give Settings.calibration, or another dtype."
-        )
+        needs = f"dtype=int8 of {settings.backend} needs rows to take the ranges of activations from"
+        raise ConfigError(f"{needs}, received none. Give Settings.calibration, or another dtype.")
     runtime = library("onnxruntime", settings.backend)
     plain = file_of(source, head, start)
     made_of = {
@@ -237,13 +230,7 @@ def _digest_of(rows: Sequence[Rows]) -> str:
 # removed.
 
 
-_MANIFEST = "manifest.json"
-_BLOCK = 1 << 22  # bytes
-
-
-def root() -> str:
-    """Returns the folder of all."""
-    return os.path.join(writing.folder(), "exports")
+MANIFEST = "manifest.json"
 
 
 def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
@@ -259,22 +246,22 @@ def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
       ConfigError: where the folder cannot be written; and what `make` raises.
     """
     key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:24]
-    folder = os.path.join(root(), key)
+    folder = os.path.join(writing.folder(), "exports", key)
     if is_whole(folder):
         return folder
     with writing.naming_output(folder), writing.unpublished(folder) as work:
         make(work)
         files = {name: _digest(os.path.join(work, name)) for name in sorted(os.listdir(work))}
         manifest = {"made_of": made_of, "sha256": files}
-        writing.replace_file(os.path.join(work, _MANIFEST), json.dumps(manifest, indent=1, sort_keys=True))
+        writing.replace_file(os.path.join(work, MANIFEST), json.dumps(manifest, indent=1, sort_keys=True))
         if not is_whole(folder):
-            writing.publish_all(work, folder, _MANIFEST)
+            writing.publish_all(work, folder, MANIFEST)
     return folder
 
 
 def is_whole(folder: str) -> bool:
     """Tells whether all files of a folder are there as they were written."""
-    path = os.path.join(folder, _MANIFEST)
+    path = os.path.join(folder, MANIFEST)
     try:
         files = json_files.read_json(path).get("sha256") if os.path.exists(path) else None
         return isinstance(files, dict) and all(
@@ -287,6 +274,6 @@ def is_whole(folder: str) -> bool:
 def _digest(path: str) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()

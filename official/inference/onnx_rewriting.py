@@ -111,24 +111,18 @@ def write(folder: str, graph: Graph, inputs: tuple[str, ...]) -> None:
       graph: of a model.
       inputs: names of its inputs: int32, `masked` [M], all others [B, L].
     """
-    ends = [_input(name) for name in inputs], [helper.make_empty_tensor_value_info(n) for n in graph.outputs]
-    for value in ends[1]:
-        value.type.tensor_type.elem_type = TensorProto.FLOAT
+    shapes = {"masked": ["M"]}
+    ends = (
+        [helper.make_tensor_value_info(n, TensorProto.INT32, shapes.get(n, ["B", "L"])) for n in inputs],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in graph.outputs],
+    )
     with open(os.path.join(folder, _DATA), "wb") as data:
         tensors = [_tensor(name, values, data) for name, values in graph.constants.items()]
     whole = helper.make_graph(graph.nodes, "bert", *ends, tensors)
     domains = {node.domain for node in graph.nodes} - {""}
-    opsets = [
-        helper.make_opsetid("", OPSET),
-        *(helper.make_opsetid(each, 1) for each in sorted(domains)),
-    ]
+    opsets = [helper.make_opsetid(*each) for each in (("", OPSET), *((each, 1) for each in sorted(domains)))]
     model = helper.make_model(whole, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert-tf2")
     onnx.save(model, os.path.join(folder, NAME))
-
-
-def _input(name: str) -> Any:
-    shape = ["M"] if name == "masked" else ["B", "L"]
-    return helper.make_tensor_value_info(name, TensorProto.INT32, shape)
 
 
 def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
@@ -198,22 +192,16 @@ def fold(graph: Graph) -> None:
     kept = []
     for node in graph.nodes:
         if all(not name or name in graph.constants for name in node.input):
-            values = ReferenceEvaluator(_model_of(node)).run(
-                None, {name: graph.constants[name] for name in node.input if name}
-            )
+            inputs, outputs = (map(helper.make_empty_tensor_value_info, n) for n in (node.input, node.output))
+            alone = helper.make_graph([node], "node", list(inputs), list(outputs))  # nobody checks types
+            model = helper.make_model(alone, opset_imports=[helper.make_opsetid("", OPSET)])
+            feeds = {name: graph.constants[name] for name in node.input if name}
+            values = ReferenceEvaluator(model).run(None, feeds)
             graph.constants |= {name: np.ascontiguousarray(value) for name, value in zip(node.output, values)}
         else:
             kept.append(node)
     graph.nodes = kept
     graph.remove_unused()
-
-
-def _model_of(node: Any) -> Any:
-    """Returns a model of one node, whose types nobody checks."""
-    inputs = [helper.make_empty_tensor_value_info(name) for name in node.input]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
-    graph = helper.make_graph([node], "node", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
 
 
 def _apply(graph: Graph, pattern: Pattern, rewrite: Callable[..., list | None]) -> None:
@@ -229,8 +217,14 @@ def _norm(graph: Graph, node: Any, found: dict) -> list | None:
     if not (graph.holds(found["axes"], -1) and found["epsilon"] in graph.constants):
         return None
     epsilon = float(graph.constants[found["epsilon"]])
-    inputs = [found[name] for name in ("x", "gamma", "beta")]
-    return [helper.make_node("LayerNormalization", inputs, node.output, node.name, axis=-1, epsilon=epsilon)]
+    return _one(
+        "LayerNormalization", node, [found[n] for n in ("x", "gamma", "beta")], axis=-1, epsilon=epsilon
+    )
+
+
+def _one(operation: str, node: Any, inputs: list[str], **attributes: Any) -> list:
+    """Returns the one node that takes the place of another."""
+    return [helper.make_node(operation, inputs, node.output, node.name, **attributes)]
 
 
 def _gelu(approximate: str, **expected: float) -> Callable[..., list | None]:
@@ -239,7 +233,7 @@ def _gelu(approximate: str, **expected: float) -> Callable[..., list | None]:
     def rewrite(graph: Graph, node: Any, found: dict) -> list | None:
         if not all(graph.holds(found[name], value) for name, value in expected.items()):
             return None
-        return [helper.make_node("Gelu", [found["x"]], node.output, node.name, approximate=approximate)]
+        return _one("Gelu", node, [found["x"]], approximate=approximate)
 
     return rewrite
 
@@ -254,13 +248,13 @@ def _dense(graph: Graph, node: Any, found: dict) -> list | None:
         return None
     if not (graph.holds(found["flat"], -1, len(kernel)) and graph.holds(found["columns"], kernel.shape[1])):
         return None
-    return [helper.make_node("MatMul", [found["x"], found["kernel"]], node.output, node.name)]
+    return _one("MatMul", node, [found["x"], found["kernel"]])
 
 
 def _look_up(graph: Graph, node: Any, found: dict) -> list | None:
     if not graph.holds(found["values"], 0.0, 1.0) or found["kernel"] not in graph.constants:
         return None
-    return [helper.make_node("Gather", [found["kernel"], found["x"]], node.output, node.name, axis=0)]
+    return _one("Gather", node, [found["kernel"], found["x"]], axis=0)
 
 
 def _cutting(graph: Graph, found: dict) -> Any:
@@ -293,9 +287,8 @@ def _attention(graph: Graph, node: Any, found: dict) -> list | None:
     if not (graph.holds(parts.input[2], 3) and heads and size):
         return None
     inputs = [cutting.input[0], graph.constant([0, 0, 3, heads, size])]
-    graph.replace(cutting, [helper.make_node("Reshape", inputs, cutting.output, cutting.name)])
-    inputs = [node.input[0], graph.constant([0, 0, heads * size])]
-    return [helper.make_node("Reshape", inputs, node.output, node.name)]
+    graph.replace(cutting, _one("Reshape", cutting, inputs))
+    return _one("Reshape", node, [node.input[0], graph.constant([0, 0, heads * size])])
 
 
 def _contrib_attention(graph: Graph, node: Any, found: dict) -> list | None:
@@ -308,15 +301,5 @@ def _contrib_attention(graph: Graph, node: Any, found: dict) -> list | None:
     if not (graph.holds(found["scale"], float(sizes[4]) ** -0.5) and graph.holds(mask["one"], 1.0)):
         return None
     inputs = [affine["x"], affine["kernel"], affine["bias"], mask["mask"]]
-    score = float(graph.constants[mask["score"]])
-    return [
-        helper.make_node(
-            "Attention",
-            inputs,
-            node.output,
-            node.name,
-            domain=CONTRIB,
-            num_heads=int(sizes[3]),
-            mask_filter_value=score,
-        )
-    ]
+    attributes = {"num_heads": int(sizes[3]), "mask_filter_value": float(graph.constants[mask["score"]])}
+    return _one("Attention", node, inputs, domain=CONTRIB, **attributes)

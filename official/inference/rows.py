@@ -56,9 +56,8 @@ class Rows(NamedTuple):
             is_masked_T = np.zeros(len(self.ids_T), bool)
             is_masked_T[self.masked_M] = True
             masked_M = np.flatnonzero(is_masked_T[places_T]).astype(np.int32)
-        return Rows(
-            self.ids_T[places_T], self.segments_T[places_T], self.lengths_N[list(sequences)], masked_M
-        )
+        lengths_N = self.lengths_N[list(sequences)]
+        return Rows(self.ids_T[places_T], self.segments_T[places_T], lengths_N, masked_M)
 
     def masked_places(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the sequence of each masked token and its place in it, int64 [M] each."""
@@ -146,7 +145,7 @@ def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
       `input_ids`, `segment_ids` and `input_mask` int32 [B, L]; where tokens are masked also
       `masked_lm_positions` int32 [B, P], 0 for a row that has fewer.
     """
-    width = _rounded_up(int(rows.lengths_N.max()), multiple)
+    width = -(-int(rows.lengths_N.max()) // multiple) * multiple
     is_token_BL = np.arange(width) < rows.lengths_N[:, None]
     ids_BL, segments_BL = np.zeros(is_token_BL.shape, np.int32), np.zeros(is_token_BL.shape, np.int32)
     ids_BL[is_token_BL], segments_BL[is_token_BL] = rows.ids_T, rows.segments_T
@@ -157,10 +156,6 @@ def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
         places_BP[np.arange(places_BP.shape[1]) < counts_B[:, None]] = rows.masked_places()[1]
         batch["masked_lm_positions"] = places_BP
     return batch
-
-
-def _rounded_up(length: int, multiple: int) -> int:
-    return -(-length // multiple) * multiple
 
 
 def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
@@ -201,9 +196,9 @@ def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
     """Returns the sequences of each padded batch, longest first. Short ones join a batch of few tokens: there
     a call costs more than its padding."""
     groups: list[list[int]] = []
-    width = 0
+    width, widths_N = 0, -(-lengths_N // _STEP) * _STEP
     for sequence in np.argsort(-lengths_N, kind="stable"):
-        own = _rounded_up(int(lengths_N[sequence]), _STEP)
+        own = int(widths_N[sequence])
         if not groups or (own < width and len(groups[-1]) * width >= _ENOUGH_TOKENS):
             groups.append([])
             width = own
@@ -220,55 +215,35 @@ GROUPS = 4  # at most: more waste less, and are more operations
 _NEW_GROUP = 64 * 64  # as many scores more are cheaper than another group
 
 
-class Group(NamedTuple):
-    """Sequences that are as wide as the longest of them.
+def attention_groups(rows: Rows, heads: int) -> dict[str, np.ndarray]:
+    """Returns the groups in which the sequences attend, each as wide as its longest one, and the way back.
 
-    Attributes:
-      tokens_NW: int32, in [0, T): the token in a place; behind the end of a sequence its last one.
-      lengths_N: int32.
+    Returns:
+      `used`: the number of groups with sequences, which are the first of GROUPS; the others have one sequence
+      of one token. Of group n `lengths_n` int32 [N], and `tokens_n` int32 [N, W], in [0, T): the token in a
+      place; behind the end of a sequence its last one. `firsts_T` and `widths_T`, int32: with the groups'
+      vectors [N, H, W] one after the other, that of head h of a token is vector firsts + h x widths. A group
+      is H times as many vectors as it has tokens, so that firsts are counted for the number of heads given.
     """
-
-    tokens_NW: np.ndarray
-    lengths_N: np.ndarray
-
-
-class Groups(NamedTuple):
-    """All groups, and the way back.
-
-    Attributes:
-      groups: GROUPS of them, the ones with sequences first; the others have one sequence of one token.
-      used: those with sequences.
-      firsts_T, widths_T: int32: with the groups' vectors [N, H, W] one after the other, that of head h of a
-        token is vector firsts + h x widths. A group is H times as many vectors as it has tokens, so that
-        firsts are counted for the number of heads given.
-    """
-
-    groups: list[Group]
-    used: int
-    firsts_T: np.ndarray
-    widths_T: np.ndarray
-
-
-def attention_groups(rows: Rows, heads: int) -> Groups:
-    """Returns the groups in which the sequences attend."""
     order_N = np.argsort(-rows.lengths_N, kind="stable")
     bounds = _cheapest_bounds(rows.lengths_N[order_N].astype(np.int64))
-    starts_N = rows.firsts_N
-    groups, base = [], 0
     firsts_T, widths_T = (np.zeros(len(rows.ids_T), np.int32) for _ in range(2))
-    for first, last in zip(bounds[:-1], bounds[1:]):
+    found = {"used": np.array(len(bounds) - 1), "firsts_T": firsts_T, "widths_T": widths_T}
+    for number in range(GROUPS):
+        found |= {f"tokens_{number}": np.zeros((1, 1), np.int32), f"lengths_{number}": np.ones(1, np.int32)}
+    base = 0
+    for number, (first, last) in enumerate(zip(bounds[:-1], bounds[1:])):
         lengths_N = rows.lengths_N[order_N[first:last]]
         width = int(lengths_N[0])
         places_W = np.arange(width)
-        tokens_NW = starts_N[order_N[first:last], None] + np.minimum(places_W, lengths_N[:, None] - 1)
+        tokens_NW = rows.firsts_N[order_N[first:last], None] + np.minimum(places_W, lengths_N[:, None] - 1)
         is_token_NW = places_W < lengths_N[:, None]
         vectors_NW = base + np.arange(last - first)[:, None] * (heads * width) + places_W
         firsts_T[tokens_NW[is_token_NW]] = vectors_NW[is_token_NW]
         widths_T[tokens_NW[is_token_NW]] = width
         base += tokens_NW.size * heads
-        groups.append(Group(tokens_NW.astype(np.int32), lengths_N))
-    empty = Group(np.zeros((1, 1), np.int32), np.ones(1, np.int32))
-    return Groups(groups + [empty] * (GROUPS - len(groups)), len(groups), firsts_T, widths_T)
+        found |= {f"tokens_{number}": tokens_NW.astype(np.int32), f"lengths_{number}": lengths_N}
+    return found
 
 
 def _cheapest_bounds(lengths_N: np.ndarray) -> list[int]:

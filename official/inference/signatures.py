@@ -41,29 +41,26 @@ TOP_WORDS = 5  # likeliest word pieces of each [MASK]
 # score of each; where outputs are scores, its label is '' and its score the first one. In `fill_mask` a text
 # with fewer masks than another one of the call gets '' and 0. The text of an answer is '' where there is
 # none.
+_SCORE, _SCORES = Field("score", "float32"), Field("scores", "float32", (None,))
+_TEXT, _OF_MASKS = Field("text", "string"), (None, TOP_WORDS)
 SIGNATURES = {
     "answer": Signature(
         "answer",
         (Field("question", "string"), Field("context", "string")),
-        (Field("text", "string"), Field("start", "int32"), Field("end", "int32"), Field("score", "float32")),
+        (_TEXT, Field("start", "int32"), Field("end", "int32"), _SCORE),
     ),
     "classify": Signature(
         "classify",
         (Field("sentence_a", "string"), Field("sentence_b", "string")),
-        (
-            Field("label", "string"),
-            Field("score", "float32"),
-            Field("labels", "string", (None,)),
-            Field("scores", "float32", (None,)),
-        ),
+        (Field("label", "string"), _SCORE, Field("labels", "string", (None,)), _SCORES),
         ("sentence_b",),
     ),
     "fill_mask": Signature(
         "fill_mask",
-        (Field("text", "string"),),
-        (Field("tokens", "string", (None, TOP_WORDS)), Field("scores", "float32", (None, TOP_WORDS))),
+        (_TEXT,),
+        (Field("tokens", "string", _OF_MASKS), _SCORES._replace(shape=_OF_MASKS)),
     ),
-    "embed": Signature("embed", (Field("text", "string"),), (Field("embedding", "float32", (None,)),)),
+    "embed": Signature("embed", (_TEXT,), (Field("embedding", "float32", (None,)),)),
 }
 
 # Token ids, where something else makes them: the outputs are those of the head that the model has.

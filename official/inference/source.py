@@ -26,27 +26,22 @@ _ROUNDING = 128
 SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 _POOLER = "bert/pooler/"
 _FINE_TUNING = ("squad", "glue")
-_MASKED_LM_HEAD = (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)
 # {method of a model: (what it needs, names of its head)}
 HEADS = {
     "answer": ("head for answers", canonical.SQUAD_HEAD),
     "classify": ("classifier", (*canonical.CLASSIFIER_HEAD, *canonical.POOLER)),
-    "fill_mask": ("masked-LM head", _MASKED_LM_HEAD),
+    "fill_mask": ("masked-LM head", (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)),
     "embed": ("encoder", ()),
 }
 # {method: the stages that its outputs need nothing of}
 UNUSED_STAGES = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}
 # {dtype: policy of Keras}; weights of int8 are multiplied out
 _POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
-_REMEDIES = {
-    "answer": "Give one that was fine-tuned with --task=squad.",
-    "classify": "Give one that was fine-tuned with --task=glue.",
-    "fill_mask": "Give one that was pre-trained with its head kept.",
+_ORIGINS = {
+    "answer": "fine-tuned with --task=squad",
+    "classify": "fine-tuned with --task=glue",
+    "fill_mask": "pre-trained with its head kept",
 }
-
-
-def _in_words(method: str) -> str:
-    return {"fill_mask": "fill masks"}.get(method, method)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +83,14 @@ class Source:
         """
         positions = self.bert.max_position_embeddings
         most = min(self.vocabulary.max_length or positions, positions, usual or positions)
-        own = self.setting("max_seq_length", most)
-        return self.max_seq_length or own
+        return self.max_seq_length or self.setting("max_seq_length", most)
 
     def check_pairs(self) -> None:
         """Raises ConfigError where the model cannot tell the texts of a pair apart."""
-        if self.bert.type_vocab_size < 2:
-            raise ConfigError(
-                f"{self.name} has type_vocab_size={self.bert.type_vocab_size}: it takes one text. Two need"
-                " two segment types."
-            )
+        types = self.bert.type_vocab_size
+        if types < 2:
+            told = f"type_vocab_size={types}: it takes one text. Two need two segment types."
+            raise ConfigError(f"{self.name} has {told}")
 
     @property
     def classes(self) -> int:
@@ -114,10 +107,10 @@ class Source:
             return
         what, head = HEADS[method]
         missing = next(name for name in head if name not in self.tensors)
-        raise ConfigError(
-            f"{self.name} has no {what} ({missing} is missing), so it cannot {_in_words(method)}; it can"
-            f" {', '.join(map(_in_words, self.abilities()))}. {_REMEDIES[method]}"
-        )
+        told = f"so it cannot {method}; it can {', '.join(self.abilities())}"
+        told = told.replace("fill_mask", "fill masks")
+        origin = f"Give one that was {_ORIGINS[method]}."
+        raise ConfigError(f"{self.name} has no {what} ({missing} is missing), {told}. {origin}")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
         """Assigns the weights of a model. The pooler and the next-sentence head, which other heads do not
@@ -143,9 +136,8 @@ class Source:
         except DamagedError as error:
             raise ConfigError(f"{self.name}: unreadable checkpoint ({error}).") from None
         if not np.isfinite(values).all():
-            raise ConfigError(
-                f"{self.name} holds NaN or infinite numbers in {name}. Give a checkpoint from before."
-            )
+            told = f"holds NaN or infinite numbers in {name}. Give a checkpoint from before."
+            raise ConfigError(f"{self.name} {told}")
         return values
 
 
@@ -186,14 +178,9 @@ class Truncation:
     def report(self, texts: int, length: int) -> None:
         """Says that texts, how many, were cut to a length in tokens; 0 texts say nothing."""
         if texts and not self.is_reported:
-            self.is_reported = True
-            logging.warning(
-                "%s: %s longer than %s=%d tokens and cut. This is said once.",
-                self._name,
-                f"{texts} are" if texts > 1 else "one is",
-                self._setting,
-                length,
-            )
+            self.is_reported, number = True, f"{texts} are" if texts > 1 else "one is"
+            told = "%s: %s longer than %s=%d tokens and cut. This is said once."
+            logging.warning(told, self._name, number, self._setting, length)
 
 
 def find(
@@ -233,34 +220,21 @@ def find(
     if do_lower_case is None:
         said = str(sidecar_files.config_beside(checkpoint.location))
         do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
-    changed = {
-        "vocab_file": vocab_file,
-        "do_lower_case": do_lower_case,
-        "kernels": "plain",
-        **({"max_seq_length": max_seq_length} if max_seq_length else {}),
-    }
+    changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "kernels": "plain"}
+    if max_seq_length:
+        changed["max_seq_length"] = max_seq_length
     bert = _sizes(tensors, options, checkpoint.location)
-    _check_length(max_seq_length, bert)
-    return Source(
-        name=name,
-        location=checkpoint.location,
-        tensors=tensors,
-        bert=bert,
-        vocabulary=_load_vocabulary(vocab_file, do_lower_case, checkpoint.location, bert),
-        run=_configuration(settings, changed, checkpoint.location),
-        labels=options.labels,
-        problem_type=options.problem_type,
-        max_seq_length=max_seq_length,
-    )
-
-
-def _check_length(max_seq_length: int | None, bert: BertConfig) -> None:
     positions = bert.max_position_embeddings
     if max_seq_length is not None and not SHORTEST <= max_seq_length <= positions:
-        raise ConfigError(
-            f"--max_seq_length={max_seq_length} is out of range: the model has {positions} positions."
-            f" Allowed: {SHORTEST} to {positions}."
-        )
+        allowed = f"the model has {positions} positions. Allowed: {SHORTEST} to {positions}."
+        raise ConfigError(f"--max_seq_length={max_seq_length} is out of range: {allowed}")
+    vocabulary = _load_vocabulary(vocab_file, do_lower_case, checkpoint.location, bert)
+    run = None
+    if settings.get("task") in _FINE_TUNING:
+        beside = str(sidecar_files.config_beside(checkpoint.location))
+        run = config_lib.build_config([(beside, settings), ("command line", changed)])
+    head = options.labels, options.problem_type
+    return Source(name, checkpoint.location, tensors, bert, vocabulary, run, *head, max_seq_length)
 
 
 def random_source(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) -> Source:
@@ -272,20 +246,16 @@ def random_source(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) 
       classes: of `classify`.
       seed: of the weights.
     """
+    with tf.Graph().as_default():  # nothing is initialised
+        variables = make_network(bert, head, classes).variables
+        shapes = {name_of(variable): tuple(variable.shape) for variable in variables}
     tensors = {}
-    for number, (name, shape) in enumerate(_shapes(bert, head, classes).items()):
+    for number, (name, shape) in enumerate(shapes.items()):
         read = functools.partial(_random, name, shape, bert.initializer_range, (seed, number))
         tensors[name] = Tensor(shape, np.dtype(np.float32), read)
     words = *SPECIAL_TOKENS, *(f"word{number}" for number in range(len(SPECIAL_TOKENS), bert.vocab_size))
     vocabulary = Vocabulary(words[: bert.vocab_size], "")
     return Source("made-up", "made-up", tensors, bert, vocabulary, None, None)
-
-
-def _shapes(bert: BertConfig, head: str, classes: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a model's weights by their names. Nothing is initialised."""
-    with tf.Graph().as_default():
-        variables = make_network(bert, head, classes).variables
-        return {name_of(variable): tuple(variable.shape) for variable in variables}
 
 
 def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, int]) -> np.ndarray:
@@ -315,9 +285,8 @@ def _best_of_run(path: str, settings: dict) -> str:
     if best is None:
         return path
     if best not in manager.CheckpointManager(path, {}, 1).steps():
-        logging.warning(
-            "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken.", path, best
-        )
+        told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
+        logging.warning(told, path, best)
         return path
     return os.path.join(path, f"ckpt-{best}")
 
@@ -332,14 +301,6 @@ def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
     if not found and not os.path.exists(named):
         raise ConfigError(f"{beside}: vocab_file={named} is not there any more. Give --vocab_file=PATH.")
     return found or named
-
-
-def _configuration(settings: dict, changed: dict, location: str) -> Any:
-    """Returns the configuration of a fine-tuning run, checked; None of anything else."""
-    if settings.get("task") not in _FINE_TUNING:
-        return None
-    layers = [(str(sidecar_files.config_beside(location)), settings), ("command line", changed)]
-    return config_lib.build_config(layers)
 
 
 def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
@@ -358,8 +319,6 @@ def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
 def _load_vocabulary(path: str, lower_case: bool | None, location: str, bert: BertConfig) -> Vocabulary:
     vocabulary = load_for_text(path, lower_case, location)
     if abs(vocabulary.size - bert.vocab_size) >= _ROUNDING:
-        raise ConfigError(
-            f"vocab_file={path} has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}."
-            " Change --vocab_file."
-        )
+        sizes = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
+        raise ConfigError(f"vocab_file={path} {sizes}. Change --vocab_file.")
     return vocabulary

@@ -45,27 +45,15 @@ def verify(source: dict, target: dict, options: Options) -> dict:
     own = _own_options(ends, options)
     weights = [end.to_canonical(one).tensors for one, end in zip(own, ends)]
     configs = [model_config(weights, one) for one in own]
-    outputs = [
-        outputs_of(config, tensors, set(weights[0]) & set(weights[1]))
-        for config, tensors in zip(configs, weights)
-    ]
+    shared = set(weights[0]) & set(weights[1])
+    outputs = [outputs_of(config, tensors, shared) for config, tensors in zip(configs, weights)]
     differences = {name: _difference(outputs[0][name], outputs[1][name]) for name in outputs[0]}
     settings = {key: [getattr(config, key) for config in configs] for key in WITHOUT_SHAPE}
-    tolerance = _TOLERANCES[
-        min(
-            tensor.dtype.itemsize
-            for end in weights
-            for tensor in end.values()
-            if tensors_lib.is_float(tensor)
-        )
-    ]
+    floats = [tensor for end in weights for tensor in end.values() if tensors_lib.is_float(tensor)]
+    tolerance = _TOLERANCES[min(tensor.dtype.itemsize for tensor in floats)]
     same = all(difference is not None and difference <= tolerance for difference in differences.values())
-    return {
-        "differences": differences,
-        "tolerance": tolerance,
-        "settings": settings,
-        "passed": same and all(ours == theirs for ours, theirs in settings.values()),
-    }
+    passed = same and all(ours == theirs for ours, theirs in settings.values())
+    return {"differences": differences, "tolerance": tolerance, "settings": settings, "passed": passed}
 
 
 def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Options]:
@@ -99,10 +87,8 @@ def describe(result: dict) -> str:
         if ours != theirs
     )
     verdict = "same outputs" if result["passed"] else "DIFFERENT settings" if other else "DIFFERENT outputs"
-    return (
-        f"verified: {verdict} on a random batch; largest differences: {shown} (tolerance"
-        f" {result['tolerance']:g}){other}"
-    )
+    found = f"largest differences: {shown} (tolerance {result['tolerance']:g})"
+    return f"verified: {verdict} on a random batch; {found}{other}"
 
 
 def model_config(weights: list[Tensors], options: Options) -> BertConfig:
@@ -112,19 +98,15 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
     Raises:
       ConfigError: where it cannot be built.
     """
-    first = weights[0]
-    sizes = sidecar_files.sizes_of(first) | {
-        "vocab_size": min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
-    }
+    words = min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
+    sizes = sidecar_files.sizes_of(weights[0]) | {"vocab_size": words}
     hidden = sizes["hidden_size"]
     heads = options.num_attention_heads or max(hidden // 64, 1)
     if hidden % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
     if options.hidden_act not in ACTIVATIONS:
-        raise ConfigError(
-            f"--verify builds BERT with {', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}."
-            " Drop --verify."
-        )
+        told = f"{', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}. Drop --verify."
+        raise ConfigError(f"--verify builds BERT with {told}")
     return BertConfig(
         **sizes,
         num_attention_heads=heads,
@@ -145,16 +127,11 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
         name = variable.name.split(":")[0]
         if name in shared:
             variable.assign(tensors[name].read()[: variable.shape[0]].astype(np.float32))
-    logits, relation = model(_random_batch(config))
-    sequence, pooled = model.encoder(
-        *(_random_batch(config)[name] for name in ("input_ids", "input_mask", "segment_ids"))
-    )
-    outputs = {
-        "sequence": sequence.numpy(),
-        "pooled": pooled.numpy(),
-        "masked_lm": logits.numpy(),
-        "next_sentence": relation.numpy(),
-    }
+    batch = _random_batch(config)
+    sequence, pooled = model.encoder(*(batch[name] for name in ("input_ids", "input_mask", "segment_ids")))
+    logits, relation = model(batch)
+    tensors_of = {"sequence": sequence, "pooled": pooled, "masked_lm": logits, "next_sentence": relation}
+    outputs = {name: values.numpy() for name, values in tensors_of.items()}
     heads = {"squad": (canonical.SQUAD_HEAD, "sequence"), "classifier": (canonical.CLASSIFIER_HEAD, "pooled")}
     for name, (parts, takes) in heads.items():
         if shared.issuperset(parts):

@@ -3,10 +3,18 @@ that all tasks of a round move."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import tqdm
+
+from official.io import jobs
+
+if TYPE_CHECKING:
+    from official.io.engines import Round
 
 _REFRESH_OF_A_LOG_SECS = 30.0  # where the bar is no terminal's: a line now and then
 
@@ -22,9 +30,9 @@ class Bar(tqdm.tqdm):
 
 
 class ProgressBar(Bar):
-    """A bar of bytes that also shows how many items are done, and how many a second."""
+    """A bar of bytes that also shows how many items are done, and how many a second, by `workers`."""
 
-    items, items_name = 0.0, ""
+    items, items_name, workers = 0.0, "", 0
 
     def add(self, num_bytes: float, items: float) -> None:
         self.move_to(self.n + num_bytes, self.items + items)
@@ -37,17 +45,28 @@ class ProgressBar(Bar):
         self.update(num_bytes - self.n)
 
 
-def new_bar(total_bytes: float, doing: str, items: str) -> ProgressBar:
-    """Returns the bar of a round; see `engines.Round`."""
-    interval = 0.1 if sys.stderr.isatty() else _REFRESH_OF_A_LOG_SECS
-    bar = ProgressBar(
-        total=total_bytes,
-        desc=doing,
-        unit="B",
-        unit_scale=True,
-        mininterval=interval,
-        maxinterval=interval,
-        delay=interval,
+@contextlib.contextmanager
+def of_round(tasks: Round, engine: str, workers: int = 0) -> Iterator[ProgressBar]:
+    """Shows a round, and notes its times for `jobs.take_rounds`; one that fails is not noted.
+
+    Args:
+      tasks: of the round.
+      engine: where they run.
+      workers: how many of them at the same time, at most; the block may set that of the bar.
+    """
+    interval, start = 0.1 if sys.stderr.isatty() else _REFRESH_OF_A_LOG_SECS, time.monotonic()
+    how = dict(mininterval=interval, maxinterval=interval, delay=interval)
+    with ProgressBar(total=tasks.total_bytes, desc=tasks.doing, unit="B", unit_scale=True, **how) as bar:
+        bar.items_name, bar.workers = tasks.items, workers
+        yield bar
+    jobs.rounds.append(
+        {
+            "doing": tasks.doing,
+            "items_name": tasks.items,
+            "engine": engine,
+            "workers": bar.workers,
+            "secs": time.monotonic() - start,
+            "bytes": bar.n,
+            "items": bar.items,
+        }
     )
-    bar.items_name = items
-    return bar

@@ -17,7 +17,7 @@ from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
-from official.io import jobs, signals, streams
+from official.io import signals, streams
 from official.io.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,10 +51,6 @@ def reporting_to(sink: Callable[[float, int], None]) -> Iterator[None]:
 
 # -----------------------------------------------------------------------------------------------------------
 # Processes of this machine
-
-
-_REFRESH_SECS = 0.5
-_WAITING_PER_PROCESS = 4  # tasks that are submitted at once: none has to wait for the next one
 
 
 def _forking(preload: str) -> multiprocessing.context.ForkServerContext:
@@ -93,7 +89,7 @@ def _run_in_processes(tasks: Round, number: int, bar: ProgressBar) -> None:
         )
         with write_end, read_end, pool:
             try:
-                window = number * _WAITING_PER_PROCESS
+                window = number * 4  # submitted at once: none has to wait for the next one
                 watch(
                     pool.submit,
                     iter(tasks.tasks),
@@ -126,7 +122,7 @@ def watch(
         left |= {submit(*task) for task in itertools.islice(tasks, max(window() - len(left), 0))}
         if not left:
             return
-        done, left = wait(left, timeout=_REFRESH_SECS, return_when=FIRST_COMPLETED)
+        done, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
         show()
         for future in done:
             take(future.result())
@@ -196,15 +192,13 @@ class Round:
     bytes_per_worker: int = _BYTES_PER_WORKER
 
 
+Choice = Any  # has FIELDS: a job, or the flags
+
+
 class Engine(Protocol):
-    """An engine, which runs the tasks of a job.
+    """An engine, which runs the tasks of a job."""
 
-    Attributes:
-      num_workers: tasks that run at the same time, at most; None: as many as there are cores for.
-    """
-
-    @property
-    def num_workers(self) -> int | None: ...
+    num_workers: int | None  # tasks that run at the same time, at most; None: as many as there are cores
 
     def run(self, tasks: Round) -> None:
         """Runs the tasks of a round, the later ones after the earlier ones have begun.
@@ -215,18 +209,7 @@ class Engine(Protocol):
         """
 
 
-class Choice(Protocol):
-    """Fields of a job that choose its engine, by the flags' names."""
-
-    @property
-    def num_workers(self) -> int | None: ...
-    @property
-    def engine(self) -> str: ...
-    @property
-    def ray_address(self) -> str | None: ...
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Local:
     """Runs tasks in processes of this machine; a single one in this process."""
 
@@ -237,15 +220,13 @@ class Local:
 
         wanted = self.processes_for(tasks.total_bytes, tasks.bytes_per_worker)
         number = max(min(wanted, tasks.number), 1)
-        timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "local", number))
-        with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+        with bars.of_round(tasks, "local", number) as bar:
             if number > 1:
                 _run_in_processes(tasks, number, bar)
             else:
                 with reporting_to(bar.add):
                     for function, *arguments in tasks.tasks:
                         function(*arguments)
-            found.bytes, found.items = bar.n, bar.items
 
     def processes_for(self, total_bytes: float | None, bytes_per_worker: int = _BYTES_PER_WORKER) -> int:
         """Returns the number of processes for so much work, the most where None is known, if it comes in as

@@ -7,7 +7,6 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-_MOST_CHARACTERS = 299  # of an error line
 _MOST_OF_NAMES = 120  # of a list of names within a message
 # {package as it is imported: the extra that brings it}
 _EXTRAS = {
@@ -71,14 +70,11 @@ def check_arguments(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError as error:
-            what = repr(argument)[1:-1][:100]
-            raise ConfigError(
-                f"{what} is not UTF-8 text (character {error.start + 1}). Rename the file, or set a locale of"
-                " UTF-8."
-            ) from None
+            told = f"{repr(argument)[1:-1][:100]} is not UTF-8 text (character {error.start + 1})"
+            raise ConfigError(f"{told}. Rename the file, or set a locale of UTF-8.") from None
 
 
-def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
+def cut(text: str, most: int = 299) -> str:
     """Returns a text of `most` characters at most: its beginning and its end.
 
     The beginning of a message says what is wrong, and its end what to do.

@@ -58,9 +58,8 @@ def expanded(paths: str) -> str:
     def with_home(match: re.Match[str]) -> str:
         found = home() if match[2] == "~" else os.path.expanduser(match[2])
         if found is None:
-            raise ConfigError(
-                f"{paths[:100]}: ~ is the home folder, and this user has none. Give a whole path."
-            )
+            told = "~ is the home folder, and this user has none. Give a whole path."
+            raise ConfigError(f"{paths[:100]}: {told}")
         return match[1] + (found.rstrip("/") or "/")
 
     return _HOME.sub(with_home, paths)
@@ -140,7 +139,7 @@ def check_readable(path: str, every_small_one: bool = True) -> None:
     found = os.stat(path)
     mode = found.st_mode
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(mode):
         kind = "named pipe (FIFO)" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
         raise OSError(errno.EINVAL, f"it is a {kind}, not a file", path)
@@ -148,10 +147,10 @@ def check_readable(path: str, every_small_one: bool = True) -> None:
         return
     with open(path, "rb", buffering=0) as file:
         head = file.read(_POINTER_BYTES)
+    pointer = describe_pointer(head)
     if head and not found.st_size:
-        reason = "it has no size and yet holds something, as files under /proc do: copy it"
-        raise OSError(errno.EINVAL, reason, path)
-    if pointer := describe_pointer(head):
+        pointer = "has no size and yet holds something, as files under /proc do: copy it"
+    if pointer:
         raise OSError(errno.EINVAL, f"it {pointer}", path)
 
 
@@ -169,16 +168,12 @@ def describe_pointer(head: bytes) -> str | None:
 
 
 _BUFFER_BYTES = 1 << 20
-_BLOCK_BYTES = 4 << 20  # is fetched at once where a file is read from its beginning to its end
-_MIN_LISTED = 3  # files of a folder of a store: from so many on it is listed once
-_OF_TENSORFLOW = ("ram",)  # no other process, and no other library, sees what is there
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3", "hdfs": "hdfs"}  # of setup.py
 # Schemes of file systems, whose files are seen while they grow, and can be renamed.
 _FILE_SYSTEMS = ("file", "local", "hdfs", "viewfs", "arrow_hdfs", "webhdfs", "sftp", "ssh", "smb", "ftp")
 # Names, in stores, of what is another one for another content.
 _MARKS = ("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "content_md5", "ino")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
-_NOT_FOUND = 5  # of TensorFlow's errors
 
 
 def is_remote(path: str) -> bool:
@@ -193,7 +188,8 @@ def store_of(path: str) -> Store:
 
 @functools.lru_cache(maxsize=64)
 def _remote_store(scheme: str) -> Store:
-    if scheme not in _OF_TENSORFLOW and importlib.util.find_spec("fsspec"):
+    # No other process, and no other library, sees what is in ram://.
+    if scheme != "ram" and importlib.util.find_spec("fsspec"):
         import fsspec
 
         with contextlib.suppress(ImportError, ValueError):  # it lacks what the store needs
@@ -247,11 +243,8 @@ class Store:
 
     def states(self, paths: Iterable[str]) -> dict[str, FileState]:
         """Returns the states of files, with as few requests as the store allows."""
-        found = {path: os.stat(path) for path in paths}
-        return {
-            path: FileState(each.st_size, each.st_mtime_ns, (f"inode {each.st_ino}",))
-            for path, each in found.items()
-        }
+        found = ((path, os.stat(path)) for path in paths)
+        return {path: FileState(s.st_size, s.st_mtime_ns, (f"inode {s.st_ino}",)) for path, s in found}
 
     def files_below(self, folder: str) -> list[str]:
         """Returns the files in a folder and below, hidden ones (.name) left out. Links are followed, and each
@@ -275,13 +268,9 @@ class Store:
         each folder once: links may lead back to a folder above."""
         if "**" not in pattern:
             return [path for path in glob.glob(pattern) if not os.path.isdir(path)]
-        base = _fixed_part(pattern)
-        if base:
-            return _matching(self.files_below(base), pattern) if os.path.isdir(base) else []
-        root = "/" if pattern.startswith("/") else "."
-        found = [os.path.relpath(path, root) for path in self.files_below(root)]
-        matched = _matching(found, pattern.lstrip("/"))
-        return [f"/{path}" for path in matched] if root == "/" else matched
+        pattern = pattern if pattern.startswith("/") else os.path.join(".", pattern)
+        base = _fixed_part(pattern) or "/"
+        return _matching(self.files_below(base), pattern) if os.path.isdir(base) else []
 
     def names_in(self, folder: str) -> list[str]:
         return os.listdir(folder)
@@ -336,19 +325,15 @@ def _os_errors(path: str) -> Iterator[None]:
     """Makes OSErrors with a number and a text of what libraries of stores raise."""
     try:
         yield
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
-    except OSError as error:
-        told = error.strerror or " ".join(str(error).split())[:300]
-        # Libraries have subclasses that take other arguments, as aiohttp for gs://.
-        kind = type(error) if type(error).__module__ == "builtins" else OSError
-        raise kind(error.errno or errno.EIO, told, path) from None
-    except (StopIteration, GeneratorExit):
-        raise
     except Exception as error:  # each library has its own
-        number = errno.ENOENT if getattr(error, "error_code", None) == _NOT_FOUND else errno.EIO
-        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise OSError(number, os.strerror(number) if number == errno.ENOENT else told, path) from None
+        # 5: the code of TensorFlow's NotFoundError.
+        is_missing = isinstance(error, FileNotFoundError) or getattr(error, "error_code", None) == 5
+        usual = errno.EACCES if isinstance(error, PermissionError) else errno.EIO
+        number = errno.ENOENT if is_missing else getattr(error, "errno", None) or usual
+        told = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
+        if not isinstance(error, OSError):
+            told = f"{type(error).__name__}: {told}"
+        raise OSError(number, os.strerror(number) if is_missing else told, path) from None
 
 
 class RemoteStore(Store):
@@ -368,17 +353,19 @@ class RemoteStore(Store):
         with _os_errors(path):
             yield self._find_system(path, use_listings_cache=False)  # other processes write, too
 
-    def exists(self, path: str) -> bool:
+    def _do(self, operation: str, path: str, **options: Any) -> Any:
+        """Returns the result of an operation of the file system on a path."""
         with self._at(path) as (system, inner):
-            return system.exists(inner)
+            return getattr(system, operation)(inner, **options)
+
+    def exists(self, path: str) -> bool:
+        return self._do("exists", path)
 
     def is_file(self, path: str) -> bool:
-        with self._at(path) as (system, inner):
-            return system.isfile(inner)
+        return self._do("isfile", path)
 
     def is_folder(self, path: str) -> bool:
-        with self._at(path) as (system, inner):
-            return system.isdir(inner)
+        return self._do("isdir", path)
 
     def states(self, paths: Iterable[str]) -> dict[str, FileState]:
         wanted: dict[str, list[str]] = {}
@@ -386,21 +373,16 @@ class RemoteStore(Store):
             wanted.setdefault(os.path.dirname(path), []).append(path)
         found: dict[str, FileState] = {}
         for folder, here in wanted.items():
-            if len(here) >= _MIN_LISTED:
+            if len(here) >= 3:  # else each is asked for
                 found.update(self._listed(folder))
-            for path in here:
-                if path not in found:
-                    with self._at(path) as (system, inner):
-                        found[path] = _state(system.info(inner))
+            found.update({path: _state(self._do("info", path)) for path in here if path not in found})
         return found
 
     def _listed(self, folder: str) -> dict[str, FileState]:
         """Returns the states of the files in a folder."""
-        with self._at(folder) as (system, inner):
-            listed = system.ls(inner, detail=True)
         return {
             os.path.join(folder, os.path.basename(info["name"])): _state(info)
-            for info in listed
+            for info in self._do("ls", folder, detail=True)
             if info["type"] == "file"
         }
 
@@ -416,14 +398,11 @@ class RemoteStore(Store):
 
     def glob(self, pattern: str) -> list[str]:
         base = _fixed_part(pattern)
-        if "**" in pattern:
-            return _matching(self.files_below(base), pattern)
-        if glob.has_magic(os.path.dirname(pattern)[len(base) :]):
-            return _matching(self._all_below(base), pattern)
-        try:
-            return _matching(self._listed(base), pattern)
-        except FileNotFoundError:
-            return []
+        has_folders = glob.has_magic(os.path.dirname(pattern)[len(base) :])
+        find = self.files_below if "**" in pattern else self._all_below if has_folders else self._listed
+        with contextlib.suppress(FileNotFoundError):
+            return _matching(find(base), pattern)
+        return []
 
     def names_in(self, folder: str) -> list[str]:
         try:
@@ -438,14 +417,12 @@ class RemoteStore(Store):
 
     def open(self, path: str) -> BinaryIO:
         with self._at(path) as (system, inner):
-            file = _RemoteFile(path, system.open(inner, "rb", block_size=_BLOCK_BYTES))
+            # A block is fetched at once where a file is read from its beginning to its end.
+            file = _RemoteFile(path, system.open(inner, "rb", block_size=4 << 20))
             return io.BufferedReader(file, _BUFFER_BYTES)
 
     def read_range(self, path: str, start: int, size: int) -> bytes:
-        if not size:
-            return b""
-        with self._at(path) as (system, inner):
-            return system.cat_file(inner, start=start, end=start + size)
+        return self._do("cat_file", path, start=start, end=start + size) if size else b""
 
     def write(self, path: str, data: bytes) -> None:
         with self._final(path) as (system, inner):
@@ -476,20 +453,17 @@ class RemoteStore(Store):
             system.mv(inner, inner_after)
 
     def remove(self, path: str) -> None:
-        with self._at(path) as (system, inner):
-            system.rm_file(inner)
+        self._do("rm_file", path)
 
     def make_folder(self, path: str) -> None:
         """An object store has no folders, only names."""
         if self._has_rename:
-            with self._at(path) as (system, inner):
-                system.makedirs(inner, exist_ok=True)
+            self._do("makedirs", path, exist_ok=True)
 
     def remove_folder(self, path: str) -> None:
         # Without objects in it, a folder of them is not there.
-        missing = () if self._has_rename else (FileNotFoundError,)
-        with contextlib.suppress(*missing), self._at(path) as (system, inner):
-            system.rm(inner, recursive=True)
+        with contextlib.suppress(*() if self._has_rename else (FileNotFoundError,)):
+            self._do("rm", path, recursive=True)
 
     def sync(self, path: str) -> None:
         """A store has what was closed."""
@@ -530,9 +504,6 @@ class _RemoteFile(io.RawIOBase):
             self._file.seek(offset, whence)
             return self._file.tell()
 
-    def tell(self) -> int:
-        return self._file.tell()
-
     def close(self) -> None:
         if not self.closed:
             self._file.close()
@@ -565,8 +536,7 @@ class _TensorFlowFiles:
         walked = self._gfile.walk(path)
         return [os.path.join(parent, name) for parent, _, names in walked for name in names]
 
-    def open(self, path: str, mode: str, block_size: int = 0) -> Any:
-        del block_size
+    def open(self, path: str, mode: str, **options: Any) -> Any:  # pylint: disable=unused-argument
         self._gfile.stat(path)  # to open it asks for nothing yet
         return self._gfile.GFile(path, mode)
 
@@ -585,20 +555,15 @@ class _TensorFlowFiles:
     def mv(self, before: str, after: str) -> None:
         self._gfile.rename(before, after, overwrite=True)
 
-    def makedirs(self, path: str, exist_ok: bool) -> None:
-        del exist_ok  # it always is
+    def makedirs(self, path: str, exist_ok: bool) -> None:  # pylint: disable=unused-argument
         self._gfile.makedirs(path)
 
-    def rm(self, path: str, recursive: bool) -> None:
-        del recursive
+    def rm(self, path: str, recursive: bool) -> None:  # pylint: disable=unused-argument
         self._gfile.rmtree(path)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Searching and reading
-
-
-_DIGEST_BYTES = 1 << 16  # of the beginning of a file
 
 
 def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
@@ -624,32 +589,28 @@ def find_files(patterns: str, flag: str, in_folders: str = "*") -> list[str]:
                 with contextlib.suppress(FileNotFoundError):  # NAME@3 stands for names
                     check_readable(path, every_small_one=False)
         except OSError as error:
-            raise ConfigError(
-                f"{source}: {error.filename or pattern} cannot be read: {error.strerror or error}."
-            ) from None
+            told = f"{error.filename or pattern} cannot be read: {error.strerror or error}"
+            raise ConfigError(f"{source}: {told}.") from None
         if not matched:
             raise ConfigError(f"{source} matches no file.")
         found.update(matched)
     if not found:
-        raise ConfigError(
-            f"{f'--{flag}' if flag else 'the list of files'} is empty. Give files, folders or globs,"
-            " separated by commas."
-        )
+        what = f"--{flag}" if flag else "the list of files"
+        raise ConfigError(f"{what} is empty. Give files, folders or globs, separated by commas.")
     return sorted(found)
 
 
 def _match(pattern: str, in_folders: str) -> list[str]:
     """Returns the files that a name or a glob stands for; a name that exists is never taken for a glob."""
     store = store_of(pattern)
-    sharded = re.fullmatch(r"(.*)@([1-9][0-9]{0,4})((?:\.\w+)*)", pattern)
     if store.is_folder(pattern):
         below = store.files_below(pattern)
         found = [path for path in below if fnmatch.fnmatchcase(os.path.basename(path), in_folders)]
     elif store.is_file(pattern):
         found = [pattern]
-    elif sharded:
-        name, count, ending = sharded[1], int(sharded[2]), sharded[3]
-        found = [f"{name}-{number:05d}-of-{count:05d}{ending}" for number in range(count)]
+    elif sharded := re.fullmatch(r"(.*)@([1-9][0-9]{0,4})((?:\.\w+)*)", pattern):
+        count = int(sharded[2])
+        found = [f"{sharded[1]}-{number:05d}-of-{count:05d}{sharded[3]}" for number in range(count)]
     else:
         found = store.glob(pattern)
     return found if is_remote(pattern) else [os.path.normpath(path) for path in found]
@@ -665,27 +626,22 @@ def is_folder(path: str) -> bool:
     return store_of(path).is_folder(path)
 
 
-def _states(paths: Iterable[str]) -> dict[str, FileState]:
-    """Returns the states of files, in the order of `paths`. Raises ConfigError for one that is not there."""
+def _states(paths: Iterable[str]) -> list[tuple[str, FileState]]:
+    """Returns (path, state) of files. Raises ConfigError for one that is not there."""
     paths = list(paths)
-    by_store: dict[Store, list[str]] = {}
-    for path in paths:
-        by_store.setdefault(store_of(path), []).append(path)
     found: dict[str, FileState] = {}
     try:
-        for store, some in by_store.items():
-            found.update(store.states(some))
+        for store in dict.fromkeys(map(store_of, paths)):
+            found.update(store.states(path for path in paths if store_of(path) is store))
     except OSError as error:
         raise unreadable(error.filename, error) from None
-    return {path: found[path] for path in paths}
+    return [(path, found[path]) for path in paths]
 
 
 def versions(paths: Iterable[str]) -> list[tuple[int, int]]:
     """Returns the `version` of each file; in a store their folders are listed. Raises ConfigError for
     one that is not there."""
-    paths = list(paths)
-    found = _states(paths)
-    return [found[path][:2] for path in paths]
+    return [state[:2] for _, state in _states(paths)]
 
 
 def sizes(paths: Iterable[str]) -> list[int]:
@@ -703,7 +659,7 @@ def states(paths: Iterable[str]) -> dict[str, str]:
     ConfigError for a file that is not there."""
     return {
         path: ", ".join([f"{state.bytes:,} bytes", f"changed {state.changed}", *state.marks])
-        for path, state in _states(paths).items()
+        for path, state in _states(paths)
     }
 
 
@@ -725,7 +681,7 @@ def digest(paths: Iterable[str]) -> dict[str, int | str]:
     for path in paths:
         size = version(path)[0]
         with open_binary(path) as file:
-            sha.update(f"{os.path.basename(path)} {size} ".encode() + file.read(_DIGEST_BYTES))
+            sha.update(f"{os.path.basename(path)} {size} ".encode() + file.read(1 << 16))
         count, total = count + 1, total + size
     return {"files": count, "bytes": total, "sha256": sha.hexdigest()}
 

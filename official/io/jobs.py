@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import hashlib
@@ -28,43 +27,15 @@ from official.io.files import is_remote, store_of
 FILE_NAME = "speed.json"
 
 
-@dataclasses.dataclass
-class TimedRound:
-    """A round of tasks.
-
-    Attributes:
-      doing, items_name: words of its progress bar: "Tokenising", "documents".
-      engine: where its tasks ran.
-      workers: how many of them at the same time, at most.
-      secs: of the wall's clock.
-      bytes: of text, or of records, that were gone through: not those of tasks that were done before.
-      items: as many documents or examples.
-    """
-
-    doing: str
-    items_name: str
-    engine: str
-    workers: int
-    secs: float = 0.0
-    bytes: float = 0.0
-    items: float = 0.0
+# Each: doing and items_name, words of its progress bar ("Tokenising", "documents"); engine, where its tasks
+# ran; workers, how many of them at the same time, at most; secs, of the wall's clock; bytes of text, or of
+# records, and items, as many documents or examples, that were gone through: not those that were done before.
+rounds: list[dict] = []
 
 
-_rounds: list[TimedRound] = []
-
-
-@contextlib.contextmanager
-def timed(found: TimedRound) -> Iterator[TimedRound]:
-    """Times its block, which sets `bytes` and `items`; a round that fails is not kept."""
-    start = time.monotonic()
-    yield found
-    found.secs = time.monotonic() - start
-    _rounds.append(found)
-
-
-def take_rounds() -> list[TimedRound]:
+def take_rounds() -> list[dict]:
     """Returns the rounds since the last call."""
-    taken, _rounds[:] = list(_rounds), []
+    taken, rounds[:] = list(rounds), []
     return taken
 
 
@@ -76,7 +47,6 @@ def take_rounds() -> list[TimedRound]:
 # other: both look again a moment later, and the one that wrote first gives way.
 
 
-_BEAT_SECS = 15.0
 _DEAD_SECS = 90.0
 _LOOK_AGAIN_SECS = 1.0
 
@@ -113,7 +83,7 @@ def held(path: str, folder: str) -> Iterator[None]:
 
 
 def _beat(path: str, own: str, ended: threading.Event) -> None:
-    while not ended.wait(_BEAT_SECS):
+    while not ended.wait(15.0):
         with contextlib.suppress(OSError):
             if _read(path).get("owner") in (own, None):
                 _write(path, own)
@@ -177,25 +147,21 @@ def read_manifest(folder: str, identity: dict, overwrite: bool) -> dict | None:
     """
     if not may_be_finished(folder, overwrite):
         return None
+    advice = "Give another --output_dir, or make the files anew with --overwrite."
     try:
         manifest = json_files.read_json(os.path.join(folder, MANIFEST))
     except ConfigError as error:
-        raise ConfigError(
-            f"{error} Give another --output_dir, or make the files anew with --overwrite."
-        ) from None
+        raise ConfigError(f"{error} {advice}") from None
     if manifest.get("job") == digest(identity) and are_there(folder, manifest.get("file_bytes", {})):
         remove_left(folder)
         return manifest
+    whose = f"an earlier run with other flags or input, or not all of them ({MANIFEST}, ..)"
     if "version" in manifest and manifest["version"] != identity.get("version"):
-        raise ConfigError(
-            f"--output_dir={folder} holds the files of another version of this program"
-            f" (version {manifest['version']} in {MANIFEST}, this one is {identity.get('version')}). Give"
-            " another --output_dir, or make them anew with --overwrite."
+        whose = (
+            f"another version of this program (version {manifest['version']} in {MANIFEST}, this one is"
+            f" {identity.get('version')})"
         )
-    raise ConfigError(
-        f"--output_dir={folder} holds the files of an earlier run with other flags or input, or not all of"
-        f" them ({MANIFEST}, ..). Give another --output_dir, or replace them with --overwrite."
-    )
+    raise ConfigError(f"--output_dir={folder} holds the files of {whose}. {advice}")
 
 
 def are_there(folder: str, sizes: dict[str, int]) -> bool:
@@ -217,8 +183,6 @@ def are_there(folder: str, sizes: dict[str, int]) -> bool:
 _FOLDER = ".unfinished"
 _JOB = "job.json"
 _LOCK = "lock"
-_READERS = 16
-_READ_AT_ONCE = 1024  # what so many tasks have done
 
 
 @contextlib.contextmanager
@@ -266,11 +230,9 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
         with held(path, output_dir):
             yield
         return
-    try:
+    with writing.naming_output(output_dir, "output_dir"):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         lock = writing.open_lock(path)
-    except OSError as error:
-        raise ConfigError(f"--output_dir={output_dir}: {error.strerror or error}.") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -284,11 +246,14 @@ def _locked(path: str, output_dir: str) -> Iterator[None]:
 
 def _differences(earlier: dict, job: dict) -> str:
     """Returns the names of the values that differ; of objects, a key and how many more."""
+
+    def differing(one: dict, other: dict) -> list[str]:
+        return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+
     told = []
-    for name in sorted(name for name in {*earlier, *job} if earlier.get(name) != job.get(name)):
-        before, now = earlier.get(name), job.get(name)
-        if isinstance(before, dict) and isinstance(now, dict):
-            keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    for name in differing(earlier, job):
+        if isinstance(earlier.get(name), dict) and isinstance(job.get(name), dict):
+            keys = differing(earlier[name], job[name])
             name += f" ({keys[0]}" + f" and {len(keys) - 1:,} more" * (len(keys) > 1) + ")"
         told.append(name)
     return ", ".join(told)
@@ -313,10 +278,7 @@ def _remove(folder: str) -> None:
 
 def _clear(folder: str) -> None:
     store = store_of(folder)
-    for name in store.names_in(folder):
-        path = os.path.join(folder, name)
-        if name == _LOCK:
-            continue
+    for path in (os.path.join(folder, name) for name in store.names_in(folder) if name != _LOCK):
         if store.is_folder(path) and not os.path.islink(path):
             store.remove_folder(path)
         else:
@@ -345,16 +307,14 @@ def read_what_is_done(path: str) -> dict:
 def read_all_done(paths: Iterable[str]) -> list[dict]:
     """As `read_what_is_done`, of many tasks; several at a time where a store takes its time for each."""
     paths = list(paths)
-    if not any(map(is_remote, paths[:1])):
-        return list(map(read_what_is_done, paths))
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(16 if any(map(is_remote, paths[:1])) else 1) as pool:
         return list(pool.map(read_what_is_done, paths))
 
 
 def each_done(paths: Iterable[str]) -> Iterator[dict]:
     """Yields what `read_all_done` returns; some of it is in memory at a time."""
     left = iter(paths)
-    while some := list(itertools.islice(left, _READ_AT_ONCE)):
+    while some := list(itertools.islice(left, 1024)):  # what so many tasks have done
         yield from read_all_done(some)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from official.io.errors import ConfigError
@@ -23,7 +24,6 @@ _KINDS = {
     bool: "true or false",
     type(None): "null",
 }
-_DEEPEST = 64  # the files that are read have about ten levels
 _LARGEST = 2**63  # whole numbers beyond it are no number of anything here
 _REQUIRED = object()
 
@@ -66,35 +66,33 @@ def parse_json(
     content: bytes | str, source: str, kind: Kind = dict, once: bool = False, any_number: bool = False
 ):
     """Parses JSON; `source` begins the messages. Raises ConfigError as `read_json` does."""
-    readers: dict[str, Any] = {
-        "parse_constant": float if any_number else _refuse,
-        "parse_int": _any_whole_number if any_number else _whole_number,
-        "parse_float": float if any_number else _number,
-        "object_pairs_hook": _with_each_key_once if once else None,
-    }
     try:
-        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        values = json.loads(text, **readers)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{source}: not a JSON file (byte {error.start} is not UTF-8).") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{source}: not a JSON file, line {error.lineno} column {error.colno}: {error.msg}."
-        ) from None
-    except ValueError as error:
-        raise ConfigError(f"{source}: not a JSON file ({error}).") from None
+        values = json.loads(
+            content.decode("utf-8-sig") if isinstance(content, bytes) else content,
+            parse_constant=float if any_number else _refuse,
+            parse_int=_any_whole_number if any_number else _whole_number,
+            parse_float=float if any_number else _number,
+            object_pairs_hook=_with_each_key_once if once else None,
+        )
+        if _is_too_deep(values):  # what goes through it later calls itself for every level
+            raise RecursionError
     except RecursionError:
-        raise ConfigError(f"{source}: not a JSON file that can be used (nested too deeply).") from None
-    if _is_too_deep(values):  # what goes through it later calls itself for every level
-        raise ConfigError(f"{source}: not a JSON file that can be used (nested too deeply).")
-    return check_kind(values, kind, source)
+        wrong = " that can be used (nested too deeply)"
+    except UnicodeDecodeError as error:
+        wrong = f" (byte {error.start} is not UTF-8)"
+    except json.JSONDecodeError as error:
+        wrong = f", line {error.lineno} column {error.colno}: {error.msg}"
+    except ValueError as error:
+        wrong = f" ({error})"
+    else:
+        return check_kind(values, kind, source)
+    raise ConfigError(f"{source}: not a JSON file{wrong}.")
 
 
 def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice[:60]!r} is there twice")
     return values
 
@@ -146,19 +144,9 @@ def _named(kind: Kind) -> str:
     return " or ".join(_KINDS[one] for one in (kind if isinstance(kind, tuple) else (kind,)))
 
 
-def _is_too_deep(values) -> bool:
-    level = [values]
-    for _ in range(_DEEPEST + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
+def _is_too_deep(outer, left: int = 64) -> bool:
+    parts = outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
+    return left < 0 or any(_is_too_deep(each, left - 1) for each in parts if isinstance(each, (dict, list)))
 
 
 def _refuse(constant: str):
@@ -166,9 +154,8 @@ def _refuse(constant: str):
 
 
 def _whole_number(digits: str) -> int:
-    number = (
-        int(digits) if len(digits) < 25 else _LARGEST
-    )  # Python refuses thousands of digits in words of its own
+    # Python refuses thousands of digits in words of its own.
+    number = int(digits) if len(digits) < 25 else _LARGEST
     if not -_LARGEST < number < _LARGEST:
         raise ValueError(f"{digits[:25]}{'..' * (len(digits) > 25)} is too large a number")
     return number
@@ -206,9 +193,8 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
 
         def construct_mapping(self, node, deep=False):
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-            keys = [str(key.value) for key, _ in pairs]
-            for key in keys:
-                if keys.count(key) > 1:
+            for key, number in Counter(str(key.value) for key, _ in pairs).items():
+                if number > 1:
                     raise ConfigError(f"{source}: the key {key!r} is there twice.")
             return super().construct_mapping(node, deep)
 

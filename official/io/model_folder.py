@@ -34,8 +34,8 @@ SENTENCE_SETTINGS = tuple(
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-_BESIDE = "tokens beside the vocabulary, which are not cut into pieces"
-_OTHER_WORDS = "words are found by other rules than BERT's"
+_BESIDE = "are not supported (tokens beside the vocabulary, which are not cut into pieces)"
+_VOCAB_FILE = "Give --vocab_file=vocab.txt."
 # The tokenizers of transformers that split text as BERT's does. Those of newer ones that take everything from
 # tokenizer.json follow.
 _BERT_TOKENIZERS = tuple(
@@ -86,8 +86,8 @@ def _contents(value: Any) -> Any:
 
 def _other_tokens(value: Any) -> list[str]:
     """Returns the tokens of a value that are none of SPECIAL_TOKENS."""
-    tokens = _contents(value)
-    tokens = tokens if isinstance(tokens, list) else [tokens]
+    tokens = _contents([value])
+    tokens = tokens[0] if isinstance(tokens[0], list) else tokens
     return [str(token) for token in tokens if token not in (None, *SPECIAL_TOKENS)]
 
 
@@ -124,11 +124,10 @@ def check_values(values: Mapping[str, Any], file: str, source: str) -> None:
         value, allowed = values[key], row["only"]
         if allowed == "special":
             others = _other_tokens(value)
-            shown, only = ", ".join(others), ""
-            is_allowed = not others
+            is_allowed, shown, only = not others, ", ".join(others), ""
         else:
-            shown, only = repr(value), f", only {allowed[0]!r}"
             is_allowed = value in allowed or _contents(value) in allowed
+            shown, only = repr(value), f", only {allowed[0]!r}"
         if not is_allowed:
             raise ConfigError(f"{source}: {key}={shown[:90]} is not supported{only} ({row['means']}).")
 
@@ -212,27 +211,31 @@ def tokenizer_settings(
     if kind not in (None, *_BERT_TOKENIZERS, *_GENERIC_TOKENIZERS):
         raise ConfigError(
             f"{path}: tokenizer_class={str(kind)[:60]} is not supported, only BertTokenizer and what splits"
-            f" text as it does ({_OTHER_WORDS})."
+            " text as it does (words are found by other rules than BERT's)."
         )
-    path = os.path.join(folder, TOKENIZER_CONFIG)
-    _check_added_tokens(os.path.join(folder, ADDED_TOKENS))
-    lower_case = config.get("do_lower_case")
+    path, added = (os.path.join(folder, name) for name in (TOKENIZER_CONFIG, ADDED_TOKENS))
+    strange = _other_tokens(list(read_json(added, any_number=True))) if files.is_file(added) else []
+    if strange:
+        raise ConfigError(f"{added}: {shortened(strange)} {_BESIDE}.")
+    lower_case, length = config.get("do_lower_case"), config.get("model_max_length", config.get("max_len"))
+    wrong = None
     if not isinstance(lower_case, (bool, type(None))):
-        raise ConfigError(f"{path}: do_lower_case={str(lower_case)[:40]!r}, expected true or false.")
-    if config.get("strip_accents") not in (None, True if lower_case is None else lower_case):
-        raise ConfigError(
-            f"{path}: strip_accents={config['strip_accents']!r} with do_lower_case={lower_case} is not"
-            " supported: BERT's tokenizer does both or neither."
-        )
-    whole = os.path.join(folder, TOKENIZER)
+        wrong = f"do_lower_case={str(lower_case)[:40]!r}, expected true or false"
+    elif config.get("strip_accents") not in (None, True if lower_case is None else lower_case):
+        wrong = f"strip_accents={config['strip_accents']!r} with do_lower_case={lower_case} is not supported:"
+        wrong += " BERT's tokenizer does both or neither"
+    elif length is not None and not (type(length) in (int, float) and length >= 1):
+        wrong = f"model_max_length={str(length)[:40]}, expected a number of tokens from 1 on"
+    if wrong:
+        raise ConfigError(f"{path}: {wrong}.")
     tokenizer = _read_where_there(folder, TOKENIZER) if tokenizer is None else tokenizer
     if tokenizer:
-        is_alone = not config and not has_model
-        is_whole = kind in _GENERIC_TOKENIZERS or is_alone
-        told = tokenizer_lower_case(tokenizer, source or whole, is_whole, lower_case)
+        is_whole = kind in _GENERIC_TOKENIZERS or not config and not has_model
+        whole = source or os.path.join(folder, TOKENIZER)
+        told = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or told and lower_case is None:
             lower_case = told
-    return TokenizerSettings(lower_case, _max_length(config, path))
+    return TokenizerSettings(lower_case, int(length) if length and length < _NO_LENGTH else None)
 
 
 def _read_where_there(folder: str, name: str) -> dict:
@@ -240,44 +243,22 @@ def _read_where_there(folder: str, name: str) -> dict:
     return read(path) if files.is_file(path) else {}
 
 
-def _check_added_tokens(path: str) -> None:
-    added = read_json(path, any_number=True) if files.is_file(path) else {}
-    strange = [token for token in added if token not in SPECIAL_TOKENS]
-    if strange:
-        raise ConfigError(f"{path}: {shortened(strange)} are not supported ({_BESIDE}).")
-
-
-def _max_length(config: dict, path: str) -> int | None:
-    value = config.get("model_max_length", config.get("max_len"))
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (is_number and value >= 1):
-        raise ConfigError(
-            f"{path}: model_max_length={str(value)[:40]}, expected a number of tokens from 1 on."
-        )
-    return None if value is None or value >= _NO_LENGTH else int(value)
-
-
 def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
     """Returns the words of a tokenizer.json by their ids. Raises ConfigError, which begins with `source`,
     where they are not a vocabulary of BERT's."""
     found = tokenizer.get("model")
-    model = found if isinstance(found, dict) else {}
-    kind = model.get("type", "WordPiece") if isinstance(found, dict) else None
-    advice = "Give --vocab_file=vocab.txt."
+    model: dict[str, Any] = found if isinstance(found, dict) else {"type": None}
+    kind, longest = model.get("type", "WordPiece"), model.get("max_input_chars_per_word", 100)
+    wrong = None
     if kind != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise ConfigError(
-            f"{source}: a tokenizer of type {str(kind)[:40]} is not read, only WordPiece, as BERT's. {advice}"
-        )
-    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
-        raise ConfigError(
-            f"{source}: continuing_subword_prefix and unk_token must be '##' and '[UNK]', as BERT's. {advice}"
-        )
+        wrong = f"a tokenizer of type {str(kind)[:40]} is not read, only WordPiece"
+    elif model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
+        wrong = "continuing_subword_prefix and unk_token must be '##' and '[UNK]'"
     # 100 is what Hugging Face's tokenizers take for words that nobody writes, 200 what Google's code does.
-    if model.get("max_input_chars_per_word", 100) not in (100, 200):
-        raise ConfigError(
-            f"{source}: max_input_chars_per_word={str(model['max_input_chars_per_word'])[:40]} is not"
-            f" supported, only 100 and 200, as BERT's. {advice}"
-        )
+    elif longest not in (100, 200):
+        wrong = f"max_input_chars_per_word={str(longest)[:40]} is not supported, only 100 and 200"
+    if wrong:
+        raise ConfigError(f"{source}: {wrong}, as BERT's. {_VOCAB_FILE}")
     added = tokenizer.get("added_tokens") or []
     try:
         ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
@@ -291,7 +272,7 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
         )
     strange = [token["content"] for token in added if token["content"] not in SPECIAL_TOKENS]
     if strange:
-        raise ConfigError(f"{source}: added_tokens {shortened(strange)} are not supported ({_BESIDE}).")
+        raise ConfigError(f"{source}: added_tokens {shortened(strange)} {_BESIDE}.")
     return tuple(words)
 
 
@@ -318,6 +299,7 @@ def tokenizer_lower_case(
     is_overruled = names == ["BertNormalizer"] and not is_whole
     before = tokenizer.get("pre_tokenizer")
     allowed = {"Sequence", "BertNormalizer", "Lowercase", "StripAccents", *(["NFD"] if strips else [])}
+    wrong = None
     if (
         "BertNormalizer" not in names
         or not set(names) <= allowed
@@ -325,19 +307,17 @@ def tokenizer_lower_case(
         or (not is_overruled and (strips != lower_case or bert.get("handle_chinese_chars") is False))
         or not (isinstance(before, dict) and before.get("type") == "BertPreTokenizer")
     ):
-        raise ConfigError(
-            f"{source}: its normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents,"
-            " or does neither. Give --vocab_file=vocab.txt."
+        wrong = (
+            "normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents, or does neither"
         )
+    elif not _joins_as_bert(tokenizer.get("post_processor")):
+        wrong = "post_processor is not BERT's, which makes [CLS] A [SEP] B [SEP] with segments 0 and 1"
+    if wrong:
+        raise ConfigError(f"{source}: its {wrong}. {_VOCAB_FILE}")
     if not (is_overruled or is_whole) and told not in (None, lower_case):
         raise ConfigError(
             f"{source}: its normalizer {'lower-cases' if lower_case else 'does not lower-case'}, and"
             f" {TOKENIZER_CONFIG} says do_lower_case={str(told).lower()}. Correct one of them."
-        )
-    if not _joins_as_bert(tokenizer.get("post_processor")):
-        raise ConfigError(
-            f"{source}: its post_processor is not BERT's, which makes [CLS] A [SEP] B [SEP] with segments 0"
-            " and 1. Give --vocab_file=vocab.txt."
         )
     return lower_case
 
@@ -424,7 +404,7 @@ def pooling_of(location: str, lower_case: bool) -> Pooling:
     if folder is None:
         return Pooling()
     values, path = _read_where_there(folder, SENTENCE_TRANSFORMERS), os.path.join(folder, MODULES)
-    if _is_cross_encoder(values):  # which gives no vectors
+    if values.get("model_type") == "CrossEncoder":  # which gives no vectors
         return Pooling()
     modules = read(path, kind=list)
     for module in modules:
@@ -438,14 +418,13 @@ def pooling_of(location: str, lower_case: bool) -> Pooling:
         )
     _check_prompt(values, folder)
     path = os.path.join(folder, str(modules[1].get("path")), CONFIG)
-    length = _sentence_length(transformer_folder(folder), lower_case)
-    return Pooling(_pooling_mode(read(path, "Pooling/config.json"), path), "Normalize" in kinds, length)
+    mode = _pooling_mode(read(path, "Pooling/config.json"), path)
+    return Pooling(mode, "Normalize" in kinds, _sentence_length(transformer_folder(folder), lower_case))
 
 
 def _pooling_mode(values: dict, path: str) -> str:
-    asked = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
-    modes = [POOLING_MODES[key] for key in asked if key in POOLING_MODES]
-    told = values.get("pooling_mode", modes)
+    asked = [mode for key, mode in POOLING_MODES.items() if values.get(key) is True]
+    told = values.get("pooling_mode", asked)
     modes = told if isinstance(told, list) else [told]
     if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
         shown = ", ".join(map(str, modes))[:90] or "no pooling"
@@ -458,15 +437,10 @@ def cross_encoder_activation(location: str) -> str | None:
     there is none, or where config.json says it. Raises ConfigError where a text is set before others."""
     folder = folder_of(location)
     values = _read_where_there(folder, SENTENCE_TRANSFORMERS)
-    if not _is_cross_encoder(values):
+    if values.get("model_type") != "CrossEncoder":
         return None
     _check_prompt(values, folder)
     return values.get("activation_fn")
-
-
-def _is_cross_encoder(values: dict) -> bool:
-    """Tells whether config_sentence_transformers.json is that of a model that gives labels and scores."""
-    return values.get("model_type") == "CrossEncoder"
 
 
 def _check_prompt(values: dict, folder: str) -> None:
@@ -483,16 +457,13 @@ def _sentence_length(folder: str, lower_case: bool) -> int | None:
     """Returns the length to which the Transformer cuts texts; None where it says none."""
     path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
     values = read(path, SENTENCE_SETTINGS[0]) if path else {}
+    length, wrong = values.get("max_seq_length"), None
     if values.get("do_lower_case") and not lower_case:
-        raise ConfigError(
-            f"{path}: do_lower_case=true is not supported with a tokenizer that does not"
-            " lower-case, only false."
-        )
-    length = values.get("max_seq_length")
-    if length is not None and (type(length) is not int or length < 3):
-        raise ConfigError(
-            f"{path}: max_seq_length={str(length)[:40]}, expected a number of tokens from 3 on."
-        )
+        wrong = "do_lower_case=true is not supported with a tokenizer that does not lower-case, only false"
+    elif length is not None and (type(length) is not int or length < 3):
+        wrong = f"max_seq_length={str(length)[:40]}, expected a number of tokens from 3 on"
+    if wrong:
+        raise ConfigError(f"{path}: {wrong}.")
     return length
 
 
@@ -517,9 +488,10 @@ class Adapter(NamedTuple):
         Source: peft, `LoraModel` and `get_pattern_key`: the first pattern that the module's name ends in
           counts.
         """
-        patterns = {**(self.settings.get("rank_pattern") or {}), **(self.settings.get("alpha_pattern") or {})}
+        alphas = self.settings.get("alpha_pattern") or {}
+        patterns = {**(self.settings.get("rank_pattern") or {}), **alphas}
         key = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), module)
-        alpha = (self.settings.get("alpha_pattern") or {}).get(key, self.settings.get("lora_alpha", 8))
+        alpha = alphas.get(key, self.settings.get("lora_alpha", 8))
         return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
 
 
@@ -572,11 +544,8 @@ def labels_json(labels: tuple[str, ...] | None, problem_type: str | None = None)
       labels: names in the order of the classes; None for a score instead of classes.
       problem_type: in Hugging Face's words; None: what the labels say.
     """
-    kind = problem_type or (REGRESSION if labels is None else "single_label_classification")
-    return (
-        json.dumps({"labels": None if labels is None else list(labels), "problem_type": kind}, indent=2)
-        + "\n"
-    )
+    kind = problem_type or (REGRESSION if labels is None else ONE_LABEL)
+    return json.dumps({"labels": labels, "problem_type": kind}, indent=2) + "\n"
 
 
 def read_labels(folder: str) -> dict:
@@ -592,45 +561,36 @@ def read_labels(folder: str) -> dict:
     values = read_json(path)
     labels = values.get("labels")
     if not (labels is None or isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise ConfigError(
-            f"{path}: labels={repr(labels)[:60]}, expected a list of names or null. Restore or remove the"
-            " file."
-        )
-    return {
-        "labels": None if labels is None else tuple(labels),
-        "problem_type": _problem_type(values, path),
-    }
+        told = f"labels={repr(labels)[:60]}, expected a list of names or null"
+        raise ConfigError(f"{path}: {told}. Restore or remove the file.")
+    labels = None if labels is None else tuple(labels)
+    return {"labels": labels, "problem_type": _problem_type(values, path)}
 
 
 def _problem_type(values: dict, source: str) -> str | None:
     kind = values.get("problem_type")
     if kind not in (None, *PROBLEM_TYPES):
-        raise ConfigError(
-            f"{source}: problem_type={repr(kind)[:60]} is not supported, only {', '.join(PROBLEM_TYPES)}."
-        )
+        told = f"problem_type={repr(kind)[:60]} is not supported, only {', '.join(PROBLEM_TYPES)}"
+        raise ConfigError(f"{source}: {told}.")
     return kind
 
 
 def check_label_count(labels: Sequence[str] | None, outputs: int, source: str) -> None:
     """Raises ConfigError where there are names for another number of outputs than a classifier has."""
     if labels is not None and len(labels) != outputs:
-        raise ConfigError(
-            f"{source}: {len(labels)} labels ({', '.join(labels)[:120]}), the classifier has"
-            f" {outputs} outputs."
-        )
+        shown = ", ".join(labels)[:120]
+        raise ConfigError(f"{source}: {len(labels)} labels ({shown}), the classifier has {outputs} outputs.")
 
 
 def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | None, count: int) -> dict:
     """Returns keys of config.json. transformers takes the number of classes from the names: there are names
     for all `count`, known or not."""
-    names = list(labels or ())
+    names = labels or ()
     if not len(set(names)) == len(names) == count:
-        names = [f"LABEL_{number}" for number in range(count)]
-    return {
-        "id2label": {str(number): name for number, name in enumerate(names)},
-        "label2id": {name: number for number, name in enumerate(names)},
-        **({"problem_type": problem_type} if problem_type else {}),
-    }
+        names = tuple(f"LABEL_{number}" for number in range(count))
+    by_id = {str(number): name for number, name in enumerate(names)}
+    found = {"id2label": by_id, "label2id": {name: number for number, name in enumerate(names)}}
+    return {**found, "problem_type": problem_type} if problem_type else found
 
 
 def labels_of_hugging_face(values: dict, source: str, activation: str | None = None) -> dict:
@@ -646,44 +606,31 @@ def labels_of_hugging_face(values: dict, source: str, activation: str | None = N
     Raises:
       ConfigError: where they are not names of classes 0, 1, 2, ..., or contradict each other.
     """
-    labels, others = (_names_of(values.get(key), key, source) for key in ("id2label", "label2id"))
-    if (
-        labels
-        and others
-        and labels != others
-        and not are_numbered_labels(others)
-        and not are_numbered_labels(labels)
-    ):
-        raise ConfigError(
-            f"{source}: id2label and label2id contradict each other: {', '.join(labels)[:90]} and"
-            f" {', '.join(others)[:90]}. Correct one of them."
-        )
-    if labels is None or are_numbered_labels(labels):
-        labels = others or labels
-    number = values.get("num_labels")
-    if labels and number is not None and number != len(labels):
-        raise ConfigError(
-            f"{source}: num_labels={str(number)[:40]}, and there are {len(labels)} labels:"
-            f" {', '.join(labels)[:90]}. Correct one of them."
-        )
-    told = values.get("sentence_transformers")
-    activation = activation or (told.get("activation_fn") if isinstance(told, dict) else None)
+    told = [_names_of(values.get(key), key, source) for key in ("id2label", "label2id")]
+    named = [names for names in told if names and not are_numbered_labels(names)]
+    labels, number = next(iter([*named, *filter(None, reversed(told))]), None), values.get("num_labels")
+    shown, wrong = [", ".join(names)[:90] for names in [*named, labels or ()]], None
+    if len(set(named)) > 1:
+        wrong = f"id2label and label2id contradict each other: {shown[0]} and {shown[1]}"
+    elif labels and number not in (None, len(labels)):
+        wrong = f"num_labels={str(number)[:40]}, and there are {len(labels)} labels: {shown[-1]}"
+    if wrong:
+        raise ConfigError(f"{source}: {wrong}. Correct one of them.")
+    sentences = values.get("sentence_transformers")
+    activation = activation or (sentences.get("activation_fn") if isinstance(sentences, dict) else None)
     activation = activation or values.get("sbert_ce_default_activation_function")
     kind = _problem_type(values, source)
     if kind is None and (len(labels) if labels else number) == 1:
-        kind = _ACTIVATIONS.get(str(activation or _DEFAULT_ACTIVATION).rpartition(".")[2])
+        kind = _ACTIVATIONS.get(str(activation or "Sigmoid").rpartition(".")[2])
         if kind is None:
-            raise ConfigError(
-                f"{source}: activation_fn={str(activation)[:60]} is not supported, only"
-                f" {', '.join(_ACTIVATIONS)}."
-            )
+            wrong = f"activation_fn={str(activation)[:60]} is not supported, only {', '.join(_ACTIVATIONS)}"
+            raise ConfigError(f"{source}: {wrong}.")
     return {"labels": labels, "problem_type": kind}
 
 
 # Of a classifier with one output: a score, or a probability, which transformers and sentence-transformers
 # take where nothing says it.
 _ACTIVATIONS = {"Identity": REGRESSION, "Sigmoid": SEVERAL_LABELS}
-_DEFAULT_ACTIVATION = "Sigmoid"
 
 
 def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
@@ -694,16 +641,13 @@ def _names_of(names: object, key: str, source: str) -> tuple[str, ...] | None:
     numbered = {str(number): str(name) for number, name in pairs}
     if key == "label2id":
         numbered = {str(number): str(name) for name, number in pairs}
-    if not pairs or len(numbered) < len(pairs) or set(numbered) != set(map(str, range(len(numbered)))):
-        raise ConfigError(
-            f"{source}: {key}={repr(names)[:90]}, expected names of classes 0, 1, 2, ..., each number once."
-        )
-    found = tuple(numbered[str(number)] for number in range(len(numbered)))
-    if len(set(found)) < len(found):
-        raise ConfigError(
-            f"{source}: {key}={repr(names)[:90]} has a name twice. Each class has one of its own."
-        )
-    return found
+    order = [str(number) for number in range(len(pairs))]
+    told = f"{source}: {key}={repr(names)[:90]}"
+    if not pairs or set(numbered) != set(order):
+        raise ConfigError(f"{told}, expected names of classes 0, 1, 2, ..., each number once.")
+    if len(set(numbered.values())) < len(order):
+        raise ConfigError(f"{told} has a name twice. Each class has one of its own.")
+    return tuple(map(numbered.__getitem__, order))
 
 
 def are_numbered_labels(labels: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ import fcntl
 import glob
 import hashlib
 import os
+import pathlib
 import platform
 import shutil
 import subprocess
@@ -28,10 +29,8 @@ from official.io import writing
 
 
 _COMPILERS = ("c++", "g++", "clang++")
-_POLL_SECS = 0.1
 _OF_CPU = ("model name", "flags", "Features", "CPU part", "CPU implementer")  # which code for it depends on
 _DIGEST = ".sha256"  # after the name of a library: the file with its sha256
-_LONGEST_REASON = 200
 
 
 class NotBuilt(Exception):
@@ -104,26 +103,21 @@ def _read_own(path: str) -> bytes:
 def find_compiler() -> str:
     """Returns the path of the C++ compiler: that of $CXX, else the first one there is. Raises NotBuilt."""
     asked = os.environ.get("CXX")
-    for name in [asked] if asked else _COMPILERS:
-        path = shutil.which(name)
-        if path:
-            return path
+    if found := next(filter(None, map(shutil.which, [asked] if asked else _COMPILERS)), None):
+        return found
     raise NotBuilt(f"there is no C++ compiler ({f'CXX={asked}' if asked else ', '.join(_COMPILERS)})")
 
 
 def _digest(recipe: Recipe, compiler: str) -> str:
     """Returns a digest of all that the code of a library depends on, 16 hexadecimal digits."""
-    found = hashlib.sha256()
     flags = [flag for flags in recipe.sources.values() for flag in flags]
     made_with = [recipe.made_for, compiler, _run([compiler, "--version"], timeout_secs=60)]
     cpu = _cpu_info()
     runs_on = [platform.machine(), platform.processor(), *(cpu.get(key, "") for key in _OF_CPU)]
-    for text in (*flags, *recipe.link_flags, *made_with, *runs_on, *platform.libc_ver()):
-        found.update(text.encode() + b"\0")
-    for path in (*recipe.sources, *recipe.headers):
-        with open(path, "rb") as file:
-            found.update(file.read() + b"\0")
-    return found.hexdigest()[:16]
+    texts = [*flags, *recipe.link_flags, *made_with, *runs_on, *platform.libc_ver()]
+    parts = [text.encode() for text in texts]
+    parts += [pathlib.Path(path).read_bytes() for path in (*recipe.sources, *recipe.headers)]
+    return hashlib.sha256(b"".join(part + b"\0" for part in parts)).hexdigest()[:16]
 
 
 def _cpu_info() -> dict[str, str]:
@@ -149,7 +143,7 @@ def _locked(path: str, timeout_secs: float) -> Iterator[None]:
                 if time.monotonic() > until:
                     reason = f"another process compiles it for more than {timeout_secs:.0f} s"
                     raise NotBuilt(reason) from None
-                time.sleep(_POLL_SECS)
+                time.sleep(0.1)
         yield
 
 
@@ -170,9 +164,9 @@ def _compile(recipe: Recipe, compiler: str, path: str, timeout_secs: float) -> N
         _run([compiler, "-shared", *objects, *recipe.link_flags, "-o", library], timeout_secs)
         os.chmod(library, 0o600)  # whatever the umask
         digest = os.path.join(folder, "sha256")
-        with open(library, "rb") as file, open(digest, "w", encoding="ascii") as out:
-            out.write(hashlib.sha256(file.read()).hexdigest() + "\n")
-            os.chmod(digest, 0o600)
+        with open(digest, "w", encoding="ascii") as out:
+            out.write(hashlib.sha256(pathlib.Path(library).read_bytes()).hexdigest() + "\n")
+        os.chmod(digest, 0o600)
         writing.publish(library, path)
         writing.publish(digest, path + _DIGEST)  # last: without it the library counts for nothing
 
@@ -191,7 +185,7 @@ def _run(command: list[str], timeout_secs: float) -> str:
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines()]
         wrong = [line for line in lines if "error" in line.lower()] or lines or ["it says nothing"]
-        raise NotBuilt(f"{name} ended with code {done.returncode}: {wrong[0][:_LONGEST_REASON]}")
+        raise NotBuilt(f"{name} ended with code {done.returncode}: {wrong[0][:200]}")
     return done.stdout
 
 

@@ -94,18 +94,16 @@ def without_noise() -> Iterator[None]:
 
 def _pass_on(mark: bytes) -> None:
     """Passes on lines from stdin to stderr as they come, but for noise, up to a mark or the end."""
-    noise, text, is_over = re.compile(_NOISE), b"", False
+    text, is_over = b"", False
     while not is_over:
         data = os.read(0, 65536)
         *lines, text = (text + data).split(b"\n")
         is_over = not data or text.endswith(mark)
         lines = [line + b"\n" for line in lines] + ([text.replace(mark, b"")] if is_over else [])
-        data = b"".join(line for line in lines if not noise.match(line))
-        try:
+        data = b"".join(line for line in lines if not re.match(_NOISE, line))
+        with contextlib.suppress(OSError):  # a full disk, or nobody who reads
             while data:
                 data = data[os.write(2, data) :]
-        except OSError:  # a full disk, or nobody who reads
-            pass
 
 
 # -----------------------------------------------------------------------------------------------------------

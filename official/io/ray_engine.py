@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from official.io import bars, engines, jobs, signals
+from official.io import bars, engines, signals
 from official.io.errors import ConfigError, check_installed, counted
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 
     from official.io.engines import Round
 
-_LOOK_AT_NODES_SECS = 5.0
-_ANSWER_SECS = 20.0
 _MAX_RETRIES = 5  # of a task whose process or node is lost
-_WAITING_PER_CPU = 2  # tasks that are submitted at once
 _MUST_AGREE = ("tensorflow", "numpy", "tokenizers", "blingfire", "ray")  # packages of which records depend
 
 
@@ -74,12 +71,11 @@ class Ray:
             address = self.address or self._stack.enter_context(started_cluster(self.num_workers))
             self._stack.enter_context(_connection(address, is_own=not self.address))
             self._is_connected = True
-        timed = jobs.timed(jobs.TimedRound(tasks.doing, tasks.items, "ray", 0))
-        with timed as found, bars.new_bar(tasks.total_bytes, tasks.doing, tasks.items) as bar:
+        with bars.of_round(tasks, "ray") as bar:
             workers = self._run(tasks, bar)
-            found.workers, found.bytes, found.items = len(workers), bar.n, bar.items
-        done_by = counted(len(workers), "process"), counted(len({host for host, _ in workers}), "machine")
-        logging.info("Ray: done by %s of %s.", *done_by)
+            bar.workers = len(workers)
+        machines = counted(len({host for host, _ in workers}), "machine")
+        logging.info("Ray: done by %s of %s.", counted(len(workers), "process"), machines)
 
     def _run(self, tasks: Round, bar: bars.ProgressBar) -> set[tuple[str, int]]:
         """Runs the tasks. Returns (machine, process) of those that have."""
@@ -96,15 +92,16 @@ class Ray:
             future.add_done_callback(running.discard)
             return future
 
-        def take(done: _Done) -> None:
-            bar.add(done.num_bytes, done.items)
-            workers.add((done.host, done.process))
+        def take(done: tuple) -> None:
+            worker, *counts = done
+            bar.add(*counts)
+            workers.add(worker)
 
         # A cluster of one's own has as many CPUs as there are to be workers.
         count_cpus = _cpu_counter()
         most = self.num_workers if self.address else None
         try:
-            engines.watch(submit, iter(tasks.tasks), lambda: most or count_cpus() * _WAITING_PER_CPU, take)
+            engines.watch(submit, iter(tasks.tasks), lambda: most or count_cpus() * 2, take)
         except BaseException as error:
             for future in list(running):
                 ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
@@ -120,22 +117,27 @@ class Ray:
         return workers
 
 
-def _cpu_counter() -> Callable[[], int]:
-    """Returns a function that counts the CPUs of the cluster, now and then: nodes come and go."""
+def _nodes_and_cpus() -> tuple[int, int]:
+    """Returns the numbers of living nodes of the cluster, and of their CPUs."""
     import ray
 
-    number, nodes, next_look = 1, 0, 0.0
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return len(alive), int(sum(resources.get("CPU", 0) for resources in alive))
+
+
+def _cpu_counter() -> Callable[[], int]:
+    """Returns a function that counts the CPUs of the cluster, now and then: nodes come and go."""
+    cpus, nodes, next_look = 1, 0, 0.0
 
     def count() -> int:
-        nonlocal number, nodes, next_look
+        nonlocal cpus, nodes, next_look
         if time.monotonic() > next_look:
-            alive = [node for node in ray.nodes() if node["Alive"]]
-            if len(alive) < nodes:
-                left = counted(len(alive), "node") + (" is" if len(alive) == 1 else " are")
+            before, (nodes, cpus) = nodes, _nodes_and_cpus()
+            next_look = time.monotonic() + 5.0
+            if nodes < before:
+                left = counted(nodes, "node") + (" is" if nodes == 1 else " are")
                 logging.warning("Ray: %s left; lost tasks run again.", left)
-            nodes, next_look = len(alive), time.monotonic() + _LOOK_AT_NODES_SECS
-            number = max(1, int(sum(node["Resources"].get("CPU", 0) for node in alive)))
-        return number
+        return max(1, cpus)
 
     return count
 
@@ -171,10 +173,9 @@ def _connection(address: str, is_own: bool) -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # Ray has put its own there
     try:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        cpus = sum(node["Resources"].get("CPU", 0) for node in nodes)
+        nodes, cpus = _nodes_and_cpus()
         where = "started on this machine" if is_own else f"at {address}"
-        logging.info("Ray: %s with %s, %s.", counted(len(nodes), "node"), counted(int(cpus), "CPU"), where)
+        logging.info("Ray: %s with %s, %s.", counted(nodes, "node"), counted(cpus, "CPU"), where)
         yield
     finally:
         ray.shutdown()
@@ -186,7 +187,7 @@ def _check_answers(address: str) -> None:
     if not host or not port.isdecimal():
         raise ValueError("it is no address.")
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_SECS).close()
+        socket.create_connection((host, int(port)), timeout=20.0).close()
     except OSError as error:
         raise OSError(f"nothing answers there ({error}).") from None
 
@@ -195,34 +196,20 @@ def _check_answers(address: str) -> None:
 # On the nodes
 
 
-@dataclasses.dataclass
-class _Done:
-    """Counts of a task that is done, and the process that ran it."""
-
-    host: str
-    process: int
-    num_bytes: float = 0.0
-    items: float = 0.0
-
-
-def _run_there(task: tuple, versions: dict[str, str]) -> _Done:
-    """Runs a task in a process of a node."""
+def _run_there(task: tuple, versions: dict[str, str]) -> tuple[tuple[str, int], float, float]:
+    """Runs a task in a process of a node. Returns (machine, process), and the sums of what it reports."""
     _check_versions(versions)
-    done = _Done(socket.gethostname(), os.getpid())
-
-    def count(num_bytes: float, items: float) -> None:
-        done.num_bytes += num_bytes
-        done.items += items
-
+    host, reports = socket.gethostname(), [(0.0, 0.0)]
     function, *arguments = task
     try:
-        with engines.reporting_to(count):
+        with engines.reporting_to(lambda *report: reports.append(report)):
             function(*arguments)
     except OSError as error:
         # The folder may be one that this node does not see.
-        error.strerror = f"{error.strerror or error} (on the node {done.host})"
+        error.strerror = f"{error.strerror or error} (on the node {host})"
         raise
-    return done
+    num_bytes, items = map(sum, zip(*reports))
+    return (host, os.getpid()), num_bytes, items
 
 
 @functools.lru_cache(maxsize=1)
@@ -260,9 +247,7 @@ def _check_versions(wanted: dict[str, str]) -> None:
 # which ends all of them when the pipe to it is closed, whatever has closed it, and removes their files.
 
 
-_OBJECT_STORE_BYTES = 100 << 20  # what tasks are sent is small: the data are in files
 _BECOME_SUBREAPER = 36  # of prctl(2)
-_END_SECS = 5.0
 # Nothing is told to Ray's makers, no warning on accelerators, and a task that needs too much memory ends.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -323,7 +308,7 @@ def ending_all_children(folder: str | None = None) -> Iterator[None]:
     except Exception as error:
         print(" ".join(str(error).split()), file=sys.stderr, flush=True)
     finally:
-        deadline = time.monotonic() + _END_SECS
+        deadline = time.monotonic() + 5.0
         while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
             for child in children:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -349,7 +334,7 @@ def main() -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=python_logging.ERROR,
-            object_store_memory=_OBJECT_STORE_BYTES,
+            object_store_memory=100 << 20,  # what tasks are sent is small: the data are in files
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
         )

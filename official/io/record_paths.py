@@ -24,28 +24,22 @@ def find_files(patterns: str, flag: str = "") -> list[str]:
     parts = [part.strip() for part in patterns.split(",")]
     manifests = [part for part in parts if flag and os.path.basename(part) == MANIFEST]
     others = [part for part in parts if part and part not in manifests]
-    found = [path for manifest in manifests for path in _named_in(manifest, flag)]
+    found = []
+    for manifest in manifests:
+        counts = json_files.expect(json_files.read_json(manifest, flag), "files", dict, manifest, {})
+        found += [os.path.join(os.path.dirname(manifest), name) for name in counts]
     if others or not found:
         found += io_files.find_files(",".join(others) if found else patterns, flag, in_folders="*.tfrecord")
     found = sorted(set(found))
     records = [path for path in found if os.path.basename(path) not in _NO_RECORDS]
     if not records:
-        raise ConfigError(
-            f"{f'--{flag}=' if flag else ''}{patterns} holds no records, only"
-            f" {', '.join(sorted(set(map(os.path.basename, found))))}. Give"
-            " TFRecord files."
-        )
+        source, names = f"--{flag}={patterns}" if flag else patterns, sorted({*map(os.path.basename, found)})
+        raise ConfigError(f"{source} holds no records, only {', '.join(names)}. Give TFRecord files.")
     for path in records:
         if not is_remote(path) and os.path.lexists(path):  # TensorFlow is to open it
             with io_files.naming(path):
                 io_files.check_readable(path)
     return records
-
-
-def _named_in(manifest: str, flag: str) -> list[str]:
-    """Returns the files that a manifest names. Raises ConfigError where it is none, or names none."""
-    counts = json_files.expect(json_files.read_json(manifest, flag), "files", dict, manifest, {})
-    return [os.path.join(os.path.dirname(manifest), name) for name in counts]
 
 
 def find_vocabulary(records: Iterable[str]) -> str | None:

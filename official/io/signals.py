@@ -63,9 +63,7 @@ class _State:
     raised_in: _Section | None = None  # where it has become an exception; the thread may come later than that
     undo: Callable[[], None] | None = None  # None: nobody watches
     stderr: int = 2  # the descriptor on which a line is seen
-    going_on: list[Callable[[], object]] = dataclasses.field(
-        default_factory=list
-    )  # wait for what other threads do
+    going_on: list[Callable[[], object]] = dataclasses.field(default_factory=list)  # wait for other threads
 
 
 _NO_SECTION = _Section(secs=0.0)
@@ -103,14 +101,12 @@ def watch() -> None:
 @contextlib.contextmanager
 def watching() -> Iterator[None]:
     """Watches for a block, where nobody does yet."""
-    if _state.undo:
-        yield
-        return
+    is_first = not _state.undo
     watch()
     try:
         yield
     finally:
-        if _state.undo:
+        if is_first and _state.undo:
             _state.undo()
 
 
@@ -198,11 +194,9 @@ def _in_main_thread(number: int, frame: FrameType | None) -> None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
         frame = frame.f_back
-    return False
+    return frame is not None
 
 
 def _listen(reader: int) -> None:
@@ -229,9 +223,8 @@ def _end_if_still_in(section: _Section, secs: float, number: int) -> None:
 
 def end(number: int) -> None:
     """Ends this process from any thread, whatever the others are at, with the line of a signal."""
-    if not _ending.acquire(blocking=False):  # another thread says it, and ends the process
-        while True:
-            time.sleep(1)
+    while not _ending.acquire(blocking=False):  # another thread says it, and ends the process
+        time.sleep(1)
     with contextlib.suppress(OSError):  # the terminal that has hung up
         os.write(_state.stderr, _line(number).encode())
     os._exit(128 + number)  # pylint: disable=protected-access

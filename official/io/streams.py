@@ -72,14 +72,9 @@ def _settled(stream: Any, descriptor: int, name: str) -> io.TextIOWrapper:
         return io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "backslashreplace", line_buffering=True)
     stream.flush()
     is_unbuffered = isinstance(stream.buffer, io.RawIOBase)  # python -u
-    return io.TextIOWrapper(
-        raw if is_unbuffered else io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors="backslashreplace",
-        newline="\n",
-        line_buffering=stream.line_buffering,
-        write_through=is_unbuffered,
-    )
+    buffer = raw if is_unbuffered else io.BufferedWriter(raw)
+    how = dict(line_buffering=stream.line_buffering, write_through=is_unbuffered)
+    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", "\n", **how)
 
 
 def is_unread() -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
@@ -28,6 +29,7 @@ VOCABULARY = "vocab.txt"
 # its uncased ones.
 _CASED_SHARE = 0.02
 _SPECIAL = re.compile(r"\[.+\]")
+_ONE_A_LINE = "A vocabulary has one word piece per line"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +72,11 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
         BERT's.
     """
     found = find(path)
-    if found is None:
-        missing = (
-            f"no {VOCABULARY} and no {TOKENIZER} in this folder"
-            if files.is_folder(path)
-            else "No such file or directory"
-        )
-        raise ConfigError(f"--{flag}={path}: {missing}.")
     source = f"--{flag}={path}"
+    if found is None:
+        of_folder = f"no {VOCABULARY} and no {TOKENIZER} in this folder"
+        missing = of_folder if files.is_folder(path) else "No such file or directory"
+        raise ConfigError(f"{source}: {missing}.")
     content = files.read_bytes(found, source)
     if not found.endswith(".json"):
         if content.startswith(codecs.BOM_UTF8):  # what is kept of it is for other readers, too
@@ -101,9 +100,8 @@ def _check_same(words: tuple[str, ...], path: str, others: tuple[str, ...], othe
     """Raises ConfigError where a vocab.txt and a tokenizer.json in one folder have different words."""
     if words == others:
         return
-    numbers = range(min(len(words), len(others)))
-    first = next((number for number in numbers if words[number] != others[number]), len(numbers))
-    ours, theirs = (repr(each[first]) if first < len(each) else "nothing" for each in (words, others))
+    pairs = enumerate(itertools.zip_longest(map(repr, words), map(repr, others), fillvalue="nothing"))
+    first, (ours, theirs) = next(each for each in pairs if each[1][0] != each[1][1])
     raise ConfigError(
         f"{path} and {other_path} are different vocabularies: id {first} is {ours} and {theirs}."
         " Move one of them away."
@@ -116,9 +114,8 @@ def words_of(content: bytes, source: str) -> tuple[str, ...]:
     try:
         lines = re.sub(r"\n\Z", "", content.decode("utf-8-sig").replace("\r\n", "\n")).split("\n")
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
-        ) from None
+        told = f"{source}: not UTF-8 text (byte {error.start}). Expected one word piece per line."
+        raise ConfigError(told) from None
     words = tuple(map(str.strip, lines))
     if "" in words:  # white space of Unicode's may be a word
         return tuple(line.strip() or line for line in lines)
@@ -130,10 +127,8 @@ def check_words(words: tuple[str, ...], source: str) -> None:
     `source` begins the message."""
     missing = [token for token in SPECIAL_TOKENS if token not in words]
     if missing:
-        raise ConfigError(
-            f"{source}: {' '.join(missing)} missing among {counted(len(words), 'line')}. A vocabulary has one"
-            f" word piece per line, with {' '.join(SPECIAL_TOKENS)} among them."
-        )
+        told = f"{' '.join(missing)} missing among {counted(len(words), 'line')}. {_ONE_A_LINE}"
+        raise ConfigError(f"{source}: {told}, with {' '.join(SPECIAL_TOKENS)} among them.")
     check_each(words, source)
 
 
@@ -141,14 +136,10 @@ def check_each(words: tuple[str, ...], source: str) -> None:
     """Raises ConfigError where a word is there twice, or one is empty."""
     if len(set(words)) < len(words):
         word = Counter(words).most_common(1)[0][0]
-        lines = [str(index + 1) for index, other in enumerate(words) if other == word]
-        raise ConfigError(
-            f"{source}: {word!r} stands on lines {' and '.join(lines[:2])}. A word piece has one line."
-        )
+        lines = " and ".join([str(index + 1) for index, other in enumerate(words) if other == word][:2])
+        raise ConfigError(f"{source}: {word!r} stands on lines {lines}. A word piece has one line.")
     if "" in words:
-        raise ConfigError(
-            f"{source}: line {words.index('') + 1} is empty. A vocabulary has one word piece per line."
-        )
+        raise ConfigError(f"{source}: line {words.index('') + 1} is empty. {_ONE_A_LINE}.")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -177,14 +168,8 @@ def resolve_lower_case(
         told = beside if told is None else told
     lower_case = told is not False
     capitals, words = count_capitals(file.words)
-    if lower_case and _is_cased(capitals, words):
-        by = (
-            "given"
-            if given is not None
-            else f"says {TOKENIZER_CONFIG}"
-            if told is not None
-            else "the default"
-        )
+    if lower_case and is_cased(file.words):
+        by = "the default" if told is None else f"says {TOKENIZER_CONFIG}" if given is None else "given"
         raise ConfigError(
             f"--{flag}={file.path} is cased: {capitals} of {words} words have capitals, which"
             f" do_lower_case=true ({by}) never finds. Give --do_lower_case=false, or an uncased vocabulary."
@@ -213,11 +198,8 @@ def count_capitals(words: Iterable[str]) -> tuple[int, int]:
 
 def is_cased(words: Iterable[str]) -> bool:
     """Tells whether a vocabulary is cased: a share of 2 % or more of its words with letters have capitals."""
-    return _is_cased(*count_capitals(words))
-
-
-def _is_cased(capitals: int, words: int) -> bool:
-    return capitals > 0 and capitals >= _CASED_SHARE * words
+    capitals, with_letters = count_capitals(words)
+    return capitals > 0 and capitals >= _CASED_SHARE * with_letters
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -226,24 +208,15 @@ def _is_cased(capitals: int, words: int) -> bool:
 
 def tokenizer_config(do_lower_case: bool, max_length: int) -> str:
     """Returns the content of tokenizer_config.json for a model of `max_length` positions."""
-    return (
-        json.dumps(
-            {
-                "tokenizer_class": "BertTokenizer",
-                "do_lower_case": do_lower_case,
-                "model_max_length": max_length,
-                "strip_accents": None,
-                "tokenize_chinese_chars": True,
-                "cls_token": "[CLS]",
-                "mask_token": "[MASK]",
-                "pad_token": "[PAD]",
-                "sep_token": "[SEP]",
-                "unk_token": "[UNK]",
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    values = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": do_lower_case,
+        "model_max_length": max_length,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")},
+    }
+    return json.dumps(values, indent=2) + "\n"
 
 
 def companions(path: str, do_lower_case: bool | None, max_length: int) -> dict[str, bytes]:

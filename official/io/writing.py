@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import itertools
 import os
 import shutil
 import signal
@@ -50,18 +51,11 @@ def new_folder(parent: str | None = None) -> Iterator[str]:
         os.close(lock)
 
 
-def open_lock(path: str, mode: int = 0o666) -> IO[bytes]:
-    """Opens a lock file, which is made where it is not there: never through a link, and without a change to
-    what is in it. Raises OSError."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    return open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode))
-
-
 def _made(parent: str) -> tuple[str, int]:
     """Makes a folder and returns it with its lock; once more where another process has taken it for left
     before it was locked."""
     while True:
-        folder = tempfile.mkdtemp(prefix=_own_prefix(), dir=parent)
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{files.host()}-", dir=parent)
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY)
             with contextlib.suppress(OSError):  # the file system has no locks
@@ -74,7 +68,7 @@ def _made(parent: str) -> tuple[str, int]:
 @functools.lru_cache(maxsize=16)  # once a process
 def _remove_left(parent: str) -> None:
     for name in os.listdir(parent):
-        if name.startswith(_own_prefix()):
+        if name.startswith(f"{_PREFIX}{files.host()}-"):
             with contextlib.suppress(OSError):  # it is locked, somebody else's, or gone
                 _remove_unlocked(os.path.join(parent, name))
 
@@ -88,8 +82,11 @@ def _remove_unlocked(folder: str) -> None:
         os.close(lock)
 
 
-def _own_prefix() -> str:
-    return f"{_PREFIX}{files.host()}-"
+def open_lock(path: str, mode: int = 0o666) -> IO[bytes]:
+    """Opens a lock file, which is made where it is not there: never through a link, and without a change to
+    what is in it. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open(path, "r+b", buffering=0, opener=lambda name, _: os.open(name, flags, mode))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -102,11 +99,9 @@ def folder() -> str:
     if asked := os.environ.get("BERT_CACHE_DIR"):
         return files.expanded(asked)
     caches, home = os.environ.get("XDG_CACHE_HOME", ""), files.home()
-    if not os.path.isabs(caches):
-        if home is None:
-            return _temporary(tempfile.gettempdir())
-        caches = os.path.join(home, ".cache")
-    return os.path.join(caches, "bert-tf2")
+    if os.path.isabs(caches):
+        return os.path.join(caches, "bert-tf2")
+    return os.path.join(home, ".cache", "bert-tf2") if home else _temporary(tempfile.gettempdir())
 
 
 def private(name: str) -> str:
@@ -191,12 +186,10 @@ def publish(complete: str, path: str, durable: bool = True, sync_folder: bool = 
 def set_aside(path: str, ending: str = "") -> None:
     """Renames a file, where there is one, to NAME-1.EXT, or NAME<ending>-1.EXT, or the next number that is
     free. Raises OSError."""
-    store, number = store_of(path), 1
-    stem, extension = os.path.splitext(path)
-    while store.exists(f"{stem}{ending}-{number}{extension}"):
-        number += 1
+    store, (stem, extension) = store_of(path), os.path.splitext(path)
+    names = (f"{stem}{ending}-{number}{extension}" for number in itertools.count(1))
     if store.exists(path):
-        store.rename(path, f"{stem}{ending}-{number}{extension}")
+        store.rename(path, next(name for name in names if not store.exists(name)))
 
 
 def sync(path: str) -> None:
@@ -262,10 +255,8 @@ def publish_all(work: str, folder: str, last: str, obsolete: Iterable[str] = ())
     new = sorted(_files_in(work), key=lambda name: (name.endswith(last), name))
     replaced = os.path.join(folder, os.path.basename(work).replace(_WORK, _REPLACED))
     old = {*new, *map(os.path.basename, obsolete)} & set(_files_in(folder))
-    moves = [
-        (os.path.join(folder, name), os.path.join(replaced, name))
-        for name in sorted(old, key=lambda name: not name.endswith(last))
-    ]
+    first = sorted(old, key=lambda name: not name.endswith(last))
+    moves = [(os.path.join(folder, name), os.path.join(replaced, name)) for name in first]
     moves += [(os.path.join(work, name), os.path.join(folder, name)) for name in new]
     for name in new:
         store.sync(os.path.join(work, name))
@@ -316,17 +307,15 @@ def signals_held() -> Iterator[None]:
 def _clean_up_after_killed_ones(folder: str) -> None:
     """Puts back what a process has taken away that was killed before all of its new files were there; then
     removes its folders."""
-    left = {
-        name: os.path.join(folder, name) for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))
-    }
-    dead = [name for name in left if files.is_dead(name.partition("-")[2])]
-    for name in dead:
-        work = left.get(name.replace(_REPLACED, _WORK))
-        if name.startswith(_REPLACED) and work and _files_in(work):
-            for file in sorted(_files_in(left[name])):
-                os.replace(os.path.join(left[name], file), os.path.join(folder, file))
-    for name in dead:
-        shutil.rmtree(left[name])
+    left = [name for name in os.listdir(folder) if name.startswith((_WORK, _REPLACED))]
+    dead = [os.path.join(folder, name) for name in left if files.is_dead(name.partition("-")[2])]
+    for path in (path for path in dead if os.path.basename(path).startswith(_REPLACED)):
+        work = os.path.join(folder, os.path.basename(path).replace(_REPLACED, _WORK))
+        if work in dead and _files_in(work):
+            for file in sorted(_files_in(path)):
+                os.replace(os.path.join(path, file), os.path.join(folder, file))
+    for path in dead:
+        shutil.rmtree(path)
 
 
 def _files_in(folder: str) -> list[str]:

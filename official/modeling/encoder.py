@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
@@ -303,7 +304,7 @@ def _of_cls(sequence_BLD: tf.Tensor, features: Tensors, find_reads: FindReads | 
     return layers.gather_positions(sequence_BLD, places_BS)
 
 
-def _block_function(kind: blocks.Kind, config: BertConfig, ops: operations.Operations) -> Callable:
+def _block_function(kind: ModuleType, config: BertConfig, ops: operations.Operations) -> Callable:
     """Returns (x_BLD, seed, weights, context) -> [B, L, D], or [B, R, D] at the context's `reads_BR`: the
     function of every block."""
 

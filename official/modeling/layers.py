@@ -321,14 +321,7 @@ class Norm(NamedTuple):
 class Dense(tf.keras.layers.Layer):
     """The variables of x @ kernel + bias: `kernel` [in, out] and `bias` [out]. See `dense`."""
 
-    def __init__(
-        self,
-        scope: str,
-        in_size: int,
-        out_size: int,
-        stddev: float,
-        bias: Bias = "zeros",
-    ):
+    def __init__(self, scope: str, in_size: int, out_size: int, stddev: float, bias: Bias = "zeros"):
         """Makes the variables.
 
         Args:

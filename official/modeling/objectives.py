@@ -33,11 +33,6 @@ def correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tens
     return tf.reduce_sum(tf.cast(hits, tf.float32) * weights)
 
 
-def squared_error(scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns sum(weights * (scores - labels) ** 2); all float32 [...]."""
-    return tf.reduce_sum(tf.math.squared_difference(scores, labels) * weights)
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Logits of spans
 #
@@ -144,21 +139,13 @@ def pretraining_terms(
         numbers_Q = varlen.find_predicted(batch["masked_lm_weights"])
         predicted = tuple(varlen.pick_predicted(values, numbers_Q) for values in predicted)
     ids, loss_weights, token_weights = predicted
-    relation = (
-        relation_logits,
-        labels if relation_logits.shape.rank == 3 else labels[:, 0],
-        batch["example_weights"],
-    )
+    if relation_logits.shape.rank < 3:
+        labels = labels[:, 0]
+    relation = relation_logits, labels, batch["example_weights"]
     return {
-        "mlm_loss": (
-            cross_entropy(logits, ids, loss_weights, kernels=kernels),
-            weights["mlm_loss"],
-        ),
+        "mlm_loss": (cross_entropy(logits, ids, loss_weights, kernels=kernels), weights["mlm_loss"]),
         "nsp_loss": (cross_entropy(*relation), weights["nsp_loss"]),
-        "mlm_accuracy": (
-            correct(logits, ids, token_weights),
-            tf.reduce_sum(batch["masked_lm_weights"]),
-        ),
+        "mlm_accuracy": (correct(logits, ids, token_weights), tf.reduce_sum(batch["masked_lm_weights"])),
         "nsp_accuracy": (correct(*relation), weights["nsp_loss"]),
     }
 
@@ -174,9 +161,9 @@ def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: b
         Google's run_squad.py, and BertForQuestionAnswering of Hugging Face's Transformers, both with padding.
     """
     logits = outputs if whole_rows else [of_sequences(part, batch) for part in outputs]
+    names = ("start_positions", "end_positions")
     parts = [
-        (part, in_row(batch[name], batch), batch["example_weights"])
-        for part, name in zip(logits, ("start_positions", "end_positions"))
+        (part, in_row(batch[name], batch), batch["example_weights"]) for part, name in zip(logits, names)
     ]
     weight = tf.reduce_sum(batch["example_weights"])
     return {
@@ -196,10 +183,7 @@ def label_terms(logits: tf.Tensor, batch: Batch, is_regression: bool) -> Terms:
     """
     weight = tf.reduce_sum(batch["example_weights"])
     if is_regression:
-        error = squared_error(logits[..., 0], batch["labels"], batch["example_weights"])
-        return {"label_loss": (error, weight)}
+        squares = tf.math.squared_difference(logits[..., 0], batch["labels"])
+        return {"label_loss": (tf.reduce_sum(squares * batch["example_weights"]), weight)}
     labelled = (logits, batch["labels"], batch["example_weights"])
-    return {
-        "label_loss": (cross_entropy(*labelled), weight),
-        "label_accuracy": (correct(*labelled), weight),
-    }
+    return {"label_loss": (cross_entropy(*labelled), weight), "label_accuracy": (correct(*labelled), weight)}

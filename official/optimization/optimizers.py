@@ -154,10 +154,6 @@ def _lamb_direction(handles, grad, factor, corrections, constants):
     )
 
 
-# The compiled functions by name, for who measures what one of them takes.
-COMPILED = {"update adamw": _update_adamw, "lamb direction": _lamb_direction}
-
-
 def read(handles, shape):
     """Returns the values, float32, of variables of a shape, by their handles, which need not know it."""
     values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles]
@@ -342,11 +338,7 @@ _COMPILED: dict[str, Callable[..., Optimizer]] = {
     "momentum": plain_optimizers.Momentum,
     "sgd": plain_optimizers.Sgd,
 }
-_NATIVE: dict[str, Callable[..., Optimizer]] = {
-    "lamb": NativeLamb,
-    "adam": NativeAdamW,
-    "adamw": NativeAdamW,
-}
+_NATIVE: dict[str, Callable[..., Optimizer]] = {"lamb": NativeLamb, "adam": NativeAdamW, "adamw": NativeAdamW}
 
 
 def build_optimizer(config: Config, schedule: Callable, operations: Any = None) -> Optimizer:

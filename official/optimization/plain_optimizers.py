@@ -46,12 +46,9 @@ class Slots:
         Args:
           learning_rate: schedule, float32 of the step.
         """
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self.iterations = tf.Variable(
-            0,
-            trainable=False,
-            dtype=tf.int64,
-            name="iterations",
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            0, trainable=False, dtype=tf.int64, name="iterations", aggregation=first
         )
         self._learning_rate = learning_rate
         self._moments: dict[str, dict[str, tf.Variable]] = {}
@@ -400,7 +397,7 @@ def hyper_parameters(config: Config) -> dict[str, Any]:
     """Returns the arguments of an optimizer beside its schedule."""
     kind = config.optimizer_type
     if kind in ("sgd", "momentum"):
-        return {"momentum": config.momentum} if kind == "momentum" else {}
+        return {"momentum": config.beta_1} if kind == "momentum" else {}
     hyper: dict[str, Any] = dict(
         weight_decay=0.0 if kind == "adam" else config.weight_decay_rate,
         beta_1=config.beta_1,

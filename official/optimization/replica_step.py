@@ -40,19 +40,16 @@ def local_factor(config: Config, num_replicas: int) -> float:
 def micro_batch_divisor(config: Config, num_micro_batches: int) -> int:
     """Returns the divisor of summed gradients that gives their mean over micro batches; 1 where the sum is
     wanted."""
-    averages = config.loss_normalization == "local" and config.gradient_reduction == "mean"
-    return num_micro_batches if averages else 1
+    return num_micro_batches if config.loss_normalization == "local" else 1
 
 
 def largest_norm(config: Config, num_replicas: int) -> float | None:
     """Returns the global norm that a step's gradient is clipped to, None for no clipping.
 
-    Source: Graphcore's TF1 BERT: use_nvlamb clips to 1, use_mpclip to the number of replicas.
+    Source of `replicas`: use_mpclip of Graphcore's TF1 BERT.
     """
-    if config.lamb_variant == "nvlamb":
-        return 1.0
-    if config.lamb_variant == "mpclip":
-        return float(num_replicas)
+    if config.clip_scope == "replicas":
+        return config.clip_norm * num_replicas
     return config.clip_norm if config.clip_scope == "global" else None
 
 
@@ -204,7 +201,7 @@ def loss_factors(
     global: 1 / weight of the whole step, all replicas and micro batches. local: 1, or 1 / replicas with
     --scale_loss; each micro batch divides by a weight of its own, see `micro_batch_gradients`.
     """
-    if config.loss_normalization == "local":
+    if config.loss_normalization != "global":
         factor = tf.constant(local_factor(config, laid_out.num_replicas))
         return dict.fromkeys(objective.losses, factor)
     weights = gradients_lib.reduce_sum(objective.weights(batch))
@@ -236,12 +233,7 @@ def sum_micro_batches(
 
 
 def micro_batch_gradients(
-    config: Config,
-    objective: Objective,
-    model: tf.keras.Model,
-    batch: Batch,
-    shared: Shared,
-    seed: tf.Tensor,
+    config: Config, objective: Objective, model: tf.keras.Model, batch: Batch, shared: Shared, seed: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
 
@@ -267,7 +259,7 @@ def objective_of(config: Config, objective: Objective, terms: Terms, shared: Sha
     times their factors, times the scale; with --loss_normalization=local each loss is first divided by its
     own weight."""
     factors = shared.factors
-    if config.loss_normalization == "local":
+    if config.loss_normalization != "global":
         factors = {
             name: tf.math.divide_no_nan(factors[name], terms[name][1] + objective.local_epsilon[name])
             for name in objective.losses

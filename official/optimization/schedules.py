@@ -12,6 +12,9 @@ from official.config import schedule_steps
 from official.config import values as by_step_lib
 from official.config.table import Config
 
+if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+    Schedule = Callable[[Any], tf.Tensor]  # step (0-based) of an update -> its learning rate, float32
+
 # -----------------------------------------------------------------------------------------------------------
 # Decays after the warm-up: what --lr_schedule names beside the polynomial
 #
@@ -64,56 +67,38 @@ DECAYS: dict[str, Callable[[tf.Tensor, Shape], tf.Tensor]] = {
 }
 
 
-class Decaying(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """One of DECAYS, not below its floor; the warm-up comes before it.
+def decaying(decay: str, shape: Shape) -> Schedule:
+    """Returns one of DECAYS, not below its floor; the warm-up comes before it."""
 
-    Args:
-      decay: a name of DECAYS.
-      shape: of the decay.
-    """
+    def rate(step: Any) -> tf.Tensor:
+        step = tf.maximum(tf.cast(step, tf.float32), float(shape.begin))
+        return tf.maximum(DECAYS[decay](step, shape), shape.floor)
 
-    def __init__(self, decay: str, shape: Shape):
-        self.decay, self.shape = decay, shape
-
-    def __call__(self, step: Any) -> tf.Tensor:
-        """Returns the learning rate, float32, of the update that is made at `step` (0-based)."""
-        step = tf.maximum(tf.cast(step, tf.float32), float(self.shape.begin))
-        return tf.maximum(DECAYS[self.decay](step, self.shape), self.shape.floor)
-
-    def get_config(self) -> dict[str, Any]:
-        return dict(vars(self))
+    return rate
 
 
-class ByStep(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """Values that change at given steps.
+def by_step(values: dict[int, float]) -> Schedule:
+    """Returns a schedule of values that change at given steps: {step: value}, one of them of step 0; a value
+    holds from its step on."""
 
-    Args:
-      values: {step: value}, one of them of step 0; a value holds from its step on.
-    """
+    def value(step: Any) -> tf.Tensor:
+        steps, all_values = tf.constant(list(values), tf.int64), tf.constant([*values.values()])
+        return tf.gather(all_values, tf.reduce_sum(tf.cast(tf.cast(step, tf.int64) >= steps, tf.int32)) - 1)
 
-    def __init__(self, values: dict[int, float]):
-        self.values = values
-
-    def __call__(self, step: Any) -> tf.Tensor:
-        """Returns the value, float32, of the greatest step that is `step` (0-based) or before it."""
-        steps, values = tf.constant(list(self.values), tf.int64), tf.constant([*self.values.values()])
-        return tf.gather(values, tf.reduce_sum(tf.cast(tf.cast(step, tf.int64) >= steps, tf.int32)) - 1)
-
-    def get_config(self) -> dict[str, Any]:
-        return dict(vars(self))
+    return value
 
 
-def decay_of(config: Config) -> tf.keras.optimizers.schedules.LearningRateSchedule:
+def decay_of(config: Config) -> Schedule:
     """Returns the schedule that --lr_schedule names, without its warm-up; for all but the polynomial."""
-    if config.lr_schedule == "custom":
-        assert config.lr_schedule_by_step is not None  # validation demands it
-        return ByStep(by_step_lib.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step"))
+    rates = by_step_lib.read_by_step(config.lr_schedule, "lr_schedule")
+    if rates:
+        return by_step(rates)
     warmup_steps = whole_warmup_steps(config)
     begin = config.start_warmup_step + warmup_steps if warmup_steps else 0
     shape = Shape(config.learning_rate, config.end_learning_rate, begin, schedule_steps(config))
     if config.decay_steps is not None and config.decay_rate is not None:
         shape = shape._replace(decay_steps=config.decay_steps, decay_rate=config.decay_rate)
-    return Decaying(config.lr_schedule, shape)
+    return decaying(config.lr_schedule, shape)
 
 
 def whole_warmup_steps(config: Config) -> int:
@@ -127,9 +112,6 @@ def whole_warmup_steps(config: Config) -> int:
 
 
 _CURVE_POINTS = 50  # of what is no straight line
-
-if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
-    Schedule = Callable[[Any], tf.Tensor]  # step -> learning rate, float32
 
 
 class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -164,11 +146,8 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         decay_from: str = "step_0",
     ):
         self.peak, self.end, self.power = peak, end, power
-        self.total_steps, self.warmup_steps, self.start_warmup_step = (
-            total_steps,
-            warmup_steps,
-            start_warmup_step,
-        )
+        self.total_steps, self.warmup_steps = total_steps, warmup_steps
+        self.start_warmup_step = start_warmup_step
         self.decay_from = decay_from
 
     def __call__(self, step):
@@ -187,8 +166,8 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         return dict(vars(self))
 
 
-class Warmup(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """A warm-up in front of another schedule: peak * (max(t - start, 0) / W) ** power for t < start + W.
+def warmed_up(after: Schedule, peak: float, steps: float, start: int, power: float) -> Schedule:
+    """Returns a schedule with a warm-up in front: peak * (max(t - start, 0) / W) ** power for t < start + W.
 
     Source: Graphcore's TF1 BERT, whose lr_power has a power of the warm-up and one of the decay.
 
@@ -200,39 +179,33 @@ class Warmup(tf.keras.optimizers.schedules.LearningRateSchedule):
       power: of the warm-up.
     """
 
-    def __init__(self, after: Callable, peak: float, steps: float, start: int, power: float):
-        self.after, self.peak, self.steps, self.start, self.power = after, peak, steps, start, power
+    def rate(step: Any) -> tf.Tensor:
+        done = tf.maximum(tf.cast(step, tf.float32) - start, 0.0) / steps
+        return tf.where(done < 1.0, peak * tf.pow(done, power), after(step))
 
-    def __call__(self, step):
-        """Returns the learning rate, float32, of the update that is made at `step` (0-based)."""
-        done = tf.maximum(tf.cast(step, tf.float32) - self.start, 0.0) / self.steps
-        return tf.where(done < 1.0, self.peak * tf.pow(done, self.power), self.after(step))
-
-    def get_config(self):
-        return dict(vars(self))
+    return rate
 
 
 def from_config(config: Config) -> Schedule:
     """Returns the schedule that the configuration describes."""
     polynomial = config.lr_schedule == "polynomial"
     steps = config.warmup_steps if polynomial else whole_warmup_steps(config)
-    schedule = _polynomial(config) if polynomial else decay_of(config)
+    if polynomial:
+        schedule: Schedule = WarmupPolynomialDecay(
+            config.learning_rate,
+            schedule_steps(config),
+            config.warmup_steps,
+            config.start_warmup_step,
+            config.end_learning_rate,
+            config.poly_power,
+            config.decay_from,
+        )
+    else:
+        schedule = decay_of(config)
     if not steps or polynomial and config.warmup_power == 1:  # which has its warm-up
         return schedule
     start, power = config.start_warmup_step, config.warmup_power
-    return Warmup(schedule, config.learning_rate, steps, start, power)
-
-
-def _polynomial(config: Config) -> Schedule:
-    return WarmupPolynomialDecay(
-        config.learning_rate,
-        schedule_steps(config),
-        config.warmup_steps,
-        config.start_warmup_step,
-        config.end_learning_rate,
-        config.poly_power,
-        config.decay_from,
-    )
+    return warmed_up(schedule, config.learning_rate, steps, start, power)
 
 
 def corners(config: Config) -> dict[int, float]:
@@ -246,8 +219,8 @@ def corners(config: Config) -> dict[int, float]:
 
 
 def _corner_steps(config: Config, last: int) -> set[int]:
-    if config.lr_schedule_by_step:
-        changes = by_step_lib.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step")
+    changes = by_step_lib.read_by_step(config.lr_schedule, "lr_schedule")
+    if changes:
         return {0, last, *changes, *(step - 1 for step in changes)}
     decay = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     steps = {0, config.start_warmup_step, decay - 1, decay, last}

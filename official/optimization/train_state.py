@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from official.config import dynamic_loss_scale, initial_loss_scale, loss_scale_steps
+from official.config import dynamic_loss_scale, initial_loss_scale
 from official.config.table import Config
+from official.config.values import read_by_step
 from official.optimization import plain_optimizers, schedules
-from official.optimization.schedules import ByStep
 
 # -----------------------------------------------------------------------------------------------------------
 # Loss scale
@@ -128,8 +128,8 @@ def build_state(
     optimizer = build_optimizer(config, schedule)
     optimizer.create_slots(model.trainable_variables)
     initial = initial_loss_scale(config)
-    steps = loss_scale_steps(config)
-    by_step = ByStep(steps) if steps else None
+    steps = read_by_step(config.loss_scale or "", "loss_scale")
+    by_step = schedules.by_step(steps) if steps else None
     loss_scale = LossScale(initial, dynamic_loss_scale(config), by_step) if initial else None
     samples = tf.Variable(0, trainable=False, dtype=tf.int64, name="samples")
     return TrainState(model, optimizer, schedule, loss_scale, samples, config.optimizer_type)

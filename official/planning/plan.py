@@ -12,6 +12,7 @@ from official import config as config_lib
 from official.config import Config, ConfigError, derived, kernels_of, values
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
+from official.config.settings.run import PLAN
 from official.config.values import device_bytes
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import (
@@ -59,7 +60,9 @@ def run(
     plan = make_plan(config, make_task, measure)
     if config.plan_file:
         with naming_output(config.plan_file, "plan_file"):
-            replace_file(config.plan_file, json.dumps(plan, indent=2) + "\n")
+            own = config_lib.replaced(config, **{field.name: field.default for field in PLAN.fields})
+            text = {**plan, "configuration": json.loads(config_lib.to_json(own))}
+            replace_file(config.plan_file, json.dumps(text, indent=2) + "\n")
     if config.plan_picture and draw:
         draw(config.plan_picture, plan)
     return describe(plan)
@@ -89,7 +92,7 @@ def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = Non
       ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
         settings.
     """
-    is_known = not config.do_train or config.num_steps_per_epoch is not None
+    is_known = not config.do_train or bool(config.num_steps_per_epoch)
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
     # The longest batches there can be.
     config = config_lib.replaced(config, length_buckets="never")
@@ -242,8 +245,7 @@ def learning_rates(config: Config) -> dict[str, float]:
     schedule, steps = schedules.from_config(config), config_lib.train_steps(config)
     warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     corners = {0, config.start_warmup_step, warmup_end - 1, warmup_end, steps // 2, steps - 1}
-    if config.lr_schedule_by_step:
-        corners |= set(values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step"))
+    corners |= set(values.read_by_step(config.lr_schedule, "lr_schedule"))
     return {str(step): float(schedule(step)) for step in sorted(corners) if 0 <= step < steps}
 
 

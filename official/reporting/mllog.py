@@ -108,9 +108,9 @@ def run_settings(
     """
     steps, rows, warmup = config_lib.schedule_steps(config), config.train_batch_size, config.warmup_steps
     warmup = int(warmup) if warmup == int(warmup) else warmup
-    base, end, by_step = config.learning_rate, config.end_learning_rate, {}
-    if config.lr_schedule_by_step:  # such a run reads no other rates: these are the highest and the last
-        by_step = values.read_by_step(config.lr_schedule_by_step, "lr_schedule_by_step")
+    base, end = config.learning_rate, config.end_learning_rate
+    by_step = values.read_by_step(config.lr_schedule, "lr_schedule")
+    if by_step:  # such a run reads no other rates: these are the highest and the last
         base, end = max(by_step.values()), [*by_step.values()][-1]
     return [
         # The division comes before init_stop: from 2.0.0 on it sets the time allowed for it.
@@ -150,10 +150,11 @@ def _optimization(config: Config, changes: list[int]) -> list[tuple[str, object]
         found += [(f"opt_{name}_{key}", config[key]) for key in ("epsilon", "beta_1", "beta_2")]
     if name in _WEIGHT_DECAY_KEYS:
         found.append((_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate))
-    if config.lr_schedule != "polynomial":
+    if config.lr_schedule.lstrip().startswith("{"):
+        found.append(("opt_learning_rate_decay_schedule", "custom"))
+        found.append(("opt_learning_rate_decay_boundary_steps", changes))
+    elif config.lr_schedule != "polynomial":
         found.append(("opt_learning_rate_decay_schedule", config.lr_schedule))
-        if config.lr_schedule_by_step:
-            found.append(("opt_learning_rate_decay_boundary_steps", changes))
     elif name in _WEIGHT_DECAY_KEYS:
         found.append((f"opt_{name}_learning_rate_decay_poly_power", config.poly_power))
     return found

@@ -59,12 +59,13 @@ class WandbRun(Callback):
         folder = config.model_dir if local else tempfile.mkdtemp(prefix="wandb-")
         settings = {name: config[name] for name in config_lib.FIELDS}
         sizes = {f"model.{name}": value for name, value in vars(config.model).items()}
+        project, _, name = (config.wandb_name or "").rpartition("/")
         arguments = dict(
             dir=folder,
             id=_run_id(config.model_dir),
             resume="allow",
-            project=config.wandb_project or (tags.project if tags else "bert-tf2"),
-            name=config.wandb_name or os.path.basename(os.path.normpath(config.model_dir)),
+            project=project or (tags.project if tags else "bert-tf2"),
+            name=name or os.path.basename(os.path.normpath(config.model_dir)),
             config=settings | sizes,
             allow_val_change=True,
             settings=wandb.Settings(console="off", silent=True, **_PATIENCE),

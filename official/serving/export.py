@@ -62,11 +62,9 @@ def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # f
     if request.format not in FORMATS:
         hint = suggest(request.format, FORMATS)
         raise ConfigError(f"--format={request.format[:100]}{hint}: expected one of {', '.join(FORMATS)}.")
-    dtypes = DTYPES[request.format]
-    if request.dtype not in dtypes:
-        raise ConfigError(
-            f"--dtype={request.dtype[:100]}: --format={request.format} has {', '.join(dtypes)}."
-        )
+    dtypes = ", ".join(DTYPES[request.format])
+    if request.dtype not in DTYPES[request.format]:
+        raise ConfigError(f"--dtype={request.dtype[:100]}: --format={request.format} has {dtypes}.")
     if request.format == "onnx":
         check_installed("--format=onnx", "onnx", "onnx", "tf2onnx", "onnxruntime")
     if request.calibration_file and (request.format, request.dtype) != ("onnx", "int8"):
@@ -109,18 +107,12 @@ def export(source: Source, folder: str, request: Request = Request()) -> Written
                 f"{source.name} as {request.format} computes something else than the model: up to"
                 f" {difference:.1g} apart, expected {allowed:g} at most. Nothing was written."
             )
-        size = _sync(made)
+        size = 0
+        for parent, _, names in os.walk(made):  # waits until all is on the disk
+            for path in (os.path.join(parent, name) for name in names):
+                writing.sync(path)
+                size += os.path.getsize(path)
+            writing.sync(parent)
         check(folder, request)  # somebody may have made it meanwhile
         os.rename(made, folder)
     return Written(folder, size, tuple(signatures), difference)
-
-
-def _sync(folder: str) -> int:
-    """Waits until all files are on the disk. Returns their size in bytes."""
-    size = 0
-    for parent, _, names in os.walk(folder):
-        for path in (os.path.join(parent, name) for name in names):
-            writing.sync(path)
-            size += os.path.getsize(path)
-        writing.sync(parent)
-    return size

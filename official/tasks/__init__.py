@@ -4,36 +4,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from official.config import Config
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-if TYPE_CHECKING:
-    MakeTask = Callable[[Config], Any]
-    _Table = Mapping[str, MakeTask]
-else:
-    _Table = Mapping
 
-
-class _Tasks(_Table):
+class _Tasks(dict):
     """Task classes by name. A task's module is imported when it is looked up: each takes a tenth of a
     second."""
 
-    def __init__(self, rows: Mapping[str, str]):
-        self._rows = rows
-
-    def __getitem__(self, name: str) -> MakeTask:
-        module, _, task = self._rows[name].rpartition(".")
+    def __getitem__(self, name: str) -> Any:
+        module, _, task = super().__getitem__(name).rpartition(".")
         return getattr(importlib.import_module(f"{__name__}.{module}"), task)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 TASKS = _Tasks(

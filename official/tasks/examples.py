@@ -55,9 +55,8 @@ def masked_sequence(row: dict[str, np.ndarray], word: Callable[[int], str]) -> d
       word: of `word_of`.
     """
     is_masked = row["masked_lm_weights"] > 0
-    truths = dict(
-        zip(row["masked_lm_positions"][is_masked].tolist(), row["masked_lm_ids"][is_masked].tolist())
-    )
+    positions, ids = (row[name][is_masked].tolist() for name in ("masked_lm_positions", "masked_lm_ids"))
+    truths = dict(zip(positions, ids))
     guesses = dict(zip(truths, row["top_ids"][is_masked, 0].tolist()))
     lines: list[list[list[str]]] = [[]]
     length = int(row["input_mask"].sum())
@@ -89,16 +88,11 @@ def _append(line: list[list[str]], pieces: list[list[str]]) -> None:
         if line and line[-1][1] == kind == "":
             line[-1][0] += space + text
         else:
-            if space:
-                _append_space(line)
+            if space and line[-1][1] == "":
+                line[-1][0] += " "
+            elif space:
+                line.append([" ", ""])
             line.append([text, kind])
-
-
-def _append_space(line: list[list[str]]) -> None:
-    if line[-1][1] == "":
-        line[-1][0] += " "
-    else:
-        line.append([" ", ""])
 
 
 def _masked_facts(
@@ -107,12 +101,8 @@ def _masked_facts(
     facts = []
     for number in np.flatnonzero(is_masked)[:_MAX_FACTS]:
         best = zip(row["top_ids"][number].tolist(), row["top_probabilities"][number].tolist())
-        facts.append(
-            [
-                word(int(row["masked_lm_ids"][number])),
-                " \u00b7 ".join(f"{word(token)} {probability:.2f}" for token, probability in best),
-            ]
-        )
+        guesses = " \u00b7 ".join(f"{word(token)} {probability:.2f}" for token, probability in best)
+        facts.append([word(int(row["masked_lm_ids"][number])), guesses])
     hidden = int(is_masked.sum()) - len(facts)
     if hidden > 0:
         facts.append([_MORE, f"{hidden} more masked"])
@@ -166,10 +156,8 @@ def _window(context: str, begin: int, end: int) -> tuple[int, int]:
     """Returns the (begin, end) of the text shown around an answer, cut between words unless these are
     long."""
     first, last = max(0, begin - _AROUND), min(len(context), end + _AROUND)
-    before, behind = (
-        context.rfind(" ", max(0, first - _LONG_WORD), first),
-        context.find(" ", last, last + _LONG_WORD),
-    )
+    before = context.rfind(" ", max(0, first - _LONG_WORD), first)
+    behind = context.find(" ", last, last + _LONG_WORD)
     return before + 1 if before >= 0 else first, last if behind < 0 else behind
 
 

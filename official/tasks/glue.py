@@ -47,13 +47,8 @@ class GlueTask(FineTuning):
 
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
         config, tokenizer = self._config, Tokenizer(vocabulary)
-        for split, is_needed in (
-            ("train", config.do_train),
-            ("dev", config.do_eval),
-            ("test", config.do_predict),
-        ):
-            if not is_needed:
-                continue
+        needed = {"train": config.do_train, "dev": config.do_eval, "test": config.do_predict}
+        for split in [name for name, is_needed in needed.items() if is_needed]:
             rows = self._files[split] = files_lib.read_split(self._glue_task, split, known(config.data_dir))
             if not len(rows):
                 raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
@@ -131,40 +126,28 @@ class GlueTask(FineTuning):
     def tables(self, outputs: dict[str, np.ndarray]) -> dict[str, list[list]]:
         if self._glue_task.is_regression:
             return {}
-        counts = files_lib.confusion_matrix(
-            self._glue_task, self._predictions(outputs), self._labels()
-        ).tolist()
-        labels = list(known(self._glue_task.labels))
-        return {
-            "Confusion matrix": [
-                ["label", *(f"predicted {label}" for label in labels)],
-                *([label, *row] for label, row in zip(labels, counts)),
-            ]
-        }
+        predictions, labels = self._predictions(outputs), known(self._glue_task.labels)
+        counts = files_lib.confusion_matrix(self._glue_task, predictions, self._labels()).tolist()
+        head = ["label", *(f"predicted {label}" for label in labels)]
+        return {"Confusion matrix": [head, *([label, *row] for label, row in zip(labels, counts))]}
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
         rows, labels_N, predictions = self._files["dev"], self._labels(), self._predictions(outputs)
         if self._glue_task.is_regression:
             items = examples_lib.far_scores(rows.texts, predictions, labels_N)
-            return examples_lib.group(
-                "Largest errors", "The rows of the evaluation set whose scores are missed by most.", items
-            )
-        items = examples_lib.sure_mistakes(
-            rows.texts, known(self._glue_task.labels), outputs["logits"], labels_N
-        )
-        return examples_lib.group(
-            "Confident mistakes",
-            "The wrong predictions that the model gives the highest probabilities.",
-            items,
-        )
+            note = "The rows of the evaluation set whose scores are missed by most."
+            return examples_lib.group("Largest errors", note, items)
+        names = known(self._glue_task.labels)
+        items = examples_lib.sure_mistakes(rows.texts, names, outputs["logits"], labels_N)
+        note = "The wrong predictions that the model gives the highest probabilities."
+        return examples_lib.group("Confident mistakes", note, items)
 
     def constant_prediction(self) -> tuple[str, float]:
         labels = self._labels()
-        name = (
-            f"{np.mean(labels):.2f}"
-            if self._glue_task.is_regression
-            else known(self._glue_task.labels)[np.argmax(np.bincount(labels))]
-        )
+        if self._glue_task.is_regression:
+            name = f"{np.mean(labels):.2f}"
+        else:
+            name = known(self._glue_task.labels)[np.argmax(np.bincount(labels))]
         return name, files_lib.baseline(self._glue_task, labels)[self.target_metric]
 
     def write_predictions(self, outputs: dict[str, np.ndarray], folder: str) -> list[str]:

@@ -1,5 +1,7 @@
 """Masked-LM and next-sentence pre-training."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
@@ -10,15 +12,13 @@ from absl import logging
 
 from official import config as config_lib
 from official.config import Config, ConfigError, encoder_options, kernels_of
-from official.config.derived import VOCABULARY_ROUNDING
+from official.config.derived import VOCABULARY_ROUNDING, num_streams
 from official.data import generated, pipeline, synthetic
-from official.data.pretraining import inspection
 from official.data.records import batches as record_batches
 from official.data.records import files as record_files
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
-from official.data.records.streams import num_streams
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
 from official.io import record_paths, vocabulary_files
@@ -185,10 +185,10 @@ class PretrainingTask:
 
     @functools.cached_property
     def train_samples(self) -> int | None:
-        """Number of sequences in the training records, counted with --count_records; else None, and
-        --num_steps_per_epoch sets the length of an epoch."""
+        """Number of sequences in the training records, counted with --num_steps_per_epoch=0; else
+        None."""
         split = self._train
-        if not (self._config.count_records and self._config.do_train and split.files):
+        if not (self._config.num_steps_per_epoch == 0 and self._config.do_train and split.files):
             return None
         rows = record_batches.num_rows(split.files, split.schema)
         return round(rows * (self.sequences_per_row or 1.0)) if split.packer is None else rows
@@ -212,9 +212,8 @@ class PretrainingTask:
             return self.synthetic_dataset(replica_batch)
         files = self._train.files
         streams = num_streams(len(files), global_batch, self._config.data_streams)
-        counts_path = (
-            os.path.join(self._config.model_dir, _counts_name(order)) if self._config.model_dir else ""
-        )
+        folder = self._config.model_dir
+        counts_path = os.path.join(folder, _counts_name(order)) if folder else ""
         batches = record_batches.training_dataset(
             files, self._train.schema, replica_batch, order, streams, counts_path, self._train.packer
         )
@@ -225,9 +224,8 @@ class PretrainingTask:
             batches = -(-self._config.num_eval_samples // batch_size)
             return self.synthetic_dataset(batch_size, for_evaluation=True).take(batches)
         split, count = self._eval, self._config.num_eval_samples
-        batches = record_batches.evaluation_dataset(
-            split.files, split.schema, batch_size, count, split.packer
-        )
+        told = split.files, split.schema, batch_size, count, split.packer
+        batches = record_batches.evaluation_dataset(*told)
         return schema_lib.fitted(batches, self._config)
 
     def example_dataset(self, batch_size: int) -> tf.data.Dataset:
@@ -253,8 +251,11 @@ class PretrainingTask:
 
     def _explain_of(self, split: _Split) -> str | None:
         found = record_files.find_bad_record(split.files, self._schema)
-        # Packing needs more of a record than reading it does.
-        return found or (inspection.find_fault(split.files) if split.packer else None)
+        if found or not split.packer:
+            return found
+        from official.data.pretraining import inspection  # late: runs on IPUs, which do not pack, lack it
+
+        return inspection.find_fault(split.files)  # packing needs more of a record than reading it does
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return objectives.pretraining_weights(batch, self._config.loss_averaging_basis)
@@ -275,9 +276,8 @@ class PretrainingTask:
 
     def example_outputs(self, model, batch) -> dict[str, tf.Tensor]:
         # Logits of all slots: without padding those are left out that have no weight.
-        logits_BPV, logits_B2 = model(
-            {name: value for name, value in batch.items() if name != "masked_lm_weights"}
-        )
+        features = {name: value for name, value in batch.items() if name != "masked_lm_weights"}
+        logits_BPV, logits_B2 = model(features)
         top = tf.math.top_k(tf.nn.softmax(tf.cast(logits_BPV, tf.float32)), _GUESSES)
         shown = {name: batch[name] for name in self._schema if name != "segment_ids"}
         return {
@@ -289,16 +289,14 @@ class PretrainingTask:
 
     def examples(self, outputs: dict[str, np.ndarray]) -> list[dict]:
         word = examples_lib.word_of(self._vocabulary())
-        rows = [
-            {name: values[row] for name, values in outputs.items()}
-            for row in range(len(outputs.get("input_ids", ())))
-        ]
+        count = min(len(outputs.get("input_ids", ())), examples_lib.MAX_ITEMS)
+        rows = [{name: values[row] for name, values in outputs.items()} for row in range(count)]
         return examples_lib.group(
             "Masked tokens and predictions",
             "The start of the evaluation set. Green: masked and predicted right; struck out: a wrong"
             " prediction, before the token that was masked, in blue. Below: the masked tokens with the"
             " likeliest predictions and their probabilities.",
-            [examples_lib.masked_sequence(row, word) for row in rows[: examples_lib.MAX_ITEMS]],
+            [examples_lib.masked_sequence(row, word) for row in rows],
         )
 
     def _vocabulary(self) -> Vocabulary | None:
@@ -317,9 +315,8 @@ class PretrainingTask:
             )
             new[: len(counts)] += counts
             counts = new
-        return examples_lib.word_of(self._vocabulary())(int(counts.argmax())), float(
-            counts.max() / max(counts.sum(), 1.0)
-        )
+        word = examples_lib.word_of(self._vocabulary())
+        return word(int(counts.argmax())), float(counts.max() / max(counts.sum(), 1.0))
 
 
 def _counts_name(order: pipeline.TrainingOrder) -> str:

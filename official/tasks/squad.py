@@ -198,16 +198,12 @@ class SquadTask(FineTuning):
             "Score by question word": evaluation.by_question_word(gold.questions, scores),
             "Score by length of the answer": evaluation.by_answer_length(gold.answers, scores),
         }
-        return {
-            title: [
-                ["", "questions", "exact match", "F1"],
-                *(
-                    [name, values["count"], values["exact"] / 100, values["f1"] / 100]
-                    for name, values in table.items()
-                ),
-            ]
-            for title, table in kinds.items()
-        }
+        tables: dict[str, list[list]] = {}
+        for title, table in kinds.items():
+            tables[title] = [["", "questions", "exact match", "F1"]]
+            for name, values in table.items():
+                tables[title].append([name, values["count"], values["exact"] / 100, values["f1"] / 100])
+        return tables
 
     def examples(self, outputs: Outputs) -> list[dict]:
         answers, scores = self._answer(outputs), self._scores(outputs)
@@ -217,31 +213,17 @@ class SquadTask(FineTuning):
 
         def item(identity):
             question, predicted = questions[identity], answers.predictions[identity]
-            probability = next(
-                (entry.probability for entry in answers.nbest[identity] if entry.text == predicted), 0.0
-            )
-            return examples_lib.answered_question(
-                question.text,
-                data.contexts[question.context],
-                gold[identity],
-                predicted,
-                probability,
-                scores.f1[identity],
-            )
+            known_ones = (entry.probability for entry in answers.nbest[identity] if entry.text == predicted)
+            told = question.text, data.contexts[question.context], gold[identity], predicted
+            return examples_lib.answered_question(*told, next(known_ones, 0.0), scores.f1[identity])
 
         wrong = [identity for identity, value in scores.f1.items() if value < 0.5 and identity in questions]
         right = [identity for identity, value in scores.exact.items() if value and identity in questions]
-        note = (
-            "Spread over the evaluation set. Blue: the accepted answer; struck out: what the model says;"
-            " green: what both have."
-        )
+        note = "Spread over the evaluation set."
+        colours = " Blue: the accepted answer; struck out: what the model says; green: what both have."
         return [
-            *examples_lib.group("Wrong answers", note, list(map(item, examples_lib.evenly(wrong)))),
-            *examples_lib.group(
-                "Right answers",
-                "Spread over the evaluation set.",
-                list(map(item, examples_lib.evenly(right))),
-            ),
+            *examples_lib.group("Wrong answers", note + colours, list(map(item, examples_lib.evenly(wrong)))),
+            *examples_lib.group("Right answers", note, list(map(item, examples_lib.evenly(right)))),
         ]
 
     def constant_prediction(self) -> tuple[str, float] | None:

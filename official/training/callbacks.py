@@ -71,7 +71,16 @@ def of_training(
     step, last_step = state.step, config_lib.train_steps(config)
     found: list[Callback] = []
     if config.task == "pretrain":
-        log = _mlperf_log(config, strategy, plan, state, previous)
+        kind = strategy_lib.device_names(strategy)[0].split(":")[0].lower()
+        platform = f"{kind}-{strategy.num_replicas_in_sync}"
+        # Evaluations of another set do not belong into one log, and their cost not into its time.
+        log = mllog.MLPerfLog(
+            mllog.log_path(config),
+            mllog.run_settings(config, platform, plan.sequences_per_step, plan.num_accumulation_steps),
+            state.samples_done,
+            goes_on=state.samples_done > 0 and previous is not None,
+            evaluated=previous is not None and step in previous.evaluations(step),
+        )
         if log.started or step < last_step:  # else the run is over and never wrote one
             found.append(log)
     found.append(MetricsWriter(config.model_dir, resume_step=step))
@@ -88,22 +97,3 @@ def _tags(config: Config) -> Tags | None:
     if not config_lib.follows_graphcore_log(config):
         return None
     return importlib.import_module(config_lib.LOG_STYLES["graphcore"]).Tags(config)
-
-
-def _mlperf_log(
-    config: Config,
-    strategy: tf.distribute.Strategy,
-    plan: BatchPlan,
-    state: TrainState,
-    previous: PreviousRun | None,
-) -> mllog.MLPerfLog:
-    kind = strategy_lib.device_names(strategy)[0].split(":")[0].lower()
-    platform = f"{kind}-{strategy.num_replicas_in_sync}"
-    # Evaluations of another set do not belong into one log, and their cost not into its time.
-    return mllog.MLPerfLog(
-        mllog.log_path(config),
-        mllog.run_settings(config, platform, plan.sequences_per_step, plan.num_accumulation_steps),
-        state.samples_done,
-        goes_on=state.samples_done > 0 and previous is not None,
-        evaluated=previous is not None and state.step in previous.evaluations(state.step),
-    )

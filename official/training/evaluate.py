@@ -10,10 +10,7 @@ import numpy as np
 
 
 def run(
-    eval_step: Callable,
-    batches: Iterable,
-    before_each: Callable[[], None],
-    secs: list[float] | None = None,
+    eval_step: Callable, batches: Iterable, before_each: Callable[[], None], secs: list[float] | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Evaluates all batches.
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
@@ -59,9 +58,8 @@ def training_batches(
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         if plan.layout:
             return host_dataset(task, plan, plan.layout, order, context)
-        own = dataclasses.replace(
-            order, host=context.input_pipeline_id, num_hosts=context.num_input_pipelines
-        )
+        host, hosts = context.input_pipeline_id, context.num_input_pipelines
+        own = dataclasses.replace(order, host=host, num_hosts=hosts)
         return task.train_dataset(plan.train_batch_size, plan.replica_batch_size, own)
 
     return iter(strategy_lib.distribute(make, strategy))
@@ -72,15 +70,8 @@ def synthetic_batches(
 ) -> Iterator:
     """Returns endless batches of random records, `replica_batch` rows per replica, in the shape of training
     or evaluation batches."""
-    return iter(
-        strategy_lib.distribute(lambda _: task.synthetic_dataset(replica_batch, for_evaluation), strategy)
-    )
-
-
-def one_batch(batch: dict[str, np.ndarray], strategy: tf.distribute.Strategy) -> Iterator:
-    """Returns the same batch again and again, for every replica."""
-    dataset = tf.data.Dataset.from_tensors(batch).cache().repeat()
-    return iter(strategy_lib.distribute(lambda _: pipeline.fixed(dataset), strategy))
+    make = lambda _: task.synthetic_dataset(replica_batch, for_evaluation)
+    return iter(strategy_lib.distribute(make, strategy))
 
 
 def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strategy) -> Any:

@@ -299,24 +299,19 @@ class RunLoop:
         step = self.state.step
         if not batch_plan.eval_is_due(self.config, step, self.last_step):
             return
-        known = self.evaluated.get(step)
-        if known:
-            self.outcome.eval_metrics = known
+        if step in self.evaluated:
+            self.outcome.eval_metrics = self.evaluated[step]
         else:
             self.processes.poll()
             self.outcome.eval_metrics = self.evaluate()
             if self.config.do_train and is_scored(self.task):
-                self._keep_best(step)
+                self.evaluated[step] = self.outcome.eval_metrics
+                if self.best_step() == step:
+                    if not self.manager.is_saved(step):
+                        self._save()
+                    self.manager.pin(step)
         accuracy, target = self.outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
         self.outcome.reached = target is not None and accuracy >= target
-
-    def _keep_best(self, step: int) -> None:
-        """Saves the state where its evaluation is the best so far, and protects it from removal."""
-        self.evaluated[step] = self.outcome.eval_metrics
-        if self.best_step() == step:
-            if not self.manager.is_saved(step):
-                self._save()
-            self.manager.pin(step)
 
     def best_step(self) -> int | None:
         """Returns the step of the best evaluation of a scored task: of equal scores the one with the lower

@@ -108,7 +108,9 @@ class MetricsWindow:
         }
         if "norm" in totals:  # which IPUs do not tell
             values["gradient_norm"] = float(totals["norm"]) / max(done - skipped, 1)
-        values["loss_scale"] = _loss_scale(state)
+        scale = state.loss_scale
+        told = scale.told(state.step - 1) if scale else 1.0  # of a dynamic one None: the next step's is told
+        values["loss_scale"] = float(scale.scale.numpy()) if scale and told is None else told
         values["skipped_steps"] = skipped
         values["sequences_per_sec"] = self.sequences / self.secs if self.secs else None
         if self.waited_secs is not None and self.secs:
@@ -142,15 +144,6 @@ class MetricsWindow:
         return {"first_step": self.first_step, **totals}
 
 
-def _loss_scale(state: TrainState) -> float:
-    """Returns the loss scale of the last step, 1 without loss scaling; the next step's where it is
-    dynamic."""
-    if state.loss_scale is None:
-        return 1.0
-    told = state.loss_scale.told(state.step - 1)
-    return float(state.loss_scale.scale.numpy()) if told is None else told
-
-
 def window_from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> MetricsWindow:
     """Returns the window that a run resumes with.
 
@@ -166,11 +159,11 @@ def window_from_saved(saved: dict, step: int, nothing: dict[str, tf.Tensor]) -> 
             for name, value in nothing.items()
         }
         first_step = saved["first_step"]
+        fits = all(totals[name].shape == value.shape for name, value in nothing.items())
+        if fits and type(first_step) is int and 0 <= first_step < step:
+            return MetricsWindow(first_step, totals)
     except (KeyError, TypeError, ValueError, OverflowError):
-        return MetricsWindow(step, nothing)
-    fits = all(totals[name].shape == value.shape for name, value in nothing.items())
-    if fits and type(first_step) is int and 0 <= first_step < step:
-        return MetricsWindow(first_step, totals)
+        pass
     return MetricsWindow(step, nothing)
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.distribution import pipeline_plan as plan_lib
-from official.distribution.backends import PipelineStrategy, as_pipeline
+from official.distribution.backends import as_pipeline
 from official.distribution.pipeline_plan import PipelinePlan, Work, before
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
@@ -154,8 +154,10 @@ class PipelineRound:
         return [handed, kept.total] if kept.total is not None else handed
 
     def _run_stages(self, part: Part, work: Work, sent: Tensors) -> Tensors:
-        carried, seeds = dict(sent), self._seeds_of(work.micro_batch)
-        features = self._features(work.micro_batch)
+        carried, features = dict(sent), self._features(work.micro_batch)
+        if work.micro_batch not in self._seeds:
+            self._seeds[work.micro_batch] = self.model.seeds(self.shared.seeds[self.first + work.micro_batch])
+        seeds = self._seeds[work.micro_batch]
         for number, stage in part.stages:
             weights = stage.weights()
             for field, variable in stage.tied.items():
@@ -168,12 +170,6 @@ class PipelineRound:
 
     def _features(self, micro_batch: int) -> Batch:
         return {name: value[micro_batch] for name, value in self.batches.items()}
-
-    def _seeds_of(self, micro_batch: int) -> list:
-        """Returns the seed of each stage of the model for a micro batch."""
-        if micro_batch not in self._seeds:
-            self._seeds[micro_batch] = self.model.seeds(self.shared.seeds[self.first + micro_batch])
-        return self._seeds[micro_batch]
 
     def _finish(self, carried: Tensors, micro_batch: int) -> tf.Tensor:
         """Returns the objective of a micro batch, and records its terms."""
@@ -241,7 +237,12 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
         return state_lib.make_state(config, task.build_model, strategy)
     stages = stages_lib.symbolic_model(task.build_model).stages()
     pipeline.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
-    _tell(plan, pipeline)
+    where = ", ".join(
+        f"{stage} on {'+'.join(pipeline.names_of(device))}"
+        for stage, device in zip(plan.notation.split(" / "), plan.devices)
+    )
+    told = "Pipeline (%s, bubble %.1f %% if all stages take the same time): %s"
+    logging.info(told, plan.schedule, 100 * plan_lib.make_timeline(plan).bubble, where)
     device_of_name: dict[str, int] = {}
     for stage in stages:
         for variable in stage.variables:  # the first one of two stages that share it has it
@@ -252,32 +253,6 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
             return task.build_model()
 
     return state_lib.make_state(config, build_model, strategy)
-
-
-def _tell(plan: PipelinePlan, strategy: PipelineStrategy) -> None:
-    """Logs the device of each stage, and the share of time that devices idle if all stages take equally
-    long."""
-    bubble = plan_lib.make_timeline(plan).bubble
-    where = ", ".join(
-        f"{stage} on {'+'.join(strategy.names_of(device))}"
-        for stage, device in zip(plan.notation.split(" / "), plan.devices)
-    )
-    equal = "if all stages take the same time"
-    logging.info("Pipeline (%s, bubble %.1f %% %s): %s", plan.schedule, 100 * bubble, equal, where)
-
-
-def is_pipeline(strategy: tf.distribute.Strategy) -> bool:
-    """Tells whether a strategy spreads the model over several devices."""
-    return as_pipeline(strategy) is not None
-
-
-def description(strategy: tf.distribute.Strategy) -> dict | None:
-    """Returns the entry of a pipeline in result.json: stages in Graphcore's notation, devices, schedule and
-    micro batches; None without a pipeline."""
-    pipeline = as_pipeline(strategy)
-    if pipeline is None or pipeline.plan is None:
-        return None
-    return pipeline.plan.description()
 
 
 def on_devices(model: Any, strategy: tf.distribute.Strategy) -> Callable:
@@ -331,7 +306,10 @@ def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]
 
     def body(index: tf.Tensor, total: tuple) -> tuple:
         gradients, sums = one_round(index, {name: value[index] for name, value in slices.items()})
-        added = [_added(part, old, new) for part, old, new in zip(parts, total[0], gradients)]
+        added = []
+        for part, old, new in zip(parts, total[0], gradients):
+            with tf.device(part.device):
+                added.append([gradients_lib.add(*pair) for pair in zip(old, new)])
         return index + 1, (added, total[1] + sums)
 
     _, total = tf.while_loop(
@@ -342,12 +320,6 @@ def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]
         maximum_iterations=rounds - 1,
     )
     return total
-
-
-def _added(part: Part, totals: list[tf.Tensor], gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the gradients of a part added to its totals, on its device."""
-    with tf.device(part.device):
-        return [gradients_lib.add(total, gradient) for total, gradient in zip(totals, gradients)]
 
 
 def _in_order(

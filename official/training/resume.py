@@ -16,7 +16,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -27,10 +27,10 @@ from official.config.model import contradictions
 from official.config.setting import LENGTH
 from official.config.table import Config
 from official.distribution.batch_plan import Layout
-from official.io import files, json_files, writing
+from official.io import files, json_files
 from official.io.errors import ConfigError
 from official.io.json_files import parse_json
-from official.io.writing import replace_file
+from official.io.writing import read_lines, replace_file
 from official.optimization.train_state import TrainState
 from official.reporting import result as result_lib
 from official.reporting.metrics import OPEN_STEPS, read_metrics
@@ -49,11 +49,10 @@ class PreviousRun:
         self.result = read_result(model_dir)
         self.record = run_lock.read_record(model_dir)
         self._metrics = read_metrics(model_dir)
-        self._settings = self.record.settings
 
     def evaluates_like(self, config: Config) -> bool:
         """Tells whether the earlier evaluations used the same set and settings as this run's."""
-        return bool(self._settings) and all(
+        return bool(self.record.settings) and all(
             self.record.has(name, config[name])
             for name, field in config_lib.FIELDS.items()
             if field.changes_evaluation(config)
@@ -87,7 +86,7 @@ class PreviousRun:
     def check_model(self, config: Config) -> None:
         """Raises ConfigError where the saved model has the same weights but computes otherwise: other heads,
         activation or epsilon."""
-        saved = self._settings.get("model")
+        saved = self.record.settings.get("model")
         other = contradictions(config.model, saved) if isinstance(saved, dict) else []
         if other:
             raise ConfigError(
@@ -145,9 +144,39 @@ def left_to_do(config: Config) -> tuple[Config, TrainResult | None]:
         logging.info("The run in %s is over: its weights are evaluated, and not trained", config.model_dir)
         return config_lib.replaced(config, do_train=False), None
     reason = f"{result['reason']}. The run is over, and nothing in its folder was changed"
-    return config, result_lib.from_dict(
-        {**result, "reason": reason, "signal": None}
-    )  # that of another process
+    # The signal was another process's.
+    return config, result_lib.from_dict({**result, "reason": reason, "signal": None})
+
+
+def begin(
+    asked: Config,
+    config: Config,
+    command: list[str],
+    manager: CheckpointManager,
+    state: TrainState,
+    previous: PreviousRun,
+    task: Task,
+    initialize: Callable[[str], list[str]],
+) -> dict[str, Any]:
+    """Restores the state, and then writes the settings and assets of a run to its folder; arguments as those
+    of `restore` and `write_settings`.
+
+    Returns:
+      `weights`, path of the checkpoint that was restored; `fresh_variables`, names of the head's fresh
+      variables; `data_changed`, whether the data differ from those that the run began with.
+    """
+    # Before the folder is written to: it may be of another vocabulary, or of other data.
+    missing = missing_assets(config.model_dir, task.companions)
+    weights, fresh = restore(config, manager, state, previous, task, initialize)
+    if state.step and config.do_train:
+        previous.log_changes(asked)
+    goes_on = not manager.read_only and config.do_train and state.step > 0
+    data_changed = goes_on and data_have_changed(config, task.data_files())
+    if not manager.read_only:
+        write_settings(asked, command)
+        for name, content in missing.items():
+            replace_file(os.path.join(config.model_dir, name), content)
+    return {"weights": weights, "fresh_variables": fresh, "data_changed": data_changed}
 
 
 def restore(
@@ -210,24 +239,25 @@ def missing_assets(model_dir: str, wanted: dict[str, bytes]) -> dict[str, bytes]
     """Returns the part of {name: content} that a run's folder lacks.
 
     Raises:
-      ConfigError: where a file is there with other content: the weights there belong to another vocabulary,
-        or other labels.
+      ConfigError: where a file is there with other content (JSON: in a key that both have): the weights there
+        belong to another vocabulary, or other labels.
     """
-    found = {name: b"".join(writing.read_lines(os.path.join(model_dir, name))) for name in wanted}
-    for name, content in found.items():
-        if content and not _says_the_same(name, content, wanted[name]):
+    missing = {}
+    for name, content in wanted.items():
+        found = b"".join(read_lines(os.path.join(model_dir, name)))
+        same = found == content
+        if found and name.endswith(".json"):  # another version may write more
+            old, new = parse_json(found, name), parse_json(content, name)
+            same = all(old[key] == new[key] for key in old.keys() & new.keys())
+        if not found:
+            missing[name] = content
+        elif not same:
             flag = _FLAGS[name]
             raise ConfigError(
                 f"--{flag} is not that of the run in --model_dir={model_dir}, which keeps its own in {name}."
                 f" Change --{flag}, or give another --model_dir; where there is no run, remove {name}."
             )
-    return {name: wanted[name] for name, content in found.items() if not content}
-
-
-def write_assets(model_dir: str, contents: dict[str, bytes]) -> None:
-    """Writes files, each whole or not at all. Raises OSError."""
-    for name, content in contents.items():
-        writing.replace_file(os.path.join(model_dir, name), content)
+    return missing
 
 
 def write_settings(config: Config, command: list[str]) -> None:
@@ -235,16 +265,8 @@ def write_settings(config: Config, command: list[str]) -> None:
     alone."""
     path = os.path.join(config.model_dir, "config.json")
     if config.do_train or not tf.io.gfile.exists(path):
-        writing.replace_file(path, config_lib.to_json(config))
-        writing.replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
-
-
-def _says_the_same(name: str, there: bytes, wanted: bytes) -> bool:
-    """Compares text byte by byte, and JSON by the keys that both have: another version may write more."""
-    if not name.endswith(".json"):
-        return there == wanted
-    old, new = parse_json(there, name), parse_json(wanted, name)
-    return all(old[key] == new[key] for key in old.keys() & new.keys())
+        replace_file(path, config_lib.to_json(config))
+        replace_file(os.path.join(config.model_dir, "command.txt"), shlex.join(command) + "\n")
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -290,23 +312,13 @@ DATA_FILE = "data_files.json"
 _WHOLE_BYTES = 1 << 20  # of a file that is read from its beginning to its end
 _SAMPLE_BYTES = 1 << 16  # of others: at the beginning, in the middle and at the end
 _READERS = 16
-Notes = dict  # {split: list of its DataFiles}, in the order in which they are read
-
-
-class DataFile(NamedTuple):
-    """Name, size and digest of a data file."""
-
-    name: str
-    bytes: int
-    digest: str
-
-    def describe(self) -> str:
-        return f"{self.name} ({self.bytes:,} bytes, {self.digest[:8]})"
+Notes = dict  # {split: [name, bytes, digest] of each of its files, in the order in which they are read}
 
 
 def write_data_files(model_dir: str, data_files: Mapping[str, list[str]]) -> None:
     """Saves the data files, {split: paths}, that a run begins with. Raises OSError."""
-    _write_notes(model_dir, {split: _describe_files(paths) for split, paths in data_files.items()}, False)
+    found = {split: _describe_files(paths) for split, paths in data_files.items()}
+    _write_notes(model_dir, found, False)
 
 
 def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bool:
@@ -331,35 +343,39 @@ def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bo
         )
     if differences:
         logging.warning("The data are not those that this run began with; %s", "; ".join(differences))
-    _write_notes(config.model_dir, {**noted, **found}, changed or bool(differences))
-    return changed or bool(differences)
+    changed = changed or bool(differences)
+    _write_notes(config.model_dir, {**noted, **found}, changed)
+    return changed
 
 
 def _write_notes(model_dir: str, notes: Notes, changed: bool) -> None:
-    values = {"changed": changed, "files": {split: list(map(list, own)) for split, own in notes.items()}}
-    replace_file(os.path.join(model_dir, DATA_FILE), json.dumps(values) + "\n")
+    values = json.dumps({"changed": changed, "files": notes})
+    replace_file(os.path.join(model_dir, DATA_FILE), values + "\n")
 
 
 def _read_notes(model_dir: str) -> tuple[Notes, bool]:
-    """Returns ({split: data files}, whether they changed earlier), as saved by `_write_notes`; empty
-    where an older version began the run."""
+    """Returns (notes, whether the data changed earlier), as saved by `_write_notes`; empty where an older
+    version began the run."""
     path = os.path.join(model_dir, DATA_FILE)
     if not files.is_file(path):
         return {}, False
     values = json_files.read_json(path)
     try:
-        notes = {split: [DataFile(*own) for own in some] for split, some in values["files"].items()}
+        notes = {
+            split: [[name, size, digest] for name, size, digest in some]
+            for split, some in values["files"].items()
+        }
         return notes, bool(values["changed"])
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{path} is damaged. Restore or remove it.") from None
 
 
-def _describe_files(paths: list[str]) -> list[DataFile]:
+def _describe_files(paths: list[str]) -> list[list]:
+    """Returns name, size and digest of each file."""
     sizes = files.sizes(paths)
     with ThreadPoolExecutor(_READERS) as readers:
         digests = readers.map(_digest, paths, sizes)
-        names = map(os.path.basename, paths)
-        return [DataFile(*about) for about in zip(names, sizes, digests)]
+        return [list(about) for about in zip(map(os.path.basename, paths), sizes, digests)]
 
 
 def _digest(path: str, size: int) -> str:
@@ -378,15 +394,16 @@ def _digest(path: str, size: int) -> str:
     return digest.hexdigest()
 
 
-def _difference(ours: list[DataFile], noted: list[DataFile]) -> str | None:
+def _difference(ours: list[list], noted: list[list]) -> str | None:
     """Returns a description of the first difference between the files of a split and the saved ones; None
     where they are equal."""
-    if [own[1:] for own in ours] == [own[1:] for own in noted]:
-        return None
     if len(ours) != len(noted):
-        names, earlier = ({own.name for own in some} for some in (ours, noted))
+        names, earlier = ({own[0] for own in some} for some in (ours, noted))
         told = [f"{name} is new" for name in sorted(names - earlier)]
         told += [f"{name} is missing" for name in sorted(earlier - names)]
         return f"{len(ours):,} files, there were {len(noted):,}" + (f" ({told[0]})" if told else "")
-    own, before = next((own, before) for own, before in zip(ours, noted) if own[1:] != before[1:])
-    return f"{own.describe()} in place of {before.describe()}"
+    for own, before in zip(ours, noted):
+        if own[1:] != before[1:]:
+            new, old = (f"{name} ({size:,} bytes, {digest[:8]})" for name, size, digest in (own, before))
+            return f"{new} in place of {old}"
+    return None

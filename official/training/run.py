@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
@@ -65,32 +65,35 @@ def run(
         if over:
             return over
         ready = make_ready(asked, make_task)
-        _check_init_checkpoint(ready.config)
-    config, task = ready.config, ready.task
+        # Before a large model is built.
+        config, task = ready.config, ready.task
+        if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
+            source = registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
+            initialize.check_model(config.model, source)
     with (
-        _folder(ready) as check_folder,
+        run_lock.writing(config.model_dir, ready.is_chief) as check_folder,
         callbacks_lib.showing(config, ready.is_chief) as callbacks,
         strategy_lib.noticing_lost_peers(ready.strategy),
     ):
         _log_start(ready)
         previous = PreviousRun(config.model_dir)
         previous.check(asked, config)  # what is in the folder may have changed while the data were found
-        state, manager, parameters = _build(ready)
-        # Before the folder is written to: it may be of another vocabulary, or of other data.
-        missing = resume.missing_assets(config.model_dir, task.companions)
-        weights, fresh = restore(config, manager, state, previous, task)
-        if state.step and config.do_train:
-            previous.log_changes(asked)
-        goes_on = ready.is_chief and config.do_train and state.step > 0
-        data_changed = goes_on and resume.data_have_changed(config, task.data_files())
-        if ready.is_chief:
-            resume.write_settings(asked, command)
-            if ready.layout:
-                resume.write_layout(config.model_dir, ready.layout)
-            resume.write_assets(config.model_dir, missing)
+        state, pipeline = pipelined.make_state(config, task, ready.strategy), as_pipeline(ready.strategy)
+        parameters = summary.parameter_table(state.model.trainable_variables)
+        logging.info("Model: %s", summary.format_total(parameters))
+        logging.debug("Parameters\n%s", summary.format_parameter_table(parameters))
+        manager = CheckpointManager(
+            config.model_dir, state.variables(), config.keep_checkpoints, read_only=not ready.is_chief
+        )
+        facts = resume.begin(
+            asked, config, command, manager, state, previous, task, initializer(config, state, task)
+        )
+        if ready.is_chief and ready.layout:
+            resume.write_layout(config.model_dir, ready.layout)
         counts = previous.evaluates_like(config)
-        known = previous if counts else None
-        callbacks += callbacks_lib.of_training(config, ready.strategy, ready.plan, state, known)
+        callbacks += callbacks_lib.of_training(
+            config, ready.strategy, ready.plan, state, previous if counts else None
+        )
         loop = Loop(
             config,
             task,
@@ -105,17 +108,18 @@ def run(
         )
         loop.notify(Callback.on_built, _built(ready))
         with contextlib.closing(manager):  # no other run has the folder before all is written
-            finished = finish.run_to_end(
+            result = finish.run_to_end(
                 loop,
-                known,
+                previous,
+                counts,
                 lambda: _prepare(loop, ready.data_files),
-                lambda: strategy_lib.noticing_lost_peers(ready.strategy),
+                command,
+                noticing_lost_peers=lambda: strategy_lib.noticing_lost_peers(ready.strategy),
+                page=report.FILE_NAME,
+                environment=surroundings,
+                pipeline=pipeline.plan.description() if pipeline and pipeline.plan else None,
+                **facts,
             )
-            pipeline = pipelined.description(ready.strategy)
-            about = finish.About(
-                command, weights, fresh, data_changed, surroundings, pipeline, report.FILE_NAME
-            )
-            result = finish.make_result(loop, finished, previous, counts, about)
         if ready.is_chief:
             finish.write_result(config, result, previous)
         if result.report:
@@ -123,6 +127,18 @@ def run(
             report.write_report(config.model_dir, f"BERT {config.task}", text, result, parameters, name)
         loop.notify(Callback.on_result, result.status, result_dict(result))
     return result
+
+
+def initializer(config: Config, state: TrainState, task: Task) -> Callable[[str], list[str]]:
+    """Returns path -> names of fresh variables, which sets the model's variables from a checkpoint of any
+    format."""
+
+    def initialize_model(path: str) -> list[str]:
+        made = initialize.initialize(state.model_variables(), path, config.model, task.class_names)
+        logging.info("%s", made.describe())
+        return made.fresh
+
+    return initialize_model
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -179,22 +195,6 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs)
 
 
-def _folder(ready: Ready) -> contextlib.AbstractContextManager:
-    """Returns the context that locks the run's folder, in the process that writes; it yields a function that
-    checks that the folder is still the run's."""
-    if ready.is_chief:
-        return run_lock.writing(ready.config.model_dir)
-    return contextlib.nullcontext(run_lock.unchecked)
-
-
-def _check_init_checkpoint(config: Config) -> None:
-    """Raises ConfigError where --init_checkpoint is needed and does not fit the model, before a large model
-    is built."""
-    if config.init_checkpoint and not CheckpointManager(config.model_dir, {}, 1).steps():
-        source = registry.open_checkpoint(config.init_checkpoint, "--init_checkpoint")
-        initialize.check_model(config.model, source)
-
-
 def _log_start(ready: Ready) -> None:
     """Logs task, devices, precision and batches of the run; warns of a warmup longer than the schedule."""
     config, strategy = ready.config, ready.strategy
@@ -219,18 +219,6 @@ def _log_start(ready: Ready) -> None:
 # State
 
 
-def _build(ready: Ready) -> tuple[TrainState, CheckpointManager, list]:
-    """Builds model and optimizer. Returns (state, manager of its checkpoints, table of parameters)."""
-    config, strategy = ready.config, ready.strategy
-    state = pipelined.make_state(config, ready.task, strategy)
-    parameters = summary.parameter_table(state.model.trainable_variables)
-    logging.info("Model: %s", summary.format_total(parameters))
-    logging.debug("Parameters\n%s", summary.format_parameter_table(parameters))
-    keep, variables = config.keep_checkpoints, state.variables()
-    manager = CheckpointManager(config.model_dir, variables, keep, read_only=not ready.is_chief)
-    return state, manager, parameters
-
-
 def _built(ready: Ready) -> Built:
     names = tuple(name.replace(":", " ") for name in strategy_lib.device_names(ready.strategy))
     pipeline, parts = as_pipeline(ready.strategy), []
@@ -238,19 +226,6 @@ def _built(ready: Ready) -> Built:
         for part, device in allocation(pipeline.plan):
             parts.append((part, ", ".join(name.replace(":", " ") for name in pipeline.names_of(device))))
     return Built(ready.data_secs, names, tuple(parts))
-
-
-def restore(
-    config: Config, manager: CheckpointManager, state: TrainState, previous: PreviousRun, task: Task
-) -> tuple[str, list[str]]:
-    """Restores the state, see `resume.restore`; --init_checkpoint may be of any format."""
-
-    def initialize_model(path: str) -> list[str]:
-        made = initialize.initialize(state.model_variables(), path, config.model, task.class_names)
-        logging.info("%s", made.describe())
-        return made.fresh
-
-    return resume.restore(config, manager, state, previous, task, initialize_model)
 
 
 def _prepare(loop: Loop, data_files: list[str]) -> None:
@@ -279,10 +254,7 @@ def _prepare(loop: Loop, data_files: list[str]) -> None:
 
 
 def run_seeds(
-    config: Config,
-    make_task: MakeTask,
-    command: list[str] | None = None,
-    started: float | None = None,
+    config: Config, make_task: MakeTask, command: list[str] | None = None, started: float | None = None
 ) -> TrainResult:
     """Runs --num_runs times with the seeds --seed, --seed + 1, ..., in model_dir/run-1, run-2, ...
 
@@ -380,44 +352,37 @@ def compile_only(config: Config, make_task: MakeTask) -> str:
     """
     from official.planning import plan as plan_lib  # late: runs do not plan
 
-    since = time.monotonic()
-    with _compiled(config, make_task) as (loop, secs):
-        total = time.monotonic() - since
-        # The plan reads no data: the sequences of a packed row are those found here.
-        known = config_lib.replaced(loop.config, average_sequences_per_pack=loop.plan.sequences_per_row)
-        names = strategy_lib.device_names(loop.strategy)
-        peaks = {
-            name: tf.config.experimental.get_memory_info(name)["peak"]
-            for name in names
-            if name.startswith("GPU")
-        } or {"this process": environment.peak_memory_bytes()}
-        kinds = " and ".join(loop.compilations())
-        return "\n".join(
-            [
-                f"Compiled the {kinds} step in {secs:.1f} s, {total:.1f} s with data and model",
-                *(f"Memory of {name}: {peak / 1e9:.3f} GB at most" for name, peak in peaks.items()),
-                "",
-                plan_lib.describe(plan_lib.make_plan(known, make_task)),
-                "",
-                "compiled: nothing was trained or written (--compile_only)",
-            ]
-        )
-
-
-@contextlib.contextmanager
-def _compiled(config: Config, make_task: MakeTask) -> Iterator[tuple[Loop, float]]:
-    """Yields (loop of a run with its steps compiled, seconds of the compilation), in a folder that goes."""
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="compile-only-") as folder:
         ready = make_ready(config_lib.replaced(config, model_dir=folder, wandb=False), make_task)
+        config, strategy = ready.config, ready.strategy
         with (
-            callbacks_lib.showing(ready.config, ready.is_chief) as callbacks,
-            strategy_lib.noticing_lost_peers(ready.strategy),
+            callbacks_lib.showing(config, ready.is_chief) as callbacks,
+            strategy_lib.noticing_lost_peers(strategy),
         ):
             _log_start(ready)
-            state = pipelined.make_state(ready.config, ready.task, ready.strategy)
+            state = pipelined.make_state(config, ready.task, strategy)
             manager = CheckpointManager(folder, state.variables(), 1, read_only=True)
-            loop = Loop(ready.config, ready.task, state, ready.strategy, ready.plan, manager, callbacks)
+            loop = Loop(config, ready.task, state, strategy, ready.plan, manager, callbacks)
             loop.notify(Callback.on_built, _built(ready))
             since = time.monotonic()
             loop.warm_up()
-            yield loop, time.monotonic() - since
+            ended = time.monotonic()
+            # The plan reads no data: the sequences of a packed row are those found here.
+            known = config_lib.replaced(config, average_sequences_per_pack=ready.plan.sequences_per_row)
+            gpus = [name for name in strategy_lib.device_names(strategy) if name.startswith("GPU")]
+            peaks = {name: tf.config.experimental.get_memory_info(name)["peak"] for name in gpus}
+            return "\n".join(
+                [
+                    f"Compiled the {' and '.join(loop.compilations())} step in {ended - since:.1f} s,"
+                    f" {ended - began:.1f} s with data and model",
+                    *(
+                        f"Memory of {name}: {peak / 1e9:.3f} GB at most"
+                        for name, peak in (peaks or {"this process": environment.peak_memory_bytes()}).items()
+                    ),
+                    "",
+                    plan_lib.describe(plan_lib.make_plan(known, make_task)),
+                    "",
+                    "compiled: nothing was trained or written (--compile_only)",
+                ]
+            )

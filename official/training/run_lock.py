@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import functools
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 import tensorflow as tf
 from absl import logging
@@ -25,8 +24,6 @@ from official.io.files import is_remote
 from official.io.json_files import read_json_or_empty
 from official.io.writing import read_lines
 
-# Of result.json: the training has come to its end. Runs that were interrupted or have failed go on.
-OVER = ("success", "finished", "aborted")
 # Keys of a model that change no weight's place: a run that goes on may have others.
 _MODEL_RECIPE = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 _FIRST_OF_SEVERAL = "run-1"  # folder of --num_runs
@@ -65,7 +62,8 @@ class Record:
         """Whether the training has ended: from then on the run is a record."""
         settings = self.result.get("config")
         trained = not isinstance(settings, dict) or settings.get("do_train", True)
-        return self.result.get("status") in OVER and bool(trained)
+        # Runs that were interrupted or have failed go on.
+        return self.result.get("status") in ("success", "finished", "aborted") and bool(trained)
 
     def has(self, name: str, value: Any) -> bool:
         """Tells whether the run's value of a setting means the same as `value`."""
@@ -83,34 +81,22 @@ class Record:
             if name in self.settings and not self.has(name, config[name]):
                 text = f"{name} {_text(self.settings[name])} -> {_text(config[name])}"
                 found[field.part_in_training(config) or ""].append(text)
-        found[IDENTITY] += self._changes_of_vocabulary(config)
-        for key, text in self._changes_of_model(config).items():
-            found[RECIPE if key in _MODEL_RECIPE else IDENTITY].append(text)
-        return found
-
-    def _changes_of_model(self, config: Config) -> dict[str, str]:
-        try:
-            model = bert_config_from_dict(self.settings.get("model") or {}, "")
-        except ConfigError:  # it has none, or one of another version
-            return {}
-        old, new = dataclasses.asdict(model), dataclasses.asdict(config.model)
-        return {
-            key: f"model.{key} {_text(old[key])} -> {_text(new[key])}" for key in old if old[key] != new[key]
-        }
-
-    def _changes_of_vocabulary(self, config: Config) -> list[str]:
-        """Returns the differences between the vocabulary and the folder's, compared by content, not by
-        path."""
         kept = os.path.join(self.model_dir, vocabulary_files.VOCABULARY)
         content = _content(kept)
-        if not (content and config.vocab_file):
-            return []
-        found = []
-        if vocabulary_files.read(config.vocab_file).content != content:
-            found.append(f"vocab_file {_text(kept)} -> {_text(config.vocab_file)}")
-        lower, asked = model_folder.tokenizer_settings(kept).do_lower_case, config.do_lower_case
-        if None not in (lower, asked) and lower != asked:
-            found.append(f"do_lower_case {_text(lower)} -> {_text(asked)}")
+        if content and config.vocab_file:  # compared by content, not by path
+            if vocabulary_files.read(config.vocab_file).content != content:
+                found[IDENTITY].append(f"vocab_file {_text(kept)} -> {_text(config.vocab_file)}")
+            lower, asked = model_folder.tokenizer_settings(kept).do_lower_case, config.do_lower_case
+            if None not in (lower, asked) and lower != asked:
+                found[IDENTITY].append(f"do_lower_case {_text(lower)} -> {_text(asked)}")
+        try:
+            old = dataclasses.asdict(bert_config_from_dict(self.settings.get("model") or {}, ""))
+        except ConfigError:  # it has none, or one of another version
+            return found
+        for key, new in dataclasses.asdict(config.model).items():
+            if old[key] != new:
+                text = f"model.{key} {_text(old[key])} -> {_text(new)}"
+                found[RECIPE if key in _MODEL_RECIPE else IDENTITY].append(text)
         return found
 
     def check(self, config: Config) -> None:
@@ -192,8 +178,7 @@ def set_aside(config: Config, command: list[str]) -> Iterator[Config]:
     ... Where the block fails before it has made a new folder, the old one gets its name back.
 
     An unfinished run that this very command line has begun is resumed instead: programs that restart a
-      command
-    after a loss would otherwise begin anew each time.
+    command after a loss would otherwise begin anew each time.
 
     Yields:
       the configuration, without the flag.
@@ -225,7 +210,15 @@ def _rename(config: Config, command: list[str]) -> str | None:
     if not record.is_over and shlex.join(command) == (record.command or first.command):
         logging.info("This command has begun the run in %s, which is not over: it goes on", config.model_dir)
         return None
-    _check_not_within(config, folder)
+    top = os.path.realpath(folder)
+    for name, field in FIELDS.items():
+        if field.files and name != "bert_config_file" and config[name]:  # which has been read
+            for path in map(str.strip, config[name].split(",")):
+                if os.path.commonpath([top, os.path.realpath(path)]) == top:
+                    raise ConfigError(
+                        f"{name}={path} lies in --model_dir={config.model_dir}, which --overwrite renames."
+                        f" Give another --model_dir, or a copy as --{name}."
+                    )
     with locked(config.model_dir):
         number = 1
         while os.path.lexists(f"{folder}.{number}"):
@@ -240,27 +233,17 @@ def _rename(config: Config, command: list[str]) -> str | None:
     return f"{folder}.{number}"
 
 
-def _check_not_within(config: Config, folder: str) -> None:
-    """Raises ConfigError where the new run reads files of the folder that is to be renamed."""
-    top = os.path.realpath(folder)
-    for name, field in FIELDS.items():
-        if field.files and name != "bert_config_file" and config[name]:  # which has been read
-            for path in map(str.strip, config[name].split(",")):
-                if os.path.commonpath([top, os.path.realpath(path)]) == top:
-                    raise ConfigError(
-                        f"{name}={path} lies in --model_dir={config.model_dir}, which --overwrite renames."
-                        f" Give another --model_dir, or a copy as --{name}."
-                    )
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Its lock
 
 
 @contextlib.contextmanager
-def writing(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Locks the folder, and turns a full disk or a missing permission into a ConfigError. Yields the check of
-    `locked`."""
+def writing(model_dir: str, writes: bool) -> Iterator[Callable[[], None]]:
+    """Locks the folder, in the process that writes to it, and turns a full disk or a missing permission into
+    a ConfigError. Yields the check of `locked`."""
+    if not writes:
+        yield lambda: None
+        return
     with locked(model_dir) as check:
         try:
             yield check
@@ -284,12 +267,24 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     except tf.errors.OpError as error:
         raise ConfigError(f"--model_dir={model_dir} cannot be made: {error.message}.") from None
     if is_remote(model_dir):
-        yield unchecked
+        yield lambda: None
         return
     try:
         file = writing_lib.open_lock(os.path.join(model_dir, ".lock"))
     except OSError as error:
         raise _unwritable(model_dir, error) from None
+
+    def check() -> None:
+        try:
+            found = os.path.samestat(os.stat(file.name), os.fstat(file.fileno()))
+        except OSError as error:  # a file system that does not answer says nothing about the folder
+            found = not isinstance(error, (FileNotFoundError, NotADirectoryError))
+        if not found:
+            raise ConfigError(
+                f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was."
+                " The run has stopped; the same command begins anew, or goes on from what is there."
+            )
+
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,26 +292,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
             raise ConfigError(
                 f"--model_dir={model_dir} is in use by another run. Wait for it, or choose another folder."
             ) from None
-        yield functools.partial(_check, file, model_dir)
-
-
-def unchecked() -> None:
-    """Checks nothing; for folders that this process has not locked."""
-
-
-def _check(lock: IO, model_dir: str) -> None:
-    try:
-        found = os.path.samestat(os.stat(lock.name), os.fstat(lock.fileno()))
-    except (FileNotFoundError, NotADirectoryError):
-        found = False
-    except OSError:  # a file system that does not answer says nothing about the folder
-        found = True
-    if not found:
-        raise ConfigError(
-            f"--model_dir={model_dir} was removed or moved while this run wrote to it, or its .lock was. "
-            "The run has stopped; "
-            "the same command begins anew, or goes on from what is there."
-        )
+        yield check
 
 
 def _unwritable(model_dir: str, error: OSError) -> ConfigError:

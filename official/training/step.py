@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import tensorflow as tf
 
 from official.data.pipeline import MOST_STREAMS
 from official.distribution import strategy as strategy_lib
+from official.distribution.backends import as_pipeline
 from official.modeling import stages as copies_lib
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step
@@ -23,7 +24,6 @@ from official.training import pipelined
 if TYPE_CHECKING:
     from official.config.table import Config
     from official.distribution.batch_plan import BatchPlan
-    from official.optimization.loss_scale import LossScale
     from official.optimization.train_state import TrainState
     from official.training.task import ExampleTask, Task
 
@@ -65,29 +65,21 @@ class HostWait:
         return secs
 
 
-class LowPrecisionWeights(NamedTuple):
-    """The two functions by which a training loop uses low-precision copies of the weights.
-
-    Attributes:
-      reading: wraps a replica's function so that it reads the copies.
-      renew: sets the copies to the weights' values, in a graph. Called first in each device call, so that the
-        copies are right whatever has changed the weights before.
-    """
-
-    reading: Callable[[Callable], Callable]
-    renew: Callable[[], None]
-
-
 def _low_precision_weights(
     config: Config, state: TrainState, strategy: tf.distribute.Strategy
-) -> LowPrecisionWeights:
-    """Makes the copies of a run; without effect where TensorFlow's operations update the weights, under XLA,
-    and in a pipeline."""
+) -> tuple[Callable[[Callable], Callable], Callable[[], None]]:
+    """Makes low-precision copies of the weights of a run; without effect where TensorFlow's operations update
+    the weights, under XLA, and in a pipeline.
+
+    Returns:
+      (wraps a replica's function so that it reads the copies; sets the copies to the weights' values, in a
+      graph: called first in each device call, so that the copies are right whatever has changed the weights).
+    """
     optimizer: Any = state.optimizer
     dtype = tf.as_dtype(tf.keras.mixed_precision.global_policy().compute_dtype)
     updates_copies = hasattr(optimizer, "make_copies")  # the compiled update does
-    if not updates_copies or config.enable_xla or pipelined.is_pipeline(strategy):
-        return LowPrecisionWeights(lambda function: function, lambda: None)
+    if not updates_copies or config.enable_xla or as_pipeline(strategy):
+        return lambda function: function, lambda: None
     # The first values of a strategy's variables go from process to process, which TensorFlow does not do in
     # bfloat16. On CPUs, where copies are, a process has one replica: a variable of its own is all it needs.
     scope = contextlib.nullcontext() if strategy_lib.has_peers(strategy) else strategy.scope()
@@ -103,10 +95,7 @@ def _low_precision_weights(
 
         return with_copies
 
-    def renew() -> None:
-        strategy.run(lambda: optimizer.renew_copies(variables))
-
-    return LowPrecisionWeights(reading, renew)
+    return reading, lambda: strategy.run(lambda: optimizer.renew_copies(variables))
 
 
 def no_totals(task: Task, plan: BatchPlan) -> Totals:
@@ -139,23 +128,18 @@ def make_train_loop(
     batches.
     """
     accumulate = pipelined.make_accumulate(config, task, state.model, strategy)
-    layout, counts_as = plan.layout, None  # the replicas and micro batches that a step counts as
-    if layout:
-        counts_as = replica_step.LaidOut(layout.num_replicas, layout.num_accumulation_steps)
+    layout = plan.layout  # the replicas and micro batches that a step counts as
+    counts_as = replica_step.LaidOut(layout.num_replicas, layout.num_accumulation_steps) if layout else None
     gradients = replica_step.make_replica_gradients(
         config, task, state, plan.num_accumulation_steps, accumulate, counts_as
     )
-    weights = _low_precision_weights(config, state, strategy)
-    gradients = weights.reading(gradients)
-    if state.loss_scale:
-        run_step = _scaled_step(gradients, state, state.loss_scale, strategy)
-    else:
-        run_step = _plain_step(gradients, state, strategy)
-    count = _make_counting(strategy)
+    reading_copies, renew_copies = _low_precision_weights(config, state, strategy)
+    make_step = _scaled_step if state.loss_scale else _plain_step
+    run_step, count = make_step(reading_copies(gradients), state, strategy), _make_counting(strategy)
 
     @_graph()
     def train_loop(iterator, num_steps, totals):
-        weights.renew()
+        renew_copies()
 
         def one_more(index, totals):
             take = functools.partial(strategy_lib.next_batch, iterator, strategy)
@@ -207,17 +191,17 @@ def _plain_step(replica_gradients: Callable, state: TrainState, strategy: tf.dis
     return step
 
 
-def _scaled_step(
-    replica_gradients: Callable, state: TrainState, loss_scale: LossScale, strategy: tf.distribute.Strategy
-) -> Callable:
+def _scaled_step(gradients_of: Callable, state: TrainState, strategy: tf.distribute.Strategy) -> Callable:
     """Returns (batch) -> (sums, gradient norm, whether the update was skipped), a step that skips its update
     where the scaled gradient is not finite."""
+
+    loss_scale = cast(Any, state.loss_scale)
 
     def apply(gradients, factor):
         state.optimizer.update(gradients, state.model.trainable_variables, factor)
 
     def step(batch):
-        gradients, factor, sums, norm = strategy.run(replica_gradients, args=(batch,))
+        gradients, factor, sums, norm = strategy.run(gradients_of, args=(batch,))
         norm = _first(strategy, norm)
         finite = tf.math.is_finite(norm)
 
@@ -254,13 +238,9 @@ def make_eval_step(task: Task, state: TrainState, strategy: tf.distribute.Strate
 
     def replica_eval(batch):
         terms, outputs = task.evaluate(pipelined.on_devices(state.model, strategy), batch)
-        sums = tf.concat(
-            [
-                replica_step.stack_terms(terms, task.eval_metrics),
-                [tf.reduce_sum(batch["example_weights"])],  # of rows with several sequences, each has its own
-            ],
-            axis=0,
-        )
+        # Of rows with several sequences, each has a weight of its own.
+        sequences = tf.reduce_sum(batch["example_weights"])
+        sums = tf.concat([replica_step.stack_terms(terms, task.eval_metrics), [sequences]], axis=0)
         gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
         return gradients_lib.reduce_sum(sums), gathered
 

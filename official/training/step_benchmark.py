@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
 from official.config import Config
+from official.data import pipeline
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
@@ -32,26 +32,19 @@ def step_config(model: dict, length: int, batch_size: int, dtype: str, settings:
       dtype: fp32, fp16 or bf16.
       settings: more settings, by name.
     """
-    return config_lib.build_config(
-        [
-            (
-                "benchmark",
-                {
-                    "model": model,
-                    "model_dir": "unused",
-                    "use_synthetic_data": True,
-                    "distribution_strategy": "one_device",
-                    "dtype": dtype,
-                    "max_seq_length": length,
-                    "max_predictions_per_seq": predictions_of(length),
-                    "train_batch_size": batch_size,
-                    "optimizer_type": "lamb",
-                    "warmup_steps": 0,
-                    **settings,
-                },
-            )
-        ]
+    usual = dict(
+        model=model,
+        model_dir="unused",
+        use_synthetic_data=True,
+        distribution_strategy="one_device",
+        dtype=dtype,
+        max_seq_length=length,
+        max_predictions_per_seq=predictions_of(length),
+        train_batch_size=batch_size,
+        optimizer_type="lamb",
+        warmup_steps=0,
     )
+    return config_lib.build_config([("benchmark", {**usual, **settings})])
 
 
 def predictions_of(length: int) -> int:
@@ -60,33 +53,15 @@ def predictions_of(length: int) -> int:
     return {128: 20, 384: 56, 512: 76}.get(length, max(1, round(0.15 * length)))
 
 
-class Loop(NamedTuple):
-    """A training loop and its arguments.
-
-    Attributes:
-      function: (iterator, number of steps, totals so far) -> totals, a tf.function.
-      arguments: the arguments of `function`.
-      task: the task that it trains.
-    """
-
-    function: Any
-    arguments: tuple
-    task: Task
-
-    def run(self) -> float:
-        """Runs its steps, the update included, and returns their mean loss."""
-        sums = self.function(*self.arguments)["sums"]
-        return replica_step.mean_metrics(self.task.losses, self.task.metrics, sums)["loss"]
-
-
-def make_loop(
+def make_step(
     config: Config,
     make_task: Callable[[Config], Task],
     steps: int,
     batch: dict[str, np.ndarray] | None = None,
     reads_data: bool = False,
-) -> Loop:
-    """Builds model, optimizer and training loop.
+) -> Callable[[], float]:
+    """Builds model, optimizer and training loop, and returns a function that runs `steps` steps, their
+    updates included, and returns their mean loss.
 
     Args:
       config: of the step.
@@ -94,6 +69,9 @@ def make_loop(
       steps: of a call.
       batch: {feature: array [B, ..]} that every step takes, B a replica's rows; without it, random records.
       reads_data: whether the records are those of the configuration.
+
+    Raises:
+      ConfigError: where a device or data are missing, or a batch cannot be divided among the replicas.
     """
     strategy, task = strategy_lib.make_strategy(config), make_task(config)
     if reads_data:
@@ -106,41 +84,26 @@ def make_loop(
     elif batch is None:
         iterator = feeding.synthetic_batches(task, plan.replica_batch_size, strategy)
     else:
-        iterator = feeding.one_batch(batch, strategy)
-    return Loop(train_loop, (iterator, tf.constant(steps), step_lib.no_totals(task, plan)), task)
+        held = tf.data.Dataset.from_tensors(batch).cache().repeat()
+        iterator = iter(strategy_lib.distribute(lambda _: pipeline.fixed(held), strategy))
+    arguments = iterator, tf.constant(steps), step_lib.no_totals(task, plan)
+
+    def run() -> float:
+        sums = train_loop(*arguments)["sums"]
+        return replica_step.mean_metrics(task.losses, task.metrics, sums)["loss"]
+
+    return run
 
 
 def measure_steps(config: Config, make_task: Callable[[Config], Task], count: int = 3) -> list[float]:
     """Returns the seconds of each of some steps on generated records; one before them compiles. Nothing is
-    written.
-
-    Raises:
-      ConfigError: where a device is missing, or a batch cannot be divided among the replicas.
-    """
-    loop, secs = make_loop(config, make_task, 1), []
+    written. Raises as `make_step`."""
+    run, secs = make_step(config, make_task, 1), []
     for _ in range(count + 1):
         since = time.perf_counter()
-        loop.run()
+        run()
         secs.append(time.perf_counter() - since)
     return secs[1:]
-
-
-def make_step(
-    config: Config,
-    make_task: Callable[[Config], Task],
-    steps: int,
-    batch: dict[str, np.ndarray] | None = None,
-) -> Callable[[], float]:
-    """Returns a function that runs `steps` steps and returns their mean loss; the arguments are those of
-    `make_loop`."""
-    return make_loop(config, make_task, steps, batch).run
-
-
-def make_real_step(config: Config, make_task: Callable[[Config], Task], steps: int) -> Callable[[], None]:
-    """Builds model, optimizer and training loop and returns a function that runs `steps` steps on the
-    training data of the configuration. Raises ConfigError where the data are missing or wrong."""
-    loop = make_loop(config, make_task, steps, reads_data=True)
-    return lambda: loop.function(*loop.arguments)["sums"].numpy()  # waits
 
 
 def make_products(dtype: str) -> tuple[Callable[[], None], float]:

@@ -17,8 +17,6 @@ from official.training.loop import RunLoop
 from official.training.process_group import ProcessGroup
 from official.training.task import Dataset, ExampleTask, Outputs, reading
 
-_EXAMPLES = 8  # rows a replica
-
 
 class Loop(RunLoop):
     """The loop of a run whose graphs are those of `official.training.step`."""
@@ -66,7 +64,7 @@ class Loop(RunLoop):
 
         def work() -> Outputs:
             look = step_lib.make_example_step(task, self.state, self.strategy)
-            rows = min(_EXAMPLES, self.plan.replica_eval_batch_size)
+            rows = min(8, self.plan.replica_eval_batch_size)
             batches = feeding.first_rows(task.example_dataset, rows, self.strategy)
             return evaluate.run(look, batches, before_each=lambda: None)[1]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.checkpoint.manager import BackgroundWriter, CheckpointManager
+from official.checkpoint.manager import CheckpointManager
 from official.io.errors import ConfigError
 from official.optimization import optimizers
 from tests.run_folders import state_of
@@ -18,9 +18,9 @@ def gate(monkeypatch):
     """An event that every writing of tensors waits for."""
     event, write = threading.Event(), CheckpointManager._write_tensors
 
-    def wait_and_write(self, prefix, snapshot):
+    def wait_and_write(self, prefix, tensors):
         assert event.wait(20)
-        write(self, prefix, snapshot)
+        write(self, prefix, tensors)
 
     monkeypatch.setattr(CheckpointManager, "_write_tensors", wait_and_write)
     yield event
@@ -80,7 +80,7 @@ def test_the_pinned_one_is_that_of_the_moment_of_the_save(tmp_path, gate):
 
 
 def test_an_error_comes_to_who_asks_next_and_once(tmp_path, monkeypatch):
-    def fail(self, prefix, snapshot):
+    def fail(self, prefix, tensors):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CheckpointManager, "_write_tensors", fail)
@@ -100,15 +100,17 @@ def test_an_error_comes_to_who_asks_next_and_once(tmp_path, monkeypatch):
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".index")]
 
 
-def test_a_check_waits_for_nothing():
-    release, background = threading.Event(), BackgroundWriter()
-    background.begin(release.wait)
-    background.check()
-    release.set()
-    background.wait()
+def test_a_check_waits_for_nothing(tmp_path, gate):
+    manager = CheckpointManager(str(tmp_path), {"a": tf.Variable(1.0)}, keep=1)
+    manager.begin_save(1)
+    manager.check()
+    assert not manager._listed_steps()
 
 
 def test_a_signal_that_cuts_the_waiting_does_not_cut_the_work(tmp_path, gate, monkeypatch):
+    def _interrupt(future):
+        raise KeyboardInterrupt
+
     manager = CheckpointManager(str(tmp_path), {"a": tf.Variable(1.0)}, keep=1)
     manager.begin_save(1)
     with monkeypatch.context() as patch:
@@ -117,10 +119,6 @@ def test_a_signal_that_cuts_the_waiting_does_not_cut_the_work(tmp_path, gate, mo
             manager.wait()
     gate.set()
     assert manager.steps() == [1]
-
-
-def _interrupt(future):
-    raise KeyboardInterrupt
 
 
 def test_who_only_reads_writes_nothing(tmp_path):

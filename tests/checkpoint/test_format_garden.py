@@ -12,6 +12,16 @@ from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import bundle, object_bundle
 from official.checkpoint.formats import NOTHING_GIVEN, Options, garden
 from official.io.errors import ConfigError
+from tests.checkpoint.tensors import (
+    arrays_of,
+    assert_same,
+    each_layer,
+    of_arrays,
+    random_tensors,
+    shapes,
+    shapes_of,
+    zeros,
+)
 
 HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8
 SPLIT = (HEADS, HIDDEN // HEADS)
@@ -58,25 +68,16 @@ class Transformer(tf.keras.layers.Layer):
     def __init__(self, name: str):
         super().__init__(name=name)
         self._attention_layer = Attention("self_attention")
-        self._attention_output_dense = Weights(
-            "self_attention_output", kernel=(*SPLIT, HIDDEN), bias=(HIDDEN,)
-        )
+        shapes = dict(kernel=(*SPLIT, HIDDEN), bias=(HIDDEN,))
+        self._attention_output_dense = Weights("self_attention_output", **shapes)
         self._attention_layer_norm = layer_norm("self_attention_layer_norm")
         self._intermediate_dense = dense("intermediate", HIDDEN, INNER)
         self._output_dense = dense("output", INNER, HIDDEN)
         self._output_layer_norm = layer_norm("output_layer_norm")
 
     def call(self, x):
-        for layer in (
-            self._attention_layer,
-            self._attention_output_dense,
-            self._attention_layer_norm,
-            self._intermediate_dense,
-            self._output_dense,
-            self._output_layer_norm,
-        ):
-            x = layer(x)
-        return x
+        x = self._attention_layer_norm(self._attention_output_dense(self._attention_layer(x)))
+        return self._output_layer_norm(self._output_dense(self._intermediate_dense(x)))
 
 
 def make_encoder() -> tf.keras.Model:
@@ -103,9 +104,8 @@ def make_pretrainer() -> tf.keras.Model:
     tree of objects."""
     encoder, masked_lm = make_encoder(), make_masked_lm()
     pooled = tf.keras.Input((HIDDEN,))
-    classification = tf.keras.Model(
-        pooled, dense("predictions/transform/logits", HIDDEN, 2)(pooled), name="classification"
-    )
+    logits = dense("predictions/transform/logits", HIDDEN, 2)(pooled)
+    classification = tf.keras.Model(pooled, logits, name="classification")
     positions = tf.keras.Input((HIDDEN,))
     sequence, summary = encoder(encoder.inputs)
     return tf.keras.Model(
@@ -134,33 +134,17 @@ MODELS = {
     "pretrainer": (make_pretrainer, (*canonical.ENCODER, *canonical.PRETRAINING_HEADS)),
     "encoder": (make_encoder, canonical.ENCODER),
 }
-
-
-def each_layer(names) -> list[str]:
-    return list(
-        dict.fromkeys(name.replace("{layer}", str(layer)) for name in names for layer in range(LAYERS))
-    )
-
-
-def arrays_of(tensors) -> dict[str, np.ndarray]:
-    return {name: tensor.read() for name, tensor in tensors.items()}
-
-
 SIZES = canonical.Sizes(WORDS, HIDDEN, INNER, POSITIONS, types=2)
 
 
-def random_canonical(names, dtype=np.float32) -> tensors_lib.Tensors:
-    generator = np.random.default_rng(0)
-    return {
-        name: tensors_lib.of_array(generator.normal(size=canonical.shape_of(name, SIZES)).astype(dtype), name)
-        for name in each_layer(names)
-    }
+def random_canonical(names=canonical.ENCODER, dtype=np.float32) -> tensors_lib.Tensors:
+    return random_tensors(shapes_of(names, SIZES), dtype)
 
 
-def write(tensors, prefix, options=OPTIONS) -> str:
-    mapped = garden.from_canonical(tensors, options)
+def write(tensors, prefix) -> str:
+    mapped = garden.from_canonical(tensors, OPTIONS)
     assert not mapped.unmatched
-    garden.write(mapped.tensors, str(prefix), options, lambda size: None)
+    garden.write(mapped.tensors, str(prefix), OPTIONS, lambda size: None)
     return str(prefix)
 
 
@@ -175,28 +159,19 @@ def test_reads_what_the_model_saves(kind, tmp_path):
     model = make()
     prefix = tf.train.Checkpoint(model=model).save(str(tmp_path / "bert_model.ckpt"))
     assert object_bundle.locate(str(tmp_path)) == object_bundle.locate(f"{prefix}.index") == prefix
-    named = arrays_of(object_bundle.read(prefix))
-    assert named.keys() == {variable.name.removesuffix(":0") for variable in model.variables} | {
-        "save_counter"
-    }
-    assert all(
-        np.array_equal(named[variable.name.removesuffix(":0")], variable) for variable in model.variables
-    )
+    found = arrays_of(object_bundle.read(prefix))
+    assert garden.heads_of(object_bundle.read(prefix)) == HEADS
+    assert found.pop("save_counter") == 1
+    assert_same(found, {variable.name.removesuffix(":0"): variable.numpy() for variable in model.variables})
     mapped = read(prefix)
     assert not mapped.unmatched and mapped.dropped.keys() == {"save_counter"}
-    shapes = {name: canonical.shape_of(name, SIZES) for name in each_layer(names)}
-    assert {name: tensor.shape for name, tensor in mapped.tensors.items()} == shapes
-    values = arrays_of(mapped.tensors)
-    assert {name: array.shape for name, array in values.items()} == shapes
-    kernel = named["transformer/layer_1/self_attention/query/kernel"]
-    assert kernel.shape == (HIDDEN, *SPLIT)
-    assert np.array_equal(
-        values["bert/encoder/layer_1/attention/self/query/kernel"], kernel.reshape(HIDDEN, HIDDEN)
-    )
+    assert shapes(mapped.tensors) == shapes(arrays_of(mapped.tensors)) == shapes_of(names, SIZES)
+    kernel = found["transformer/layer_1/self_attention/query/kernel"]
+    ours = mapped.tensors["bert/encoder/layer_1/attention/self/query/kernel"].read()
+    assert kernel.shape == (HIDDEN, *SPLIT) and np.array_equal(ours, kernel.reshape(HIDDEN, HIDDEN))
     if kind == "pretrainer":
-        assert np.array_equal(
-            values["cls/seq_relationship/output_weights"], named["predictions/transform/logits/kernel"].T
-        )
+        ours = mapped.tensors["cls/seq_relationship/output_weights"].read()
+        assert np.array_equal(ours, found["predictions/transform/logits/kernel"].T)
 
 
 @pytest.mark.parametrize(
@@ -212,28 +187,26 @@ def test_the_model_restores_what_is_written(make, names, tmp_path):
     status = tf.train.Checkpoint(model=model).restore(prefix)
     status.assert_existing_objects_matched()
     status.assert_consumed()
-    expected = arrays_of(garden.from_canonical(tensors, OPTIONS).tensors)
-    assert len(model.weights) == len(expected)
-    for variable in model.weights:
-        name = variable.name.removesuffix(":0").replace("embedding_1/", "embedding/")
-        assert np.array_equal(variable, expected[name]), name
+    found = {
+        variable.name.removesuffix(":0").replace("embedding_1/", "embedding/"): variable.numpy()
+        for variable in model.weights
+    }
+    assert_same(found, arrays_of(garden.from_canonical(tensors, OPTIONS).tensors))
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_round_trip(kind, dtype, tmp_path):
-    tensors = random_canonical(MODELS[kind][1], dtype)
-    mapped = read(write(tensors, tmp_path / "ckpt"))
-    assert not mapped.unmatched and mapped.tensors.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        ours, theirs = tensor.read(), mapped.tensors[name].read()
-        assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), name
-        assert mapped.tensors[name].sources[0] in object_bundle.read(str(tmp_path / "ckpt"))
+def test_round_trip(tmp_path):
+    for number, dtype in enumerate((np.float32, np.float16)):
+        for kind, (_, names) in MODELS.items():
+            tensors, path = random_canonical(names, dtype), tmp_path / f"{kind}-{number}"
+            mapped = read(write(tensors, path))
+            assert not mapped.unmatched
+            assert_same(mapped.tensors, tensors)
+            assert {one.sources[0] for one in mapped.tensors.values()} <= object_bundle.read(str(path)).keys()
 
 
 def test_keys_of_an_encoder(tmp_path):
     """Other people's tools read them without a model."""
-    prefix = write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
+    prefix = write(random_canonical(), tmp_path / "ckpt")
     keys = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key, _ in tf.train.list_variables(prefix)}
     assert {
         "_CHECKPOINTABLE_OBJECT_GRAPH",
@@ -247,37 +220,33 @@ def test_keys_of_an_encoder(tmp_path):
     } <= keys
 
 
-def test_other_heads_and_states_are_left_out(tmp_path):
+def test_other_heads_and_states_are_left_out():
     names = ("cls/squad/output_weights", "output_weights", "global_step", "bert/pooler/dense/kernel/lamb_m")
-    extra = {name: tensors_lib.zeros((2, HIDDEN), np.float32) for name in names}
-    mapped = garden.from_canonical({**random_canonical(canonical.ENCODER), **extra}, OPTIONS)
-    assert mapped.dropped.keys() == extra.keys() and not mapped.unmatched
+    mapped = garden.from_canonical(random_canonical() | zeros(*names, shape=(2, HIDDEN)), OPTIONS)
+    assert mapped.dropped.keys() == set(names) and not mapped.unmatched
     assert "no optimizer" in mapped.dropped["global_step"]
 
 
-def test_wrong_number_of_heads():
+def test_number_of_heads(tmp_path):
     for heads, message in (
-        (5, "--num_attention_heads=5 does not divide the hidden size 12"),
+        (5, "--num_attention_heads=5 must be an integer that divides hidden_size=12"),
         (0, "--num_attention_heads=0"),
         (None, "Give --num_attention_heads"),
-        ("3", "--num_attention_heads=3 does not divide"),
+        ("3", "--num_attention_heads='3' must be an integer"),
         (True, "--num_attention_heads=True"),
     ):
         with pytest.raises(ConfigError, match=message):
-            garden.from_canonical(random_canonical(canonical.ENCODER), Options(num_attention_heads=heads))
-
-
-def test_heads_of_the_published_sizes():
+            garden.from_canonical(random_canonical(), Options(num_attention_heads=heads))
     name = "bert/encoder/layer_0/attention/output/dense/kernel"
-    mapped = garden.from_canonical({name: tensors_lib.zeros((768, 768), np.float32)}, Options())
+    mapped = garden.from_canonical(zeros(name, shape=(768, 768)), Options())  # of the published sizes
     assert mapped.tensors["transformer/layer_0/self_attention_output/kernel"].shape == (12, 64, 768)
-
-
-def test_another_number_of_heads_than_in_the_file(tmp_path):
-    prefix = write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
+    prefix = write(random_canonical(), tmp_path / "ckpt")
     assert not read(prefix, OPTIONS).unmatched
     with pytest.raises(ConfigError, match="is split into 3 heads, but --num_attention_heads=4"):
         read(prefix, Options(num_attention_heads=4))
+    names = garden.from_canonical(random_canonical(), OPTIONS).tensors
+    assert garden.heads_of(names) == HEADS and garden.heads_of({}) is None
+    assert garden.heads_of({name: names[name] for name in names if "query" not in name}) is None
 
 
 def save_with_optimizer(optimizer, folder) -> str:
@@ -301,11 +270,8 @@ def save_with_optimizer(optimizer, folder) -> str:
 def test_slots_of_a_known_optimizer(make, slot, tmp_path):
     mapped = read(save_with_optimizer(make(), tmp_path))
     assert not mapped.unmatched
-    expected = {
-        f"{name}{ending}"
-        for name in each_layer(canonical.ENCODER)
-        for ending in ("", f"/{slot}_m", f"/{slot}_v")
-    }
+    names = each_layer(canonical.ENCODER)
+    expected = {f"{name}{ending}" for name in names for ending in ("", f"/{slot}_m", f"/{slot}_v")}
     assert mapped.tensors.keys() == expected | {"global_step"}
     assert mapped.tensors["global_step"].read() == 1
     moment = mapped.tensors[f"bert/encoder/layer_0/attention/self/key/kernel/{slot}_m"]
@@ -318,48 +284,37 @@ def test_slots_of_another_optimizer_are_dropped(tmp_path):
     assert "neither Adam nor LAMB" in mapped.dropped["pooler_transform/kernel/SGD/momentum"]
 
 
-def test_names_of_a_second_model_in_a_process(tmp_path):
-    tensors = {
-        "position_embedding_3/embeddings": tensors_lib.zeros((8, HIDDEN), np.float32),
-        "transformer/layer_11/self_attention/attention_output/bias": tensors_lib.zeros((HIDDEN,), np.float32),
-    }
-    mapped = garden.to_canonical(tensors, Options())
-    assert mapped.tensors.keys() == {
+def test_names_of_a_second_model_in_a_process():
+    tensors = zeros("position_embedding_3/embeddings", shape=(8, HIDDEN))
+    tensors |= zeros("transformer/layer_11/self_attention/attention_output/bias", shape=(HIDDEN,))
+    assert garden.to_canonical(tensors, Options()).tensors.keys() == {
         "bert/embeddings/position_embeddings",
         "bert/encoder/layer_11/attention/output/dense/bias",
     }
-    both = {**tensors, "position_embedding/embeddings": tensors_lib.zeros((8, HIDDEN), np.float32)}
+    both = tensors | zeros("position_embedding/embeddings", shape=(8, HIDDEN))
     assert garden.to_canonical(both, Options()).unmatched == ["position_embedding_3/embeddings"]
 
 
-def test_a_fine_tuned_head_is_no_next_sentence_head(tmp_path):
+def test_checkpoints_of_other_models(tmp_path):
     model = tf.keras.Sequential([make_encoder().layers[-1], dense("predictions/transform/logits", HIDDEN, 2)])
     model(tf.zeros((1, HIDDEN)))
-    mapped = read(tf.train.Checkpoint(model=model).save(str(tmp_path / "ckpt")))
-    assert "fine-tuned" in mapped.dropped["predictions/transform/logits/kernel"]
+    mapped = read(tf.train.Checkpoint(model=model).save(str(tmp_path / "fine_tuned")))
+    assert "fine-tuned" in mapped.dropped["predictions/transform/logits/kernel"]  # no next-sentence head
     assert mapped.tensors.keys() == set(canonical.POOLER)
-
-
-def test_a_checkpoint_of_something_else(tmp_path):
     root = Namespace()
     root.first, root.second = tf.Variable(1.0, name="conv/kernel"), tf.Variable(2.0, name="conv/kernel")
     root.third = tf.Variable(3.0, name="head")
     mapped = read(tf.train.Checkpoint(net=root).save(str(tmp_path / "ckpt")))
     assert not mapped.tensors and sorted(mapped.unmatched) == ["head", "net/first", "net/second"]
-
-
-def test_a_bundle_by_name_is_not_taken_for_one(tmp_path):
-    bundle.write({"bert/a": tensors_lib.zeros((2,), np.float32)}, str(tmp_path / "ckpt"))
-    assert (
-        object_bundle.locate(str(tmp_path / "ckpt")) is None
-        and object_bundle.locate(str(tmp_path / "none")) is None
-    )
+    bundle.write(zeros("bert/a"), str(tmp_path / "by_name"))
+    assert object_bundle.locate(str(tmp_path / "by_name")) is None
+    assert object_bundle.locate(str(tmp_path / "none")) is None
     with pytest.raises(DamagedError, match="no graph of objects"):
-        object_bundle.read(str(tmp_path / "ckpt"))
+        object_bundle.read(str(tmp_path / "by_name"))
 
 
 def test_damaged_files(tmp_path):
-    prefix = write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
+    prefix = write(random_canonical(), tmp_path / "ckpt")
     data = tmp_path / "ckpt.data-00000-of-00001"
     content = data.read_bytes()
     flipped = content[:-10] + bytes([content[-10] ^ 1]) + content[-9:]
@@ -368,49 +323,27 @@ def test_damaged_files(tmp_path):
         assert object_bundle.locate(prefix) == prefix
         with pytest.raises(DamagedError):
             arrays_of(object_bundle.read(prefix))
-
-
-def test_a_damaged_index_is_no_object_checkpoint(tmp_path):
-    write(random_canonical(canonical.ENCODER), tmp_path / "ckpt")
     (tmp_path / "ckpt.index").write_bytes(b"damaged")
     assert object_bundle.locate(str(tmp_path)) is None
 
 
-@pytest.mark.parametrize("content", [b"\xff\xff\xff", "missing key", "wrong number"])
-def test_a_damaged_graph(content, tmp_path):
-    graph = trackable_object_graph_pb2.TrackableObjectGraph()
-    node = graph.nodes.add()
-    if content == "missing key":
-        node.attributes.add(name="VARIABLE_VALUE", checkpoint_key="gone")
-    else:
-        node.children.add(node_id=7, local_name="gone")
-    serialized = content if isinstance(content, bytes) else graph.SerializeToString()
-    bundle.write(
-        {"_CHECKPOINTABLE_OBJECT_GRAPH": tensors_lib.of_array(np.array(serialized, object), "")},
-        str(tmp_path / "ckpt"),
-    )
-    with pytest.raises(DamagedError):
-        object_bundle.read(str(tmp_path / "ckpt"))
+def test_a_damaged_graph(tmp_path):
+    missing, wrong = (trackable_object_graph_pb2.TrackableObjectGraph() for _ in range(2))
+    missing.nodes.add().attributes.add(name="VARIABLE_VALUE", checkpoint_key="gone")
+    wrong.nodes.add().children.add(node_id=7, local_name="gone")
+    for content in (b"\xff\xff\xff", missing.SerializeToString(), wrong.SerializeToString()):
+        graph = of_arrays({"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(content, object)})
+        bundle.write(graph, str(tmp_path / "ckpt"))
+        with pytest.raises(DamagedError):
+            object_bundle.read(str(tmp_path / "ckpt"))
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path):
     def fail():
         raise OSError("source is gone")
 
-    tensors = random_canonical(canonical.ENCODER)
+    tensors = random_canonical()
     tensors["bert/pooler/dense/kernel"] = tensors_lib.Tensor((HIDDEN, HIDDEN), np.dtype(np.float32), fail)
     with pytest.raises(OSError):
         write(tensors, tmp_path / "ckpt")
     assert not os.listdir(tmp_path)
-
-
-def test_the_number_of_heads_is_in_the_kernels(tmp_path):
-    names = garden.from_canonical(random_canonical(canonical.ENCODER), OPTIONS).tensors
-    assert garden.heads_of(names) == HEADS
-    assert (
-        garden.heads_of({}) is None
-        and garden.heads_of({name: names[name] for name in names if "query" not in name}) is None
-    )
-    prefix = str(tmp_path / "model")
-    tf.train.Checkpoint(model=make_pretrainer()).write(prefix)
-    assert garden.heads_of(object_bundle.read(prefix)) == HEADS

@@ -2,19 +2,17 @@
 
 import os
 import pathlib
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from official.checkpoint import registry
 from official.checkpoint.containers import onnx_file
 from official.cli import checkpoints
 from official.io import files
 from official.io.errors import ConfigError
-from tests.checkpoint.test_format_huggingface import shard, weights, write_folder
+from tests.checkpoint.test_format_huggingface import named_weights, shard, weights, write_folder
 
 POINTER = files.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
 LFS = "it is a Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"
@@ -32,20 +30,13 @@ def fault_of(path) -> str:
 def write_bundle(folder, shards=1) -> str:
     """Writes Google's form of an encoder, its values in some files."""
     folder.mkdir()
-    write_folder(folder / "hf", weights())
-    tensors = registry.open_checkpoint(str(folder / "hf"), "PATH").to_canonical().tensors
-    names = sorted(tensors)
-    parts = []
-    for number in range(shards):
-        own = names[number::shards]
-        parts.append(str(folder / f"part-{number}"))
-        values = [tf.constant(tensors[name].read()) for name in own]
-        tf.raw_ops.SaveV2(
-            prefix=parts[-1], tensor_names=own, shape_and_slices=[""] * len(own), tensors=values
-        )
+    arrays, parts = weights(), [str(folder / f"part-{number}") for number in range(shards)]
+    for number, part in enumerate(parts):
+        own = sorted(arrays)[number::shards]
+        values = [tf.constant(arrays[name]) for name in own]
+        tf.raw_ops.SaveV2(prefix=part, tensor_names=own, shape_and_slices=[""] * len(own), tensors=values)
     prefix = str(folder / "m")
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=prefix)
-    shutil.rmtree(folder / "hf")
     return prefix
 
 
@@ -107,17 +98,15 @@ def test_safetensors_that_are_missing_or_pointers(tmp_path):
 def test_values_beside_an_onnx_file_are_needed(tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     monkeypatch.setattr(onnx_file, "_MAX_BYTES", 0)  # they go to a second file
-    write_folder(tmp_path / "hf", weights())
-    tensors = registry.open_checkpoint(str(tmp_path / "hf"), "PATH").tensors
     path = str(tmp_path / "m.onnx")
-    onnx_file.write(tensors, path)
+    onnx_file.write(named_weights(), path)
     assert "unreadable" not in fault_of(path)
-    with open(f"{path}.data", "r+b") as file:
-        file.truncate(os.path.getsize(path) // 2)
+    data = pathlib.Path(f"{path}.data")
+    os.truncate(data, os.path.getsize(path) // 2)
     assert "m.onnx.data: truncated or damaged" in fault_of(path)
-    pathlib.Path(f"{path}.data").write_bytes(POINTER)
+    data.write_bytes(POINTER)
     assert f"m.onnx.data: {LFS}" in fault_of(path)
-    os.remove(f"{path}.data")
+    data.unlink()
     assert "m.onnx.data: No such file" in fault_of(path)
     pathlib.Path(path).write_bytes(POINTER)
     assert f"m.onnx: {LFS}" in fault_of(path)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import bundle
 from official.checkpoint.convert import convert
 from official.config import BertConfig
@@ -24,6 +23,7 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import model_folder, vocabulary_files
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
+from tests.checkpoint.tensors import named, of_arrays
 from tests.conftest import ROOT, TEST_DATA, TINY
 
 TEXTS = ["Paris is in France.", "The café's naïve Zürich, 中國 and don't — 3.14 %!", "élan ΑΩ", "UPPER lower"]
@@ -38,35 +38,27 @@ def real_texts() -> list[str]:
 
 def write_vocabulary(folder, do_lower_case: bool) -> int:
     """Writes frequent words and all characters of the texts, as a run keeps them; returns how many."""
-    texts = [*TEXTS, *real_texts()]
-    text = " ".join(texts).lower() if do_lower_case else " ".join(texts)
+    text = " ".join([*TEXTS, *real_texts()])
+    text = text.lower() if do_lower_case else text
     words = [word for word, _ in collections.Counter(text.split()).most_common(2000) if word.isalpha()]
     characters = sorted(set(text.replace(" ", "")))
-    vocabulary = tuple(
-        dict.fromkeys([*SPECIAL_TOKENS, *words, *characters, *(f"##{one}" for one in characters)])
-    )
+    vocabulary = dict.fromkeys([*SPECIAL_TOKENS, *words, *characters, *(f"##{one}" for one in characters)])
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(
-        vocabulary_files.tokenizer_config(do_lower_case, TINY["max_position_embeddings"])
-    )
+    settings = vocabulary_files.tokenizer_config(do_lower_case, TINY["max_position_embeddings"])
+    (folder / "tokenizer_config.json").write_text(settings)
     return len(vocabulary)
 
 
 def write_run(folder, make_model, config: BertConfig):
     """Writes what a run leaves in its folder, with random weights; returns the model."""
     model = make_model(config)
-    batch = {
-        name: np.zeros((1, 8), np.int32)
-        for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    }
-    model(batch)
-    generator, arrays = np.random.default_rng(1), {}
+    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+    model({name: np.zeros((1, 8), np.int32) for name in names})
+    generator = np.random.default_rng(1)
     for variable in model.variables:
         variable.assign(generator.normal(0, 0.3, variable.shape))
-        arrays[variable.name.split(":")[0]] = variable.numpy()
-    bundle.write(
-        {name: tensors_lib.of_array(array, name) for name, array in arrays.items()}, str(folder / "ckpt-7")
-    )
+    arrays = {name: variable.numpy() for name, variable in named(model).items()}
+    bundle.write(of_arrays(arrays), str(folder / "ckpt-7"))
     (folder / "config.json").write_text(json.dumps({"model": {**TINY, "vocab_size": config.vocab_size}}))
     return model
 
@@ -88,29 +80,14 @@ def run_transformers(python: str, folder, class_name: str, texts: list[str]) -> 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def of_span_model(outputs):
-    return {"start_logits": outputs[0], "end_logits": outputs[1]}
-
-
-def of_pretrainer(outputs):
-    return {"prediction_logits": outputs[0], "seq_relationship_logits": outputs[1]}
-
-
+CLASSIFIER = ("AutoModelForSequenceClassification", "BertForSequenceClassification", ("logits",))
+ANSWERS = ("AutoModelForQuestionAnswering", "BertForQuestionAnswering", ("start_logits", "end_logits"))
+PRETRAINING = ("prediction_logits", "seq_relationship_logits")
 HEADS = {
-    "squad": (SpanModel, "AutoModelForQuestionAnswering", "BertForQuestionAnswering", of_span_model),
-    "mnli": (
-        lambda config: SequenceModel(config, 3),
-        "AutoModelForSequenceClassification",
-        "BertForSequenceClassification",
-        lambda one: {"logits": one},
-    ),
-    "stsb": (
-        lambda config: SequenceModel(config, 1),
-        "AutoModelForSequenceClassification",
-        "BertForSequenceClassification",
-        lambda one: {"logits": one},
-    ),
-    "pretrain": (BertPretrainer, "AutoModelForPreTraining", "BertForPreTraining", of_pretrainer),
+    "squad": (SpanModel, *ANSWERS),
+    "mnli": (lambda config: SequenceModel(config, 3), *CLASSIFIER),
+    "stsb": (lambda config: SequenceModel(config, 1), *CLASSIFIER),
+    "pretrain": (BertPretrainer, "AutoModelForPreTraining", "BertForPreTraining", PRETRAINING),
 }
 LABELS = {"mnli": ("contradiction", "entailment", "neutral"), "stsb": None}
 
@@ -123,7 +100,7 @@ LABELS = {"mnli": ("contradiction", "entailment", "neutral"), "stsb": None}
 def test_an_exported_run_works_in_transformers(tmp_path, python, head, do_lower_case):
     run, export = tmp_path / "run", tmp_path / "export"
     run.mkdir()
-    make_model, auto_class, architecture, named = HEADS[head]
+    make_model, auto_class, architecture, names = HEADS[head]
     config = BertConfig(**{**TINY, "vocab_size": write_vocabulary(run, do_lower_case)})
     model = write_run(run, make_model, config)
     if head in LABELS:
@@ -132,38 +109,27 @@ def test_an_exported_run_works_in_transformers(tmp_path, python, head, do_lower_
     texts = [*TEXTS, *real_texts()]
     found = run_transformers(python, export, auto_class, texts)
 
-    unexpected = [
-        key
-        for key in found["loading"].pop("unexpected_keys")
-        if not (head == "squad" and key.startswith("bert.pooler."))
-    ]
+    unexpected = found["loading"].pop("unexpected_keys")
+    unexpected = [key for key in unexpected if head != "squad" or not key.startswith("bert.pooler.")]
     assert found["class"] == architecture and not any([*found["loading"].values(), unexpected])
     assert found["lower_case"] == do_lower_case and found["longest"] == TINY["max_position_embeddings"]
     ids, lengths = Tokenizer(load_for_text(str(export))).tokenize(texts)
     assert found["ids"] == [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
-    assert_same_outputs(named, model, found)
+    assert_same_outputs(names, model, found)
     if head == "mnli":
-        assert (
-            list(found["labels"].values()) == list(LABELS["mnli"])
-            and found["problem_type"] == "single_label_classification"
-        )
+        assert list(found["labels"].values()) == list(LABELS["mnli"])
+        assert found["problem_type"] == "single_label_classification"
     if head == "stsb":
         assert len(found["labels"]) == 1 and found["problem_type"] == "regression"
 
 
-def assert_same_outputs(named, model, found: dict) -> None:
+def assert_same_outputs(names, model, found: dict) -> None:
     ids, segments, mask = (
         np.array(found["batch"][name], np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
     )
-    batch = {
-        "input_ids": ids,
-        "segment_ids": segments,
-        "input_mask": mask,
-        "masked_lm_positions": np.broadcast_to(np.arange(ids.shape[1]), ids.shape),
-    }
-    for name, ours in named(
-        model({name: tf.constant(values, tf.int32) for name, values in batch.items()})
-    ).items():
-        np.testing.assert_allclose(
-            np.array(found["outputs"][name])[:, :8], ours.numpy()[:, :8], atol=2e-4, rtol=1e-4, err_msg=name
-        )
+    positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    batch = {"input_ids": ids, "segment_ids": segments, "input_mask": mask, "masked_lm_positions": positions}
+    outputs = model({name: tf.constant(values, tf.int32) for name, values in batch.items()})
+    for name, ours in zip(names, [outputs] if len(names) == 1 else outputs):
+        theirs = np.array(found["outputs"][name])[:, :8]
+        np.testing.assert_allclose(theirs, ours.numpy()[:, :8], atol=2e-4, rtol=1e-4, err_msg=name)

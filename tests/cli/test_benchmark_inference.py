@@ -11,8 +11,8 @@ import pytest
 
 from official.cli import flags as train_flags
 from official.cli.benchmark import answering as asking
-from official.cli.benchmark import inference, latency
-from official.cli.benchmark.latency import Block
+from official.cli.benchmark import inference
+from official.cli.benchmark.inference import Block
 from official.config import BertConfig
 from official.io.errors import ConfigError
 from tests import programs
@@ -258,8 +258,8 @@ BERT = BertConfig(**TINY)
 
 def test_statistics_of_hand_made_latencies():
     expected = {"mean": 501.0, "min": 1.0, "max": 1001.0, "p50": 501.0, "p99": 991.0, "p999": 1000.0}
-    assert latency.latency_ms(BLOCK.secs[::-1]) == pytest.approx(expected)
-    assert latency.latency_ms([0.25]) == dict.fromkeys(expected, 250.0)
+    assert inference.latency_ms(BLOCK.secs[::-1]) == pytest.approx(expected)
+    assert inference.latency_ms([0.25]) == dict.fromkeys(expected, 250.0)
 
 
 def test_instances_add_up_and_blocks_give_medians():
@@ -267,17 +267,17 @@ def test_instances_add_up_and_blocks_give_medians():
         {"secs": [1.0, 1.0], "total_secs": 2.0, "sequences": 8, "tokens": 80},
         {"secs": [2.0, 2.0], "total_secs": 4.0, "sequences": 8, "tokens": 80},
     ]
-    block = latency.block_of(answers)
+    block = inference.block_of(answers)
     assert block == Block((1.0, 1.0, 2.0, 2.0), 4.0 + 2.0, 40.0 + 20.0)
     blocks = [block._replace(sequences_per_sec=rate) for rate in (6.0, 4.0, 100.0)]
-    found = latency.summary(blocks)
+    found = inference.summary(blocks)
     assert found["sequences_per_sec"] == 6.0 and found["calls"] == 12
     assert found["spread"] == pytest.approx((53.0 - 5.0) / 2 / 6.0)
-    assert found["latency_ms"]["mean"] == 1500.0 and latency.summary([block])["spread"] == 0.0
+    assert found["latency_ms"]["mean"] == 1500.0 and inference.summary([block])["spread"] == 0.0
 
 
 def test_lines_match_the_published_expressions():
-    line = latency.plain_line("fp32, 128 tokens x 1: ours, TensorFlow", BLOCK)
+    line = inference.plain_line("fp32, 128 tokens x 1: ours, TensorFlow", BLOCK)
     found = {
         name: [float(text) for text in re.findall(pattern, line)] for name, pattern in TENSORFLOW.items()
     }
@@ -286,7 +286,7 @@ def test_lines_match_the_published_expressions():
 
 
 def test_the_line_of_popart():
-    line = latency.popart_line(3, BLOCK)
+    line = inference.popart_line(3, BLOCK)
     assert line.startswith("Iteration:      3 Duration: 0.5010 s Throughput:  123.5 sequences/s Per-sample: ")
     found = {name: [float(text) for text in re.findall(pattern, line)] for name, pattern in POPART.items()}
     expected = {"throughput": 123.5, "mean": 0.501, "min": 0.001, "max": 1.001, "p99": 0.991, "p999": 1.0}

@@ -12,7 +12,6 @@ import xml.etree.ElementTree as xml
 import matplotlib.image
 import pytest
 
-from official.cli import main, table
 from official.cli.benchmark import run
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
@@ -56,11 +55,6 @@ def benchmark(tmp_path, monkeypatch):
         return run.main()
 
     return call
-
-
-def test_the_group_without_a_second_word_is_it():
-    assert table.find(["benchmark", "--spec=x"])[0].name == "benchmark run"
-    assert table.find(["benchmark"])[0].name == "benchmark run"
 
 
 def test_a_failure_is_reported_and_stops_nothing(benchmark, tmp_path, capsys):
@@ -137,22 +131,19 @@ def test_only_compiling_looks_for_no_numbers(benchmark, tmp_path):
     assert (tmp_path / "logs" / "a_gen" / "stdout.log").read_text() == "--compile-only\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--spec=none.yml"], "--spec=none.yml: No such file"),
-        (["--benchmark=god_gen"], r"--benchmark=god_gen \(did you mean good_gen\?\) is not one of good_gen"),
-        (["--gc-monitor"], "--gc_monitor is not an option here: it shows IPUs"),
-        (["--submit-on-slurm"], "submit this command itself, with sbatch"),
-        (["--timeout=0"], "--timeout=0, expected seconds above 0"),
-        (["--allow-wandb", "--ignore-wandb"], "exclude each other"),
-        (["--loging=INFO"], r"unknown flag --loging \(did you mean --logging\?\)"),
-        (["--custom-metrics-files=none.py"], "--custom_metrics_files=none.py: No such file"),
-    ],
-)
-def test_bad_options_are_one_line(benchmark, arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        benchmark(*arguments, "--log-dir=logs")
+def test_bad_options_are_one_line(benchmark):
+    for words, message in (
+        ("--spec=none.yml", "--spec=none.yml: No such file"),
+        ("--benchmark=god_gen", r"--benchmark=god_gen \(did you mean good_gen\?\) is not one of good_gen"),
+        ("--gc-monitor", "--gc_monitor is not an option here: it shows IPUs"),
+        ("--submit-on-slurm", "submit this command itself, with sbatch"),
+        ("--timeout=0", "--timeout=0, expected seconds above 0"),
+        ("--allow-wandb --ignore-wandb", "exclude each other"),
+        ("--loging=INFO", r"unknown flag --loging \(did you mean --logging\?\)"),
+        ("--custom-metrics-files=none.py", "--custom_metrics_files=none.py: No such file"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            benchmark(*words.split(), "--log-dir=logs")
     assert not os.path.exists("logs")
 
 
@@ -206,10 +197,3 @@ def test_a_signal_ends_all_processes_and_keeps_what_was_measured(tmp_path, numbe
     assert "PASSED a_gen::a_gen" in out and "b_gen was interrupted" in out
     assert not sleepers(marker)
     assert list(json.loads((tmp_path / "logs" / "benchmark_results.json").read_text())) == ["a_gen"]
-
-
-def test_help_names_the_options(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bert", "benchmark", "run", "--help"])
-    with pytest.raises(SystemExit):
-        main.main()
-    assert "--stop_on_error" in capsys.readouterr().out

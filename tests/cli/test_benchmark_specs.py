@@ -81,7 +81,7 @@ def test_an_entry_is_read_and_what_others_share_is_not_one(read, tmp_path):
         ),
         ("a: {cmd: x, data: {t: {}}}", "data: t has no regexp"),
         ("a: {cmd: x, derived: {t: {expr: '{u} + 1'}}}", r"there is no parameter \{u\}"),
-        ("a: {cmd: x, derived: {t: {expr: 'open(1)'}}}", "'open\\(1\\)' is neither a number"),
+        ("a: {cmd: x, derived: {t: {expr: 'open(1)'}}}", "'open' is neither a number"),
         ("a: {cmd: x, parameters: 3}", "parameters is a whole number, expected names with values"),
         ("a: {cmd: x, parameters: {b: [1, 2]}}", 'expected values with commas between them, such as "1,2"'),
         ("a: {cmd: x, parameters: [[b, c], [1]]}", "row 1 has 1 values, expected 2: b, c"),
@@ -159,10 +159,7 @@ def test_keys_that_the_published_files_have_and_nothing_reads_are_accepted(read)
 def test_combinations_and_rows():
     grid = spec.expand({"a": "1,2", "b": "x,y"}, "")
     assert [each["a"] + each["b"] for each in grid] == ["1x", "2x", "1y", "2y"]  # as published
-    assert spec.expand([["a", "b"], [1, "x"], [2, "y"]], "") == [
-        {"a": "1", "b": "x"},
-        {"a": "2", "b": "y"},
-    ]
+    assert spec.expand([["a", "b"], [1, "x"], [2, "y"]], "") == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
     assert spec.name_of("n", {"b": "x", "a": "1"}) == "n_a_1_b_x"
 
 
@@ -214,10 +211,8 @@ def test_processes_of_mpirun_are_counted(read):
 def test_data_and_variables_that_are_missing_are_named(read):
     with pytest.raises(ConfigError, match="a needs data: set DATASETS_DIR"):
         variants(read("a: {cmd: x}")["a"])
-    assert variants(read("a: {cmd: x $DATASETS_DIR/y}")["a"], {"DATASETS_DIR": "/d"})[0].words == (
-        "x",
-        "/d/y",
-    )
+    words = variants(read("a: {cmd: x $DATASETS_DIR/y}")["a"], {"DATASETS_DIR": "/d"})[0].words
+    assert words == ("x", "/d/y")
     partition = read("a_gen: {cmd: 'poprun --vipu-partition=$IPUOF_VIPU_API_PARTITION_ID x'}")["a_gen"]
     with pytest.raises(
         ConfigError, match="needs IPUOF_VIPU_API_PARTITION_ID in the environment, or PARTITION"
@@ -260,29 +255,28 @@ def metric(regexp: str, name: str = "throughput", skip: int = 0, reduction: str 
     return spec.Metric(name, spec.re.compile(regexp), skip, reduction)
 
 
-@pytest.mark.parametrize(
-    ("name", "skip", "reduction", "value"),
-    [
+def test_reductions():
+    for name, skip, reduction, value in (
         ("m", 0, "mean", 4.0),
         ("m", 1, "mean", 5.0),  # sorted first: the smallest is left out, wherever it stands
         ("latency", 1, "mean", 2.5),  # the largest
         ("m", 1, "final", 3.0),
         ("m", 0, "min", 2.0),
         ("m", 1, "value", 7.0),
-    ],
-)
-def test_reductions(name, skip, reduction, value):
-    found, problems = runs.extract([metric(r"n=(\d)", name, skip, reduction)], "n=7\nx n=2", "n=3", 0)
-    assert found == {name: {reduction: value}} and not problems
+    ):
+        found, problems = runs.extract([metric(r"n=(\d)", name, skip, reduction)], "n=7\nx n=2", "n=3", 0)
+        assert found == {name: {reduction: value}} and not problems
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "why"),
-    [("n=nan", 0, "NaN"), ("n=1", 3, "exit code 3"), ("", 0, "0 matches"), ("n=?", 0, "is no number")],
-)
-def test_a_number_that_is_missing_says_why(text, code, why):
-    found, problems = runs.extract([metric("n=(.*)")], text, "", code)
-    assert found == {"throughput": {"mean": None}} and why in problems[0]
+def test_a_number_that_is_missing_says_why():
+    for text, code, why in (
+        ("n=nan", 0, "NaN"),
+        ("n=1", 3, "exit code 3"),
+        ("", 0, "0 matches"),
+        ("n=?", 0, "is no number"),
+    ):
+        found, problems = runs.extract([metric("n=(.*)")], text, "", code)
+        assert found == {"throughput": {"mean": None}} and why in problems[0]
 
 
 def test_as_many_matches_as_are_skipped_are_none():
@@ -299,38 +293,19 @@ def test_derived_metrics_follow_one_another_and_parameters():
     assert found["a"] == {"mean": None} and "a: '{t} * {b}'" in problems[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_arithmetic_and_nothing_else():
+    for text, value in (
         ("1 + 2 * 3", 7),
         ("-(7 // 2) % 3", 0),
         ("round(2.345, 1)", 2.3),
         ("min(3, 2) / 4", 0.5),
         ("int(2.9)", 2),
-    ],
-)
-def test_arithmetic(text, value):
-    assert spec.evaluate(text) == value
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "__import__('os')",
-        "a",
-        "[1]",
-        "(1).real",
-        "1 if 1 else 2",
-        "'a' * 9",
-        "max",
-        "min()",
-        "(-8) ** 0.5",
-        "1 +",
-    ],
-)
-def test_nothing_else_is_computed(text):
-    with pytest.raises(ValueError):
-        spec.evaluate(text)
+    ):
+        assert spec.evaluate(text) == value
+    others = "__import__('os')|a|[1]|(1).real|1 if 1 else 2|'a' * 9|max|min()|(-8) ** 0.5|1 +|1 << 2"
+    for text in others.split("|"):
+        with pytest.raises(ValueError):
+            spec.evaluate(text)
 
 
 def test_powers_do_not_grow_without_bound():

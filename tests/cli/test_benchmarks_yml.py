@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from official.cli import flags, table
-from official.cli.benchmark import latency, run, runs, spec
-from official.cli.benchmark.latency import Block
+from official.cli.benchmark import inference, run, runs, spec
+from official.cli.benchmark.inference import Block
 from official.graphcore import log_style
 from official.reporting.measurement import Timing
 from tests.conftest import ROOT
@@ -154,7 +154,7 @@ def printed_by_data(monkeypatch, capsys) -> str:
 
 def printed_by_inference() -> str:
     blocks = [Block((0.01, 0.03), 100.0 + number, 100.0) for number in range(10)]
-    return "\n".join(latency.plain_line("tensorflow fp32 128x1", block) for block in blocks)
+    return "\n".join(inference.plain_line("tensorflow fp32 128x1", block) for block in blocks)
 
 
 def found_in(variant: runs.Variant, text: str) -> dict[str, float | None]:

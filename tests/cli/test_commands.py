@@ -59,25 +59,22 @@ def test_help_is_there_without_tensorflow():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "arguments,message",
-    [
-        (["--chekpoint=x"], "unknown flag --chekpoint (did you mean --checkpoint?). See --help."),
-        (["--checkpoint=x", "--lenght=3"], "unknown flag --lenght"),
-        (["--max_length=3"], "the following arguments are required: --checkpoint. See --help."),
-        (["--checkpoint=x", "--max-length=many"], "argument --max_length: 'many' is not a whole number"),
-        (["--checkpoint=x", f"--max-length={'9' * 5000}"], "is not a whole number of 64 bits"),
-        (["--checkpoint=x", "--share=nan"], "argument --share: 'nan' is not a finite number"),
-        (["--checkpoint=x", "--share=1e999"], "argument --share: '1e999' is not a finite number"),
-        (["--checkpoint=x", "--max-length=--"], "--max-length needs a value"),
-        (["--checkpoint=caf\udce9"], r"--checkpoint=caf\udce9 is not UTF-8 text (character 17)"),
-        (["--checkpoint=x", "-v"], "unknown flag -v. See --help."),
-    ],
-)
-def test_a_misspelt_flag_is_named_and_not_the_one_that_is_then_missing(monkeypatch, arguments, message):
-    with pytest.raises(ConfigError) as error:
-        parse(monkeypatch, *arguments)
-    assert message in str(error.value)
+def test_a_misspelt_flag_is_named_and_not_the_one_that_is_then_missing(monkeypatch):
+    for words, message in (
+        ("--chekpoint=x", "unknown flag --chekpoint (did you mean --checkpoint?). See --help."),
+        ("--checkpoint=x --lenght=3", "unknown flag --lenght"),
+        ("--max_length=3", "the following arguments are required: --checkpoint. See --help."),
+        ("--checkpoint=x --max-length=many", "argument --max_length: 'many' is not a whole number"),
+        (f"--checkpoint=x --max-length={'9' * 5000}", "is not a whole number of 64 bits"),
+        ("--checkpoint=x --share=nan", "argument --share: 'nan' is not a finite number"),
+        ("--checkpoint=x --share=1e999", "argument --share: '1e999' is not a finite number"),
+        ("--checkpoint=x --max-length=--", "--max-length needs a value"),
+        ("--checkpoint=caf\udce9", r"--checkpoint=caf\udce9 is not UTF-8 text (character 17)"),
+        ("--checkpoint=x -v", "unknown flag -v. See --help."),
+    ):
+        with pytest.raises(ConfigError) as error:
+            parse(monkeypatch, *words.split())
+        assert message in str(error.value), words
 
 
 def test_what_is_no_flag_is_none(monkeypatch):
@@ -85,28 +82,19 @@ def test_what_is_no_flag_is_none(monkeypatch):
     assert (flags.checkpoint, flags.max_length, flags.texts) == ("a--b", 4, ["--text"])
 
 
-@pytest.mark.parametrize("name", ["x.xyz", "x", "png", "x.png.gz"])
-def test_a_picture_has_one_of_three_endings(tmp_path, name):
-    with pytest.raises(ConfigError, match=r"--picture=.* does not end with one of \.png, \.svg, \.pdf\."):
+def test_the_ending_of_a_picture_is_its_format(tmp_path):
+    for name in ("x.xyz", "x", "png", "x.png.gz"):
+        with pytest.raises(ConfigError, match=r"--picture=.* does not end with one of \.png, \.svg, \.pdf\."):
+            outputs.check_picture_file(str(tmp_path / name), "picture", False)
+    for name, kind in (("a/x.png", "png"), (".svg", "svg"), ("x.y.PDF", "pdf")):
         outputs.check_picture_file(str(tmp_path / name), "picture", False)
+        assert outputs.picture_format(str(tmp_path / name)) == kind
 
 
-@pytest.mark.parametrize("name,kind", [("a/x.png", "png"), (".svg", "svg"), ("x.y.PDF", "pdf")])
-def test_the_ending_of_a_picture_is_its_format(tmp_path, name, kind):
-    outputs.check_picture_file(str(tmp_path / name), "picture", False)
-    assert outputs.picture_format(str(tmp_path / name)) == kind
-
-
-@pytest.mark.parametrize(
-    "script,flag", [("inspect_data", "--picture=x.xyz"), ("compare_runs", "--output=x.xyz")]
-)
-def test_commands_that_draw_refuse_other_files_in_one_line(script, flag):
-    done = programs.run(f"scripts/{script}.py", "nowhere", flag)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2,
-        "",
-        f"{script}.py: {flag} does not end with one of .png, .svg, .pdf.\n",
-    )
+def test_commands_that_draw_refuse_other_files_in_one_line():
+    done = programs.run("scripts/compare_runs.py", "nowhere", "--output=x.xyz")
+    message = "compare_runs.py: --output=x.xyz does not end with one of .png, .svg, .pdf.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 
 
 def test_who_asks_the_quickstart_for_help_does_not_start_it():
@@ -115,19 +103,12 @@ def test_who_asks_the_quickstart_for_help_does_not_start_it():
     assert "takes no arguments" in done.stderr
 
 
-@pytest.fixture
-def tensorflow_logger():
+def test_what_tensorflow_logs_is_kept_back(monkeypatch, capsys):
     logger = logging.getLogger("tensorflow")
-    before = logger.level, list(logger.handlers)
-    yield logger
-    logger.setLevel(before[0])
-    logger.handlers[:] = before[1]
-
-
-def test_what_tensorflow_logs_is_kept_back(tensorflow_logger, capsys):
-    tensorflow_logger.addHandler(logging.StreamHandler(sys.stderr))
+    monkeypatch.setattr(logger, "level", logger.level)
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, logging.StreamHandler(sys.stderr)])
     quiet.quieten_libraries()
-    tensorflow_logger.error("Couldn't match files for checkpoint")
+    logger.error("Couldn't match files for checkpoint")
     assert capsys.readouterr().err == ""
 
 
@@ -145,13 +126,7 @@ def test_a_first_compiled_weight_is_silent():
 def test_a_reader_that_has_gone_is_no_error(command):
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-u", command, "--help"],
-        cwd=ROOT,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-u", command, "--help"]
+    done = subprocess.run(words, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert done.stderr == "" and done.returncode in (0, 128 + signal.SIGPIPE)

@@ -21,17 +21,8 @@ def _call(tmp_path, monkeypatch):
     (tmp_path / "sample.txt").write_text("\n".join([document] * 8))
 
     def call(*arguments: str) -> None:
-        monkeypatch.setattr(
-            sys,
-            "argv",
-            [
-                "create_pretraining_data.py",
-                "--input-file=sample.txt",
-                "--vocab-file=vocab.txt",
-                "--num_workers=1",
-                *arguments,
-            ],
-        )
+        common = "create_pretraining_data.py --input-file=sample.txt --vocab-file=vocab.txt --num_workers=1"
+        monkeypatch.setattr(sys, "argv", [*common.split(), *arguments])
         text.run_create()
 
     return call

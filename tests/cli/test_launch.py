@@ -1,5 +1,6 @@
 """The flags of `bert launch`, and what it prints without starting anything."""
 
+import shlex
 import sys
 
 import pytest
@@ -20,18 +21,15 @@ def test_what_stands_after_two_hyphens_is_the_program_s():
 def test_the_settings_of_a_job(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KNOWN", "here")
-    words = "--hosts=a:1,b:1 --max_restarts=3 -x KNOWN -x OTHER=1=2 --ssh=ssh#-p#22 -- run".replace("#", " ")
-    words = [word for word in words.split(" ") if word not in ("-p", "22")]
-    words[words.index("--ssh=ssh")] = "--ssh=ssh -p 22"
+    words = shlex.split("--hosts=a:1,b:1 --max_restarts=3 -x KNOWN -x OTHER=1=2 '--ssh=ssh -p 22' -- run")
     job = launch.job_of(*launch.parse_flags(words))
     assert job.max_restarts == 3 and [host.name for host in job.hosts] == ["a", "b"]
     assert job.order.command == ("run",) and job.order.folder == str(tmp_path)
     assert job.order.environment == {"KNOWN": "here", "OTHER": "1=2"} and job.order.ssh == ("ssh", "-p", "22")
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
+def test_wrong_flags_are_one_line():
+    for words, message in (
         ("--hosts=a:1", "a command is missing, expected: launch [flags] -- COMMAND"),
         ("--hosts=a:1 --", "a command is missing"),
         ("run", "unexpected argument run"),
@@ -44,12 +42,10 @@ def test_the_settings_of_a_job(monkeypatch, tmp_path):
         ("--ssh= -- run", "--ssh= is empty"),
         ("--hosts=a:b -- run", "--hosts: 'a:b' is not HOST"),
         ("--hosts=-oProxyCommand=x -- run", "--hosts: '-oProxyCommand=x' is not HOST"),
-    ],
-)
-def test_wrong_flags_are_one_line(words, message):
-    with pytest.raises(ConfigError) as error:
-        launch.job_of(*launch.parse_flags(words.split()))
-    assert message in str(error.value) and "\n" not in str(error.value)
+    ):
+        with pytest.raises(ConfigError) as error:
+            launch.job_of(*launch.parse_flags(words.split()))
+        assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def printed(monkeypatch, capsys, *words: str) -> str:
@@ -85,20 +81,15 @@ def test_the_table_of_a_run_has_the_replicas_of_its_processes():
     assert done.stdout.splitlines()[-1].endswith("<stdout>:started")
 
 
-@pytest.mark.parametrize(
-    "command, expected",
-    [
+def test_replicas_of_a_process_are_its_gpus():
+    for command, expected in (
         ("bert train --config=mlperf_v100 --num_gpus=8", 8),
         ("python train.py --config=mlperf_v100 --num_gpus=0", 1),
         ("bert train --config=mlperf_v100 --distribution_strategy=multi_worker_mirrored --num_gpus=4", 4),
         ("./other --num_gpus=8", 1),
-    ],
-)
-def test_replicas_of_a_process_are_its_gpus(command, expected):
-    from official.cli import launch
-
-    flags, words = launch.parse_flags(["--topology", "--instances_per_host=2", "--", *command.split()])
-    assert launch.topology_of(flags, words).replicas == 2 * expected
+    ):
+        flags, words = launch.parse_flags(["--topology", "--instances_per_host=2", "--", *command.split()])
+        assert launch.topology_of(flags, words).replicas == 2 * expected
 
 
 def test_replicas_that_processes_cannot_share_are_refused(monkeypatch):

@@ -107,23 +107,7 @@ LINE_ENDS = ("\n", "\r", "\x0b", "\x85", "\u2028", "\u2029", "\x1b[31m", "\x7f",
 def test_nothing_in_a_value_ends_a_comment_or_changes_on_the_way(render):
     """Neither of what steers a terminal, nor of what other readers of YAML take for no text."""
     values = [f"a{end}---{end}kind: Pod{end}# 'x' \\ $(y)" for end in LINE_ENDS]
-    values += [
-        "y",
-        "N",
-        "1e3",
-        "0o17",
-        "nan",
-        "yes",
-        "null",
-        "~",
-        "1:30",
-        "- a",
-        "# a",
-        "a: b",
-        "",
-        " a ",
-        "é€",
-    ]
+    values += [*"y N 1e3 0o17 nan yes null ~ 1:30 é€".split(), "- a", "# a", "a: b", "", " a "]
     variables = {f"V{number}": value for number, value in enumerate(values)}
     flags = [f"--env={name}={value}" for name, value in variables.items()]
     for kind, command in (("jobset", ["run", *values]), ("ipujob", ["run", *values])):
@@ -157,13 +141,8 @@ def test_nothing_in_a_value_ends_a_comment_or_changes_on_the_way(render):
 @pytest.mark.parametrize("kind", ["jobset", "indexed_job", "tfjob"])
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_numbers_images_commands_volumes_and_names_are_put_in(render, kind, workers):
-    command = (
-        "bert",
-        "train",
-        "--config=quickstart",
-        f"--train_batch_size={16 * workers}",
-        f"--eval_batch_size={workers}",
-    )
+    command = ("bert", "train", "--config=quickstart", f"--train_batch_size={16 * workers}")
+    command += (f"--eval_batch_size={workers}",)
     command += ("--input_files=/d/a b/*", "--model_dir=/saved/x")
     flags = ["--name=other", "--image=host:5000/x/y@sha256:ab", "--volume=c-1:/d:ro", "--volume=c-2:/saved"]
     flags += ["--env=A=b=c", "--node-label=gpu.type/x=a100", "--port", "999"]
@@ -211,31 +190,25 @@ def test_the_environment_of_the_shell_has_no_part(render, monkeypatch):
     assert dict(os.environ) == before
 
 
-@pytest.mark.parametrize(
-    "arguments,message",
-    [
-        (["--kind=jobsets"], "--kind=jobsets is not one of jobset, .*did you mean"),
-        (
-            ["--kind=tpu_job", "--gpus=1"],
-            "--gpus is not for --kind=tpu_job, but for jobset, indexed_job, tfjob",
-        ),
-        (["--kind=tfjob", "--max_restarts=1"], "--max_restarts is not for --kind=tfjob"),
-        (["--kind=jobset", "--ipus=4"], "--ipus is not for --kind=jobset, but for ipujob"),
-        (["--kind=jobset", "--workers=0"], "--workers=0 is out of range. Allowed: 1 to"),
-        (["--kind=jobset", "--port=70000"], "--port=70000 is out of range. Allowed: 1 to 65,535."),
-        (["--kind=jobset", "--grace_secs=0"], "--grace_secs=0"),
-        (["--kind=jobset", "--env=A"], "--env=A, expected NAME=VALUE"),
-        (["--kind=jobset", "--env=A=1", "--env=A=2"], "there twice"),
-        (["--kind=jobset", "--volume=runs"], "--volume=runs:, expected CLAIM:/PATH"),
-        (["--kind=jobset", "--volume=runs:/a\nb"], "expected CLAIM:/PATH"),
-        (["--kind=jobset", "--imag=x"], "unknown flag --imag"),
-        (["--kind=ipujob", "--ipus=6"], "expected a power of two"),
-        (["--kind=ipujob", "--ipu_image=x"], "--ipu_image=x is for a command of bert train"),
-    ],
-)
-def test_bad_flags_are_refused(render, arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        render(*arguments, IMAGE, "--", "program")
+def test_bad_flags_are_refused(render):
+    for words, message in (
+        ("--kind=jobsets", "--kind=jobsets is not one of jobset, .*did you mean"),
+        ("--kind=tpu_job --gpus=1", "--gpus is not for --kind=tpu_job, but for jobset, indexed_job, tfjob"),
+        ("--kind=tfjob --max_restarts=1", "--max_restarts is not for --kind=tfjob"),
+        ("--kind=jobset --ipus=4", "--ipus is not for --kind=jobset, but for ipujob"),
+        ("--kind=jobset --workers=0", "--workers=0 is out of range. Allowed: 1 to"),
+        ("--kind=jobset --port=70000", "--port=70000 is out of range. Allowed: 1 to 65,535."),
+        ("--kind=jobset --grace_secs=0", "--grace_secs=0"),
+        ("--kind=jobset --env=A", "--env=A, expected NAME=VALUE"),
+        ("--kind=jobset --env=A=1 --env=A=2", "there twice"),
+        ("--kind=jobset --volume=runs", "--volume=runs:, expected CLAIM:/PATH"),
+        ("--kind=jobset --volume=runs:/a\nb", "expected CLAIM:/PATH"),
+        ("--kind=jobset --imag=x", "unknown flag --imag"),
+        ("--kind=ipujob --ipus=6", "expected a power of two"),
+        ("--kind=ipujob --ipu_image=x", "--ipu_image=x is for a command of bert train"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            render(*words.split(" "), IMAGE, "--", "program")
 
 
 def test_a_command_is_needed(render):
@@ -282,13 +255,8 @@ def test_a_read_only_volume_keeps_nothing(render):
 
 
 def test_ipus_and_the_replicas_of_a_command_go_together(render):
-    command = [
-        "bert",
-        "train",
-        "--config=graphcore/pytorch/pretrain_large_128_POD64",
-        "--distribution_strategy=ipu",
-    ]
-    command += ["--dataset", "generated", "--model_dir=/runs/large"]
+    command = "bert train --config=graphcore/pytorch/pretrain_large_128_POD64 --distribution_strategy=ipu"
+    command = [*command.split(), "--dataset", "generated", "--model_dir=/runs/large"]
     assert "modelReplicasPerWorker: '16'" in render("--kind=ipujob", "--ipus=64", IMAGE, RUNS, "--", *command)
     with pytest.raises(ConfigError, match="= 8 replicas, the command has ipu_replicas=16. Give --ipus=64"):
         render("--kind=ipujob", "--ipus=32", IMAGE, RUNS, "--", *command)

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 
 import pytest
 
@@ -66,7 +67,7 @@ def workspace(tmp_path_factory):
     return folder
 
 
-def train(folder, **settings):
+def flags_of(folder, **settings) -> list[str]:
     defaults = dict(
         bert_config_file=folder / "bert.json",
         vocab_file=folder / "vocab.txt",
@@ -86,7 +87,11 @@ def train(folder, **settings):
         num_gpus=0,
         do_eval="true",
     )
-    return command("train.py", **{**defaults, **settings})
+    return [f"--{name}={value}" for name, value in {**defaults, **settings}.items()]
+
+
+def train(folder, **settings) -> subprocess.CompletedProcess:
+    return command("train.py", *flags_of(folder, **settings))
 
 
 def test_from_text_to_a_report(workspace):
@@ -96,15 +101,8 @@ def test_from_text_to_a_report(workspace):
     run = workspace / "run"
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "success" and result["eval_accuracy"] >= 0.35 > 2 * result["majority_accuracy"]
-    assert {
-        "config.json",
-        "command.txt",
-        "report.html",
-        "metrics.jsonl",
-        "mllog.txt",
-        "tensorboard",
-        "checkpoint",
-    } <= set(os.listdir(run))
+    files = "config.json command.txt report.html metrics.jsonl mllog.txt tensorboard checkpoint"
+    assert set(files.split()) <= set(os.listdir(run))
     losses = [line["loss"] for line in read_metrics(str(run)) if line["split"] == "train"]
     assert losses[-1] < losses[0] - 0.5
     for noise in ("cuda", "TensorRT", "oneDNN", "TFA", "Traceback", "deprecated"):
@@ -113,66 +111,53 @@ def test_from_text_to_a_report(workspace):
     assert again.returncode == 0 and f"step {result['step']}" in again.stdout and "is over" in again.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments,message",
-    [
+def test_wrong_command_lines_end_in_one_clear_line_and_exit_2(workspace, tmp_path, capsys, monkeypatch):
+    no_batch = (
+        "train_batch_size=15 is not divisible by replicas x num_accumulation_steps = 1 x 2. Nearest valid"
+    )
+    nowhere = "--init_checkpoint=nowhere/bert_model.ckpt: no such file or folder, and no checkpoint with this"
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    for settings, message in (
         (dict(lerning_rate=1), "Unknown flag --lerning_rate (did you mean learning_rate?)."),
-        (
-            dict(train_batch_size=15, num_accumulation_steps=2),
-            (
-                "train_batch_size=15 is not divisible by replicas x num_accumulation_steps = 1 x 2. Nearest"
-                " valid: 14 or 16."
-            ),
-        ),
+        (dict(train_batch_size=15, num_accumulation_steps=2), f"{no_batch} valid: 14 or 16."),
         (dict(input_files="nowhere/*.tfrecord"), "--input_files=nowhere/*.tfrecord matches no file."),
         (dict(max_seq_length=16), "record 1: feature input_ids has 32 values, expected 16"),
         (dict(vocab_file=__file__), "words, the model's vocab_size is"),
-        (
-            dict(init_checkpoint="nowhere/bert_model.ckpt"),
-            "--init_checkpoint=nowhere/bert_model.ckpt: no such file or folder, and no checkpoint with this"
-            " prefix",
-        ),
-    ],
-)
-def test_wrong_command_lines_end_in_one_clear_line_and_exit_2(workspace, tmp_path, arguments, message):
-    done = train(workspace, **{"model_dir": tmp_path / "run", **arguments})
-    assert done.returncode == 2 and message in done.stderr
-    assert done.stderr.startswith("train.py: ")
-    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
+        (dict(init_checkpoint="nowhere/bert_model.ckpt"), f"{nowhere} prefix"),
+    ):
+        code = train_command.main(flags_of(workspace, model_dir=tmp_path / "run", **settings))
+        errors = capsys.readouterr().err
+        assert code == 2 and errors.startswith("train.py: ") and message in errors, settings
+        assert len(errors.splitlines()) == 1 and not (tmp_path / "run").exists(), errors
+    done = train(workspace, model_dir=tmp_path / "run", max_seq_length=16)  # without a line of a library
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
 
 
-@pytest.mark.parametrize(
-    "dtype,cpu_flags,asked_for,expected",
-    [
+def test_matrix_products_suit_the_cpu(monkeypatch, tmp_path):
+    for dtype, cpu_flags, asked_for, expected in (
         ("bf16", "sse2 avx512f", False, "0"),
         ("bf16", "avx512f avx512_bf16", False, "1"),
         ("bf16", "amx_bf16 avx512f", False, "1"),
         ("fp32", "sse2 avx512f", False, "1"),
         ("bf16", "sse2", True, "1"),
         ("bf16", None, False, "1"),
-    ],
-)
-def test_matrix_products_suit_the_cpu(monkeypatch, tmp_path, dtype, cpu_flags, asked_for, expected):
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
-    monkeypatch.setattr(official, "_ONEDNN_IS_ASKED_FOR", asked_for)
-    if cpu_flags is not None:
-        (tmp_path / "cpuinfo").write_text(
-            f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {cpu_flags}\nbugs\t\t: none\n"
-        )
-    official.choose_kernels(dtype, str(tmp_path / "cpuinfo"))
-    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected
+    ):
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+        monkeypatch.setattr(official, "_ONEDNN_IS_ASKED_FOR", asked_for)
+        path = tmp_path / str(cpu_flags)
+        if cpu_flags is not None:
+            path.write_text(f"processor\t: 0\nflags\t\t: {cpu_flags}\nbugs\t\t: none\n")
+        official.choose_kernels(dtype, str(path))
+        assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == expected, (dtype, cpu_flags)
 
 
-@pytest.mark.parametrize(
-    "arguments, style, expected",
-    [
-        (["--config=quickstart", "--seed=3"], "graphcore", "Using config: quickstart\n"),
-        (["--seed=3", "--config", "a.json"], "graphcore", "Using config: a.json\n"),
-        (["--flagfile=configs/x.flags"], "graphcore", "Using config: configs/x.flags\n"),
-        (["--seed=3"], "graphcore", ""),
-        (["--config=quickstart"], "plain", ""),
-    ],
-)
-def test_graphcores_style_says_which_configuration_is_used(arguments, style, expected, make_config, capsys):
-    train_command._say_config(arguments, make_config(log_style=style))
-    assert capsys.readouterr().err == expected
+def test_graphcores_style_says_which_configuration_is_used(make_config, capsys):
+    for words, style, expected in (
+        ("--config=quickstart --seed=3", "graphcore", "Using config: quickstart\n"),
+        ("--seed=3 --config a.json", "graphcore", "Using config: a.json\n"),
+        ("--flagfile=configs/x.flags", "graphcore", "Using config: configs/x.flags\n"),
+        ("--seed=3", "graphcore", ""),
+        ("--config=quickstart", "plain", ""),
+    ):
+        train_command._say_config(words.split(), make_config(log_style=style))
+        assert capsys.readouterr().err == expected

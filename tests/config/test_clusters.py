@@ -37,10 +37,8 @@ POPRUN = {
 }
 
 
-def asked(worker_hosts=None, task_index=None, coordinator_address=None):
-    return types.SimpleNamespace(
-        worker_hosts=worker_hosts, task_index=task_index, coordinator_address=coordinator_address
-    )
+def asked(worker_hosts=None, task_index=None):
+    return types.SimpleNamespace(worker_hosts=worker_hosts, task_index=task_index)
 
 
 def tf_config(hosts: str, index: int) -> dict:
@@ -117,11 +115,11 @@ def test_processes_of_mpi():
 
 def test_processes_of_mpi_on_several_hosts_meet_at_an_address():
     assert find_cluster(asked(), SEVERAL_HOSTS).hosts == ("", "", "")
-    with pytest.raises(ConfigError, match="--coordinator_address=HOST:PORT"):
+    with pytest.raises(ConfigError, match="--worker_hosts=HOST:PORT"):
         read_cluster(asked(), SEVERAL_HOSTS)
-    found = read_cluster(asked(coordinator_address="a:1"), SEVERAL_HOSTS)
+    found = read_cluster(asked("a:1"), SEVERAL_HOSTS)
     assert found == Cluster(("a:1", "", ""), 2) and found.name(2) == "rank 2" and "mpirun" in found.source
-    assert read_cluster(asked(coordinator_address="a:1"), SLURM).hosts == ("a:1", "", "")
+    assert read_cluster(asked("a:1"), SLURM).hosts == ("a:1", "", "")
 
 
 def test_tasks_of_slurm_that_speak_pmi():
@@ -147,9 +145,9 @@ def test_a_distribution_that_tells_no_hosts_is_refused_in_every_task(distributio
             "SLURM_NODEID": f"{node}",
             "SLURM_DISTRIBUTION": distribution,
         }
-        with pytest.raises(ConfigError, match="SLURM_DISTRIBUTION=.* --coordinator_address"):
+        with pytest.raises(ConfigError, match="SLURM_DISTRIBUTION=.* --worker_hosts"):
             find_cluster(asked(), task)
-        assert read_cluster(asked(coordinator_address="a:1"), task).rank == rank
+        assert read_cluster(asked("a:1"), task).rank == rank
 
 
 def test_the_ways_out_that_messages_name_are_ways_out():
@@ -161,15 +159,15 @@ def test_the_ways_out_that_messages_name_are_ways_out():
             find_cluster(asked(), environment)
         assert find_cluster(asked(hosts, 2), environment).source == "--worker_hosts"
     assert find_cluster(asked(), wrong | tf_config(hosts, 2)).source == "TF_CONFIG"
-    assert read_cluster(asked(coordinator_address="a:1"), wrong).hosts == ("a:1", "", "")
-    assert read_cluster(asked(coordinator_address="a:1"), in_host_network).hosts == ("a:1", "", "")
+    assert read_cluster(asked("a:1"), wrong).hosts == ("a:1", "", "")
+    assert read_cluster(asked("a:1"), in_host_network).hosts == ("a:1", "", "")
 
 
 def test_those_that_agree_may_both_speak():
     hosts = "a:1,b:1,c:1"
     both = find_cluster(asked(hosts, 2), tf_config(hosts, 2) | SLURM)
     assert both == Cluster(("a:1", "b:1", "c:1"), 2) and both.source == "--worker_hosts"
-    assert find_cluster(asked(coordinator_address="a:1"), tf_config(hosts, 2)).source == "TF_CONFIG"
+    assert find_cluster(asked("a:1"), tf_config(hosts, 2)).source == "TF_CONFIG"
     one_task = SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
     one_task |= {"SLURM_STEP_NODELIST": "a", "SLURM_STEP_TASKS_PER_NODE": "1"}
     assert find_cluster(asked(), tf_config(hosts, 2) | one_task).source == "TF_CONFIG"
@@ -184,9 +182,9 @@ def test_those_that_agree_may_both_speak():
         ((), tf_config("a:1,b:1", 1) | MPI, "TF_CONFIG and mpirun contradict each other: rank 1 of 2"),
         (("a:1,b:1", 1), tf_config("a:1,c:1", 1), "--worker_hosts and TF_CONFIG contradict each other"),
         ((), KUBERNETES | SLURM | {"BERT_WORKERS": "4"}, "the Kubernetes job and the Slurm step contradict"),
-        ((None, None, "z:1"), tf_config("a:1,b:1", 1), "coordinator_address=z:1 and TF_CONFIG contradict"),
+        (("z:1",), tf_config("a:1,b:1", 1), "worker_hosts=z:1 and TF_CONFIG contradict"),
         ((None, 1), {}, "task_index=1 is a number in --worker_hosts"),
-        ((None, None, "z"), MPI, "coordinator_address: 'z' is not HOST:PORT"),
+        (("z",), MPI, "worker_hosts: 'z' is not HOST:PORT"),
         ((), MPI | POPRUN | {"POPDIST_REPLICA_INDEX_OFFSET": "4"}, "poprun and MPI contradict each other"),
         ((), MPI | {"PMIX_RANK": "1"}, "MPI contradicts itself"),
         ((), MPI | {"OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK in the environment is '3'"),

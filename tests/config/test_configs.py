@@ -379,7 +379,7 @@ def tf_config(jobs: dict, kind: str, index) -> dict:
     return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
 
 
-TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None, coordinator_address=None)
+TF_CONFIG_ONLY = types.SimpleNamespace(worker_hosts=None, task_index=None)
 
 
 def test_processes_of_tf_config():
@@ -592,11 +592,11 @@ def test_next_evaluation_is_the_first_that_is_due():
 
 
 def test_hyphens_are_underscores(tmp_path):
-    (tmp_path / "f.flags").write_text("--wandb-project=p-q\n")
+    (tmp_path / "f.flags").write_text("--model-dir=p-q\n")
     config = flags.parse(
         [*GOOD, "--wandb", "--wandb-name=a-b", f"--flagfile={tmp_path}/f.flags", "--train-batch-size", "64"]
     )
-    assert (config.wandb_name, config.wandb_project, config.train_batch_size) == ("a-b", "p-q", 64)
+    assert (config.wandb_name, config.model_dir, config.train_batch_size) == ("a-b", "p-q", 64)
 
 
 def test_evaluation_always_at_the_last_step():

@@ -14,6 +14,7 @@ from tests.distribution.test_processes import (  # pylint: disable=unused-import
     free_ports,
     of_kind,
     start,
+    start_workers,
     wait_for,
     workspace,
 )
@@ -21,13 +22,6 @@ from tests.run_folders import state_of
 
 __all__ = ["workspace"]
 DROPOUT = dict(num_accumulation_steps=2, train_batch_size=16, learning_rate=1e-3, checkpoint_every_steps=4)
-
-
-def start_workers(folder, model_dir, count: int, **settings) -> list:
-    """Starts a run of some processes."""
-    hosts = ",".join(f"localhost:{port}" for port in free_ports(count))
-    shared = dict(distribution_strategy="multi_worker_mirrored", worker_hosts=hosts, **settings)
-    return [start(folder, model_dir, **shared, task_index=index) for index in range(count)]
 
 
 def run_workers(folder, model_dir, count: int, **settings) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.distribution.batch_plan import Layout, Share, is_kept, lay_out, shares
+from official.distribution.batch_plan import Layout, is_kept, lay_out, shares
 from official.io.errors import ConfigError
 
 WORKERS = dict(
@@ -55,7 +55,7 @@ def test_what_a_micro_batch_decides_needs_the_same_ones(make_config):
     for settings in (
         dict(clip_scope="micro_batch", loss_normalization="local"),
         dict(loss_normalization="local", clip_scope="none"),
-        dict(lamb_variant="mpclip"),
+        dict(clip_scope="replicas"),
     ):
         with pytest.raises(ConfigError, match="8 replicas cannot share"):
             lay_out(make_config(**WORKERS, num_accumulation_steps=3, **settings), 8, 8, BEGAN)
@@ -111,9 +111,3 @@ def test_every_micro_batch_is_computed_once_and_in_order():
             for number in range(share.first, share.last)
         ]
         assert seen == list(range(12))
-
-
-def test_shares_of_hosts():
-    assert shares(BEGAN, 1, 2) == [Share(2, 0, 3), Share(3, 0, 3)]
-    assert shares(BEGAN, 1, 3) == [Share(1, 1, 3), Share(2, 0, 2)]
-    assert shares(BEGAN, 7, 12) == [Share(2, 1, 2)]

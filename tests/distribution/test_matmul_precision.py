@@ -108,10 +108,7 @@ def with_rounded_factors(matmul_2d):
 
 def test_embeddings_are_exact_where_products_are_rounded(make_config, monkeypatch):
     config = make_config().model
-    batch = {
-        "input_ids": tf.constant([[5, 6, 7]]),
-        "segment_ids": tf.constant([[0, 1, 1]]),
-    }
+    batch = {"input_ids": tf.constant([[5, 6, 7]]), "segment_ids": tf.constant([[0, 1, 1]])}
     layer = encoder.Embeddings(config)
     expected = encoder.embed(layer.tensors(), batch, None, config).numpy()
     monkeypatch.setattr(layers, "matmul_2d", with_rounded_factors(layers.matmul_2d))

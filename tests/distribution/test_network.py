@@ -44,7 +44,7 @@ def test_a_cut_link_ends_in_a_message_and_a_clean_restart(workspace, tmp_path, h
     """Both hosts say whom they miss and end with 4; with the link they go on from the checkpoint."""
     folder, places = tmp_path / "run", [f"{address}:21900" for address in ADDRESSES]
     shared = dict(bert_config_file=workspace / "plain.json", worker_hosts=",".join(places))
-    shared |= dict(peer_silence_secs=6, num_steps_per_epoch=100000)
+    shared |= dict(peer_timeout_secs=30, num_steps_per_epoch=100000)
 
     def start_both(**settings):
         return [

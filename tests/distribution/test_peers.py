@@ -22,7 +22,7 @@ def joined():
         Strategy(),
         Watch(Met(Cluster(("a:1", "b:2"), 0), {1: ours}), 60, 60, 60, lambda *_: None),
     )
-    heartbeat._WATCHED[strategy] = heartbeat._Watched(watch)
+    heartbeat._WATCHED[strategy] = watch
     watch.start()
     theirs.settimeout(5)
     with theirs:

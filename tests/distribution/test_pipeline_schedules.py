@@ -2,7 +2,7 @@
 
 import pytest
 
-from official.distribution.pipeline_plan import Work, in_flight, make_timeline, orders_of
+from official.distribution.pipeline_plan import in_flight, make_timeline, orders_of
 from tests.distribution.schedule_checks import check_orders, plan_of
 
 ALL = ("gpipe", "1f1b", "grouped", "interleaved", "sequential")
@@ -113,10 +113,6 @@ def test_uneven_stages_wait_for_the_busiest():
         assert gpipe.length == pytest.approx(through + (micro_batches - 1) * (2.5 + 6.0))
         assert micro_batches * 7.5 <= other.length <= through + (micro_batches - 1) * 7.5
         assert other.bubble == pytest.approx(1 - micro_batches * through / (4 * other.length))
-
-
-def test_works_sort_by_name():
-    assert Work(stage=1, micro_batch=2, backward=False) == (1, 2, False)
 
 
 @pytest.mark.parametrize("count,size", [(8, 8), (33, 11), (64, 32), (37, 1)])

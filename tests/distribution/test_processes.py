@@ -101,26 +101,21 @@ def free_ports(count) -> list[int]:
     return ports
 
 
+def start_workers(folder, model_dir, count: int, hosts=(), **settings) -> list[subprocess.Popen]:
+    """Starts a run of some processes."""
+    hosts = hosts or [f"localhost:{port}" for port in free_ports(count)]
+    shared = dict(distribution_strategy="multi_worker_mirrored", worker_hosts=",".join(hosts), **settings)
+    return [start(folder, model_dir, **shared, task_index=index) for index in range(count)]
+
+
 @pytest.mark.parametrize("kind", ["plain", pytest.param("packed", marks=pytest.mark.slow)])
 def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, kind):
     """Packed rows: as many sequences, too, which differ from worker to worker."""
     shared = dict(bert_config_file=workspace / "plain.json", num_steps_per_epoch=8, learning_rate=1e-3)
     shared |= of_kind(kind, workspace)
-    finish(start(workspace, tmp_path / "one", "--do_eval", **shared))
-    hosts = ",".join(f"localhost:{port}" for port in free_ports(2))
-    workers = [
-        start(
-            workspace,
-            tmp_path / "two",
-            "--do_eval",
-            **shared,
-            distribution_strategy="multi_worker_mirrored",
-            worker_hosts=hosts,
-            task_index=index,
-        )
-        for index in (0, 1)
-    ]
-    for worker in workers:
+    shared["do_eval"] = "true"
+    finish(start(workspace, tmp_path / "one", **shared))
+    for worker in start_workers(workspace, tmp_path / "two", 2, **shared):
         finish(worker)
     ours, theirs = state_of(tmp_path / "two", 8), state_of(tmp_path / "one", 8)
     assert ours.keys() == theirs.keys()
@@ -159,50 +154,22 @@ def test_chief_and_worker_of_tf_config(workspace, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_lost_peer_ends_the_others_with_one_line(workspace, tmp_path, killed):
-    hosts = [f"localhost:{port}" for port in free_ports(2)]
-    shared = dict(
-        bert_config_file=workspace / "plain.json",
-        distribution_strategy="multi_worker_mirrored",
-        worker_hosts=",".join(hosts),
-    )
-    workers = [
-        start(workspace, tmp_path / "run", **shared, num_steps_per_epoch=100000, task_index=index)
-        for index in (0, 1)
-    ]
-    wait_for(lambda: "ckpt-8.index" in _names(tmp_path / "run"), workers[0])
+    hosts, folder = [f"localhost:{port}" for port in free_ports(2)], tmp_path / "run"
+    shared = dict(bert_config_file=workspace / "plain.json", hosts=hosts, num_steps_per_epoch=100000)
+    workers = start_workers(workspace, folder, 2, **shared)
+    wait_for(lambda: "ckpt-8.index" in _names(folder), workers[0])
     workers[killed].kill()
     output = finish(workers[1 - killed], 4)
     workers[killed].communicate()
-    assert (
-        "Traceback" not in output
-        and f": a peer was lost: {hosts[killed]} (rank {killed}). Start all processes again" in output
-    )
+    assert f": a peer was lost: {hosts[killed]} (rank {killed}). Start all processes again" in output
+    assert "Traceback" not in output
     if killed:
-        result = json.loads((tmp_path / "run" / "result.json").read_text())
-        assert (
-            result["status"] == "failed"
-            and result["peer_lost"]
-            and result["reason"].startswith("a peer was lost")
-        )
-    last = max(
-        int(name[5:-6])
-        for name in _names(tmp_path / "run")
-        if name.startswith("ckpt-") and name.endswith(".index")
-    )
-    again = [
-        start(
-            workspace,
-            tmp_path / "run",
-            **shared,
-            num_steps_per_epoch=100000,
-            stop_steps=last + 4,
-            task_index=index,
-        )
-        for index in (0, 1)
-    ]
-    assert (
-        f"Resuming from {tmp_path}/run/ckpt-{last}: step {last}" in [finish(process) for process in again][0]
-    )
+        result = json.loads((folder / "result.json").read_text())
+        assert result["status"] == "failed" and result["peer_lost"]
+        assert result["reason"].startswith("a peer was lost")
+    last = max(int(name[5:-6]) for name in _names(folder) if name.endswith(".index"))
+    again = start_workers(workspace, folder, 2, **shared, stop_steps=last + 4)
+    assert f"Resuming from {folder}/ckpt-{last}: step {last}" in [finish(process) for process in again][0]
 
 
 DETERMINED = dict(num_accumulation_steps=2, deterministic="true", num_eval_samples=40, steps_between_eval=12)

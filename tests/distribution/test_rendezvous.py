@@ -61,12 +61,8 @@ def test_who_does_not_come_is_named_by_all(monkeypatch, caplog):
     monkeypatch.setattr(rendezvous, "_SECS_BETWEEN_LINES", 0.2)
     hosts = free_hosts(3)
     for error in meet([(hosts, 0), (hosts, 2)], timeout_secs=1.2):
-        assert (
-            isinstance(error, PeerError)
-            and f"{hosts[1]} (rank 1)" in str(error)
-            and "peer_timeout_secs=1.2" in str(error)
-        )
-        assert hosts[2] not in str(error)
+        assert isinstance(error, PeerError) and hosts[2] not in str(error)
+        assert f"{hosts[1]} (rank 1)" in str(error) and "peer_timeout_secs=1.2" in str(error)
     assert f"Waiting for {hosts[1]} (rank 1)" in caplog.text
 
 
@@ -94,17 +90,14 @@ def test_a_port_in_use_is_refused():
         taken.listen()
         hosts = [f"localhost:{taken.getsockname()[1]}", *free_hosts(1)]
         (error,) = meet([(hosts, 0)])
-    assert isinstance(
-        error, ConfigError
-    ) and f"{hosts[0]} (rank 0), cannot be used: Address already in use" in str(error)
+    assert isinstance(error, ConfigError)
+    assert f"{hosts[0]} (rank 0), cannot be used: Address already in use" in str(error)
 
 
 def test_processes_that_contradict_each_other_are_refused():
     hosts = free_hosts(3)
     first, refused = meet([(hosts[:2], 0), (hosts, 2)], timeout_secs=1.0)
-    assert isinstance(refused, ConfigError) and "waits for 2 processes, this one is rank 2 of 3" in str(
-        refused
-    )
+    assert isinstance(refused, ConfigError) and "waits for 2 processes, this one is rank 2 of" in str(refused)
     assert isinstance(first, PeerError)
 
 
@@ -193,10 +186,9 @@ HEARTBEAT = (
 def test_only_errors_of_peers_are_lost_peers():
     cluster = Cluster(("a:1", "b:2", "c:3"), 0)
     lost = tf.errors.UnavailableError(None, None, HEARTBEAT)
-    assert heartbeat._is_of_a_lost_peer(lost) and "b:2 (rank 1)" in heartbeat._describe(lost, cluster)
-    assert "another process" in heartbeat._describe(
-        tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed"), cluster
-    )
+    assert heartbeat._is_of_a_lost_peer(lost) and heartbeat._who(lost, cluster) == "b:2 (rank 1)"
+    unnamed = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed")
+    assert heartbeat._who(unnamed, cluster) == "another process"
     assert not heartbeat._is_of_a_lost_peer(
         tf.errors.UnavailableError(None, None, "gs://bucket/x: service unavailable")
     )

@@ -1,6 +1,6 @@
 """Prints the public names of the TensorFlow of this Python, with the names of their arguments.
 
-PYTHON-3.8 tests/package/tensorflow_names.py > tests/package/tensorflow_2_6_names.txt
+PYTHON-3.8 tests/graphcore/tensorflow_names.py > tests/graphcore/tensorflow_2_6_names.txt
 """
 
 import enum
@@ -67,7 +67,7 @@ def main():
     for path, module in (("tf.compat.v1", tf.compat.v1), ("tf.compat.v1.train", tf.compat.v1.train)):
         sections.update(collect(module, path, with_arguments=False, with_modules=False))
     sections["tf.compat.v1"].add("train")
-    print(f"# Names of TensorFlow {tf.__version__}, by tests/package/tensorflow_names.py.")
+    print(f"# Names of TensorFlow {tf.__version__}, by tests/graphcore/tensorflow_names.py.")
     for path, names in sorted(sections.items()):
         lines = textwrap.wrap(" ".join(sorted(names)), 110, break_long_words=False, break_on_hyphens=False)
         print("", f"[{path}]", *lines, sep="\n")

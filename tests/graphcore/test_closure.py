@@ -17,7 +17,13 @@ MAX_FILES = 140
 MAX_LINES = 27_000
 # What an import inside of a function names and such a run never comes to: it takes plain operations,
 # TensorFlow's own stores where fsspec is not installed, and processes of its own machine.
-NOT_REACHED = frozenset({"official.modeling.operations.fused", "official.io.ray_engine"})
+NOT_REACHED = frozenset(
+    {
+        "official.modeling.operations.fused",
+        "official.io.ray_engine",
+        "official.data.pretraining.inspection",  # of records that are packed while they are read
+    }
+)
 # What is there for data that are made up.
 MADE_UP = frozenset({"official.data.generated"})
 # What stands in functions that it never calls: it compiles a step as a whole, and shares no functions in it.
@@ -72,9 +78,9 @@ def test_tensorflow_2_6_has_the_names(files):
     assert {module: lines for module, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize(
-    "text, what",
-    [
+def test_newer_python_and_tensorflow_are_found(tmp_path):
+    path = tmp_path / "module.py"
+    for text, what in (
         ("Sizes = dict[str, int]", "dict[str, int]"),
         ("from collections.abc import Callable\nRun = Callable[[int], int]", "Callable[[int], int]"),
         ("def f(x: int | None): ...", "annotations are not postponed"),
@@ -84,19 +90,12 @@ def test_tensorflow_2_6_has_the_names(files):
         ("import numpy.typing as npt", "import numpy.typing as npt"),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy.typing as npt", None),
         ("from __future__ import annotations\ndef f(x: dict[str, int] | None): ...", None),
-    ],
-)
-def test_newer_python_is_found(tmp_path, text, what):
-    path = tmp_path / "module.py"
-    path.write_text(text + "\n")
-    assert [line.partition(": ")[2] or line for line in old_stack.newer_python(path)] == (
-        [what] if what else []
-    )
-
-
-@pytest.mark.parametrize(
-    "text, what",
-    [
+    ):
+        path.write_text(text + "\n")
+        old_stack.parsed.cache_clear()
+        found = [line.partition(": ")[2] for line in old_stack.newer_python(path)]
+        assert found == ([what] if what else []), text
+    for text, what in (
         ("tf.random.experimental.stateless_shuffle(x, seed)", "tf.random.experimental.stateless_shuffle"),
         ("tf.keras.utils.set_random_seed(1)", "tf.keras.utils.set_random_seed"),
         ("tf.data.Dataset.rebatch", "tf.data.Dataset.rebatch"),
@@ -105,13 +104,11 @@ def test_newer_python_is_found(tmp_path, text, what):
         ("if hasattr(tf.keras, 'ops'):\n    tf.keras.ops", None),
         ("tf.data.Dataset.range(3).map(f)\ntf.int32.max\ntf.errors.OpError\ntf.raw_ops.SaveV2", None),
         ("tf.function(f, jit_compile=True, autograph=False)\ntf.cast(x, dtype=tf.int32, name='x')", None),
-    ],
-)
-def test_newer_tensorflow_is_found(tmp_path, text, what):
-    path = tmp_path / "module.py"
-    path.write_text(text + "\n")
-    found = [line.partition(": ")[2] for line in old_stack.newer_tensorflow(path)]
-    assert found == ([what] if what else [])
+    ):
+        path.write_text(text + "\n")
+        old_stack.parsed.cache_clear()
+        found = [line.partition(": ")[2] for line in old_stack.newer_tensorflow(path)]
+        assert found == ([what] if what else []), text
 
 
 def test_imports_are_followed_also_from_inside_of_functions():

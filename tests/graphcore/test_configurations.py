@@ -1,43 +1,148 @@
-"""Graphcore's configurations: every shipped one builds, numbers come out, what is unknown is named."""
+"""Graphcore's configurations: every shipped one builds and is a plan of stages, numbers come out, keys about
+IPUs are settings there and notes elsewhere, and what is unknown is named."""
 
 import json
+import re
 
 import pytest
 
 from official import config as config_lib
 from official.cli import configs, flags
 from official.config.model import BertConfig
+from official.distribution.pipeline_plan import allocation, make_plan, make_timeline
 from official.graphcore import configuration_terms
-from official.graphcore.configuration_keys import IPU_ONLY, NOT_NEEDED
-from official.graphcore.configurations import FAMILIES, family_of, flat
+from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
+from official.graphcore.configurations import family_of, flat
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
 SHIPPED = sorted(configs.theirs())
+HEADS = {
+    "pretrain": ["pooler", "masked_lm", "next_sentence"],
+    "squad": ["span"],
+    "glue": ["pooler", "classifier"],
+}
+LARGE = "emb+hid*3 / hid*7 / hid*7 / hid*7 / pool+mlm+nsp"
+BASE = "emb / hid*4 / hid*4 / hid*4 / pool+mlm+nsp"
+# Name -> stages, devices and micro batches of the published files and programs.
+PUBLISHED = {
+    "tf1/pretrain_large_128_phase1": (LARGE, "0,1,2,3,0", 2050),
+    "tf1/pretrain_base_128_phase1": (BASE, "0,1,2,3,0", 510),
+    "tf1/groupbert/pretrain_base_groupbert_128_adam": (
+        "emb / hid*4 / hid*4 / hid*3 / hid+pool+mlm+nsp",
+        "0,1,2,3,0",
+        40,
+    ),
+    "tf1/groupbert/pretrain_mini_groupbert_128_adam": ("emb / hid*2 / hid*2 / pool+mlm+nsp", "0,1,2,0", 512),
+    "tf1/groupbert/glue_large_8IPU": (
+        "emb / hid*3 / hid*3 / hid*4 / hid*4 / hid*4 / hid*3 / hid*3 / pool+glu",
+        "0,1,2,3,4,5,6,7,0",
+        36,
+    ),
+    "tf1/squad_large_inference_2ipu": ("emb+hid*12 / hid*12+loc", "0,1", 4),
+    "tf2/pretrain_large_512_phase2": ("emb+hid*2 / hid*7 / hid*7 / hid*8 / pool+mlm+nsp", "0,1,2,3,0", 2040),
+    "tf2/squad_large": ("emb+hid*3 / hid*7 / hid*7 / hid*7 / loc", "0,1,2,3,0", 40),
+    "pytorch/pretrain_base_128": (BASE, "0,1,2,3,0", 520),  # 512 there
+    "pytorch/pretrain_large_128": (LARGE, "0,1,2,3,0", 2050),  # 2048 there
+    "pytorch/squad_large_384": (
+        "emb+hid*2 / hid*3 / hid*3 / hid*3 / hid*3 / hid*3 / hid*3 / hid*4+loc",
+        "0,1,2,3,4,5,6,7",
+        32,
+    ),
+    "popart/pretrain_base_128": (BASE, "0,1,2,3,0", 520),
+    "popart/squad_base_384": ("emb+hid*6 / hid*6+loc", "0,1", 16),
+    "popart/squad_large_128_inf": ("emb+hid*24+loc", "0", 1),
+    "packed/pod16-closed": (
+        "emb / hid*3 / hid*4 / hid*3 / hid*3 / hid*4 / hid*3 / hid*4 / pool+mlm+nsp",
+        "0,1,2,3,4,5,6,7,0",
+        270,  # 256 there
+    ),
+    "packed/pod256-closed": (
+        "emb / hid*3 / hid*3 / hid*3 / hid*4 / hid*3 / hid*4 / hid*3 / hid+pool+mlm+nsp",
+        "0,1,2,3,4,5,6,7,0",
+        36,
+    ),
+}
 
 
-def task_flags(name: str) -> list[str]:
-    """Returns what their commands of GLUE always say: the task."""
-    return ["--task-name=mrpc"] if "glue" in name and "regression" not in name else []
+def read(name, *arguments):
+    """Reads a configuration; commands of GLUE always say the task."""
+    task = ["--task-name=mrpc"] if "glue" in str(name) and "regression" not in str(name) else []
+    return flags.read([f"--config={name}", "--plan", *task, *arguments])
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_configuration_builds(name):
-    config, told = flags.read([f"--config={name}", "--plan", *task_flags(name)])
-    assert config.train_batch_size % config.num_accumulation_steps == 0
-    assert config.model.num_hidden_layers > 0 and len(told) > 5
-    assert config.model.vocab_size in (30400, 30522, 30528, 30912)
-    values = json.dumps(config_lib.to_json(config))  # what a run saves reads back
-    assert "graphcore" in values
+def written(folder, values) -> str:
+    """Writes a file of theirs. Returns its path."""
+    path = folder / "theirs.json"
+    path.write_text(values if isinstance(values, str) else json.dumps(values))
+    return str(path)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_file_is_told_by_what_it_holds(name):
-    source = flags.foreign.find(name)
-    _, family = flags.foreign.read_theirs(source)
-    folder = name.split("/")[1]
-    expected = folder if folder != "packed" else "packed"
-    assert family is not None and family.name == expected
+def changed(name: str, key: str, value) -> dict:
+    """Returns a shipped configuration with another value; dots in a key go into its objects."""
+    values = json.loads((ROOT / f"configs/graphcore/{name}.json").read_text())
+    *outer, last = key.split(".")
+    inner = values
+    for each in outer:
+        inner = inner.setdefault(each, {})
+    inner[last] = value
+    return values
+
+
+def message_of(*arguments: str) -> str:
+    """Returns the message of a command line that is refused; it is one line."""
+    with pytest.raises(ConfigError) as error:
+        flags.parse([*arguments, "--plan"])
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def planned(config):
+    """Returns the plan of a configuration; the names of the model's stages follow from its task."""
+    model = config.model
+    layers = [f"layer_{number}" for number in range(model.num_hidden_layers)]
+    final = ["final_norm"] * (model.block_type == "groupbert")
+    return make_plan(config, ["embeddings", *layers, *final, *HEADS[config.task]])
+
+
+# ------------------------------------------------------------------------------------------------------------
+# All of them
+
+
+def test_every_shipped_configuration_builds_and_is_told_by_what_it_holds():
+    for name in SHIPPED:
+        config, told = read(name)
+        assert config.train_batch_size % config.num_accumulation_steps == 0, name
+        assert config.model.num_hidden_layers > 0 and len(told) > 5, name
+        assert config.model.vocab_size in (30400, 30522, 30528, 30912), name
+        assert "graphcore" in json.dumps(config_lib.to_json(config)), name  # what a run saves reads back
+        _, family = flags.foreign.read_theirs(flags.foreign.find(name))
+        assert family.name == name.split("/")[1], name
+
+
+def test_every_shipped_stage_plan_is_one_here():
+    for name in SHIPPED:
+        if name.endswith("popart/demo"):  # it places nothing
+            continue
+        config, told = read(name, "--distribution_strategy=ipu")
+        plan, model = planned(config), config.model
+        parts = model.num_hidden_layers + len(HEADS[config.task]) + 1 + (model.block_type == "groupbert")
+        assert sum(map(len, plan.stages)) == parts, name
+        assert plan.schedule == "grouped" and plan.num_devices in (1, 2, 3, 4, 8), name
+        assert plan.device_of("embeddings") == 0 and len(allocation(plan)) > model.num_hidden_layers, name
+        assert any("pipeline_stages" in line and "->" in line for line in told), name
+        if known := PUBLISHED.get(name.removeprefix("graphcore/")):
+            assert (plan.notation, ",".join(map(str, plan.devices)), plan.micro_batches) == known, name
+
+
+def test_a_published_plan_also_runs_elsewhere():
+    for name, (notation, _, _) in PUBLISHED.items():
+        arguments = "--distribution_strategy=pipeline", "--pipeline_schedule=1f1b"
+        config, told = read(f"graphcore/{name}", *arguments)
+        plan = planned(config)
+        assert plan.notation == notation and plan.schedule == "1f1b", name
+        assert 0 <= make_timeline(plan).bubble < 0.9, name
+        assert not any("a grouped pipeline" in line for line in told), name
 
 
 def test_every_key_leads_somewhere():
@@ -91,14 +196,13 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_are_the_published_ones(name):
-    config = flags.parse([f"--config=graphcore/{name}", "--plan"])
-    batch, steps, rate, warmup, optimizer, scale, dropout = NUMBERS[name]
-    assert (config.train_batch_size, config.num_steps_per_epoch) == (batch, steps)
-    assert (config.learning_rate, config.warmup_steps) == (rate, warmup)
-    assert (config.optimizer_type, config.loss_scale) == (optimizer, scale)
-    assert config.model.hidden_dropout_prob == dropout
+def test_numbers_are_the_published_ones():
+    for name, (batch, steps, rate, warmup, optimizer, scale, dropout) in NUMBERS.items():
+        config = read(f"graphcore/{name}").config
+        assert (config.train_batch_size, config.num_steps_per_epoch) == (batch, steps), name
+        assert (config.learning_rate, config.warmup_steps) == (rate, warmup), name
+        assert (config.optimizer_type, config.loss_scale) == (optimizer, scale), name
+        assert config.model.hidden_dropout_prob == dropout, name
 
 
 def test_models_are_those_of_their_programs():
@@ -116,8 +220,7 @@ def test_models_are_those_of_their_programs():
 
 def test_powers_variants_and_schedules_by_step(tmp_path):
     values = {
-        **json.loads((ROOT / "configs/graphcore/tf1/pretrain_tiny_128_lamb.json").read_text()),
-        "lr_power": [0.5, 2],
+        **changed(TINY, "lr_power", [0.5, 2]),
         "use_nvlamb": True,
         "use_debiasing": True,
         "reduction_type": "sum",
@@ -125,35 +228,28 @@ def test_powers_variants_and_schedules_by_step(tmp_path):
         "steps_per_ckpts": 25,
         "steps_per_logs": 10,
     }
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(values))
-    config = flags.parse([f"--config={path}", "--plan"])
-    assert (config.warmup_power, config.poly_power, config.lamb_variant) == (0.5, 2.0, "nvlamb")
-    assert (config.bias_correction, config.gradient_reduction) == (True, "sum")
+    config = read(written(tmp_path, values)).config
+    assert (config.warmup_power, config.poly_power, config.clip_scope) == (0.5, 2.0, "global")
+    assert (config.bias_correction, config.loss_normalization) == (True, "local_sum")
     assert json.loads(config.loss_scale) == {"0": 1, "10": 8}
     assert config.checkpoint_every_steps == 30  # whole loops
     values |= {"lr_schedule": "custom", "lr_schedule_by_step": {"0": 1e-3, "5": 1e-4}}
-    path.write_text(json.dumps(values))
-    assert flags.parse([f"--config={path}", "--plan"]).lr_schedule == "custom"
+    assert read(written(tmp_path, values)).config.lr_schedule.startswith("{")
 
 
-def changed(name: str, key: str, value) -> str:
-    """Returns the JSON of a shipped configuration with another value; dots in a key go into its objects."""
-    values = json.loads((ROOT / f"configs/graphcore/{name}.json").read_text())
-    *outer, last = key.split(".")
-    inner = values
-    for each in outer:
-        inner = inner.setdefault(each, {})
-    inner[last] = value
-    return json.dumps(values)
+def test_the_prediction_bias_is_that_of_the_model(tmp_path):
+    for name in (TINY, TF2):
+        for value in (True, False):
+            config, told = read(written(tmp_path, changed(name, "use_prediction_bias", value)))
+            assert config.model.use_prediction_bias is value
+            assert f"-> model.use_prediction_bias={str(value).lower()}" in "\n".join(told)
+    path = written(tmp_path, changed("popart/packed/packed_pretrain_tiny_128", "projection_bias", False))
+    assert not read(path).config.model.use_prediction_bias
+    assert read("graphcore/tf1/pretrain_base_128_phase1").config.model.use_prediction_bias
 
 
-def message_of(*arguments: str) -> str:
-    """Returns the message of a command line that is refused; it is one line."""
-    with pytest.raises(ConfigError) as error:
-        flags.parse([*arguments, "--plan"])
-    assert "\n" not in str(error.value)
-    return str(error.value)
+# ------------------------------------------------------------------------------------------------------------
+# What is not known
 
 
 TYPOS = {
@@ -169,41 +265,42 @@ TYPOS = {
 }
 
 
-@pytest.mark.parametrize("name,key", TYPOS)
-def test_unknown_keys_are_named_with_the_nearest_known_one(name, key, tmp_path):
-    path = tmp_path / "c.json"
-    path.write_text(changed(name, key, 1))
-    label = FAMILIES[name.split("/")[0]].label
-    assert message_of(f"--config={path}") == (
-        f"--config={path}: {key!r} (did you mean {TYPOS[name, key]}?) is no key of Graphcore's {label} files."
-    )
+def test_unknown_keys_are_named_with_the_nearest_known_one(tmp_path):
+    for (name, key), nearest in TYPOS.items():
+        path, label = written(tmp_path, changed(name, key, 1)), FAMILIES[name.split("/")[0]].label
+        assert message_of(f"--config={path}") == (
+            f"--config={path}: {key!r} (did you mean {nearest}?) is no key of Graphcore's {label} files."
+        )
 
 
 TINY, TF2 = "tf1/pretrain_tiny_128_lamb", "tf2/pretrain_tiny_128_phase1"
+INFERENCE = "tf1/squad_large_inference_2ipu"
+WRONG = [
+    (TINY, "optimizer", "lam", "optimizer='lam', expected one of sgd, momentum, adam, "),
+    (TINY, "hidden_size", "big", "hidden_size='big', expected a number"),
+    (TINY, "hidden_size", 10**12, "model: hidden_size=1000000000000, expected at most 65,536"),
+    (TINY, "micro_batch_size", [1], "micro_batch_size=[1], expected a number"),
+    (TINY, "micro_batch_size", -1, "micro_batch_size=-1, expected a whole number of 1 or more"),
+    (TINY, "replicas", 0, "replicas=0, expected a whole number of 1 or more"),
+    (TINY, "num_train_steps", 10**25, "is too large a number"),
+    (TINY, "base_learning_rate", float("nan"), "NaN is no JSON number"),
+    (TINY, "use_prediction_bias", 1, "use_prediction_bias=1, expected true or false"),
+    (TF2, "dataset_dir", 5, "dataset_dir=5, expected a text"),
+    (TF2, "global_batch", 5, "global_batch=5, expected an object of keys"),
+    ("popart/pretrain_base_128", "micro_batch_size", 0, "micro_batch_size=0, expected a whole number"),
+    (INFERENCE, "pipeline_stages", [["emb"], "hid"], "pipeline_stages=.*expected a list of lists of names"),
+    (INFERENCE, "device_mapping", [0, 1.5], "device_mapping=.*expected a whole number"),
+    (INFERENCE, "pipeline_schedule", "Random", "=.*expected one of Grouped, Interleaved, Sequential"),
+]
 
 
-@pytest.mark.parametrize(
-    "name,key,value,message",
-    [
-        (TINY, "optimizer", "lam", "optimizer='lam', expected one of sgd, momentum, adam, "),
-        (TINY, "hidden_size", "big", "hidden_size='big', expected a number"),
-        (TINY, "hidden_size", 10**12, "model: hidden_size=1000000000000, expected at most 65,536"),
-        (TINY, "micro_batch_size", [1], "micro_batch_size=[1], expected a number"),
-        (TINY, "micro_batch_size", -1, "micro_batch_size=-1, expected a whole number of 1 or more"),
-        (TINY, "replicas", 0, "replicas=0, expected a whole number of 1 or more"),
-        (TINY, "num_train_steps", 10**25, "is too large a number"),
-        (TINY, "base_learning_rate", float("nan"), "NaN is no JSON number"),
-        (TINY, "use_prediction_bias", 1, "use_prediction_bias=1, expected true or false"),
-        (TF2, "dataset_dir", 5, "dataset_dir=5, expected a text"),
-        (TF2, "global_batch", 5, "global_batch=5, expected an object of keys"),
-        ("popart/pretrain_base_128", "micro_batch_size", 0, "micro_batch_size=0, expected a whole number"),
-    ],
-)
-def test_a_wrong_value_names_file_and_key(name, key, value, message, tmp_path):
-    path = tmp_path / "c.json"
-    path.write_text(changed(name, key, value))
-    found = message_of(f"--config={path}")
-    assert found.startswith(f"--config={path}: ") and message in found
+def test_a_wrong_value_names_file_and_key(tmp_path):
+    for name, key, value, message in WRONG:
+        path = written(tmp_path, changed(name, key, value))
+        strategy = ["--distribution_strategy=ipu"] if name == INFERENCE else []
+        found = message_of(f"--config={path}", *strategy)
+        assert found.startswith(f"--config={path}: ")
+        assert re.search(message if ".*" in message else re.escape(message), found), (key, value, found)
 
 
 FILES = {
@@ -221,30 +318,12 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_configuration_is_refused_in_a_line(name, tmp_path):
-    content, message = FILES[name]
-    (tmp_path / name).write_text(content)
-    assert message in message_of(f"--config={tmp_path / name}")
-
-
-def test_what_is_no_file_is_refused_in_a_line(tmp_path):
+def test_what_is_no_configuration_is_refused_in_a_line(tmp_path):
+    for name, (content, message) in FILES.items():
+        (tmp_path / name).write_text(content)
+        assert message in message_of(f"--config={tmp_path / name}"), name
     assert "is a folder. Give a file of it, or a name" in message_of(f"--config={tmp_path}")
     assert "No such file" in message_of(f"--config={tmp_path}/nothing.yml")
-
-
-def test_the_prediction_bias_is_that_of_the_model(tmp_path):
-    path = tmp_path / "c.json"
-    for name, key in ((TINY, "use_prediction_bias"), (TF2, "use_prediction_bias")):
-        for value in (True, False):
-            path.write_text(changed(name, key, value))
-            config, told = flags.read([f"--config={path}", "--plan"])
-            assert config.model.use_prediction_bias is value
-            assert f"-> model.use_prediction_bias={str(value).lower()}" in "\n".join(told)
-    path.write_text(changed("popart/packed/packed_pretrain_tiny_128", "projection_bias", False))
-    assert not flags.parse([f"--config={path}", "--plan"]).model.use_prediction_bias
-    base = flags.parse(["--config=graphcore/tf1/pretrain_base_128_phase1", "--plan"])
-    assert base.model.use_prediction_bias
 
 
 YAML = """
@@ -293,23 +372,111 @@ def test_an_entry_of_a_yaml_file_of_several(tmp_path):
         flags.parse([f"--config={path}"])
 
 
-@pytest.mark.parametrize(
-    "terms,expected",
-    [
+# ------------------------------------------------------------------------------------------------------------
+# Batches, pipelines, IPUs
+
+
+def test_batches_on_one_device():
+    base = {"num_gpus": 1, "train_batch_size": 10, "num_accumulation_steps": 5}
+    for terms, expected in (
         (dict(micro=3, accumulation=4, replicas=2), (24, 8)),
         (dict(micro=3, replicas=2, **{"global": 48}), (48, 16)),
         (dict(micro=3), (3 * 5, 5)),  # the rest as it was
-        ({}, None),
-    ],
-)
-def test_batches_on_one_device(terms, expected):
-    base = {"num_gpus": 1, "train_batch_size": 10, "num_accumulation_steps": 5}
-    found = configuration_terms.settle_batch(terms, base)
-    assert (tuple(found.values()) or None) == expected
+        ({}, ()),
+    ):
+        assert tuple(configuration_terms.settle_batch(terms, base).values()) == expected, terms
 
 
 def test_nested_keys_have_dots():
-    assert flat({"a": {"b": {"c": 1}}, "packing_factor": {128: 2}}) == {
-        "a.b.c": 1,
-        "packing_factor": {128: 2},
-    }
+    nested = {"a": {"b": {"c": 1}}, "packing_factor": {128: 2}}
+    assert flat(nested) == {"a.b.c": 1, "packing_factor": {128: 2}}
+
+
+def test_elsewhere_pipelines_are_notes():
+    config, told = read("graphcore/tf2/pretrain_base_128_phase1")
+    assert (config.pipeline_stages, config.device_mapping) == (None, None)
+    note = next(line for line in told if "only on an IPU" in line)
+    assert "ipu_config.pipeline_stages, ipu_config.pipeline_device_mapping" in note
+    _, told = read("graphcore/tf1/pretrain_tiny_128_lamb", "--device-mapping=0,1,0")
+    assert "--device_mapping" in next(line for line in told if "only on an IPU" in line)
+    with pytest.raises(ConfigError, match="device_mapping=0,1 needs --distribution_strategy=pipeline or"):
+        flags.read(["--config=quickstart", "--plan", "--device_mapping=0,1"])
+
+
+def test_the_command_line_goes_over_the_stages_of_a_file():
+    config, _ = read(
+        "graphcore/tf2/pretrain_base_128_phase1", "--distribution_strategy=ipu", "--pipeline-stages=3"
+    )
+    assert (config.pipeline_stages, config.device_mapping) == ("3", None)
+    assert config.num_accumulation_steps == 510 and planned(config).devices == (0, 1, 0)
+
+
+def test_schedules_of_theirs_are_for_ipus(tmp_path):
+    values = {**changed(INFERENCE, "pipeline_schedule", "Interleaved"), "device_mapping": [0, 1]}
+    for backend, expected in (("ipu", "interleaved"), ("pipeline", "1f1b")):
+        config, told = read(written(tmp_path, values), f"--distribution_strategy={backend}")
+        assert config.pipeline_schedule == expected == planned(config).schedule
+        assert any("Interleaved" in line and f"pipeline_schedule={expected}" in line for line in told)
+
+
+def test_what_is_rounded_and_what_is_whole_is_said():
+    _, told = read("graphcore/packed/pod16-closed", "--distribution_strategy=ipu")
+    assert any("num_accumulation_steps=270, not 256" in line for line in told)
+    assert any("a block is whole, and where its attention is" in line for line in told)
+    five = {"pipeline_stages": "5", "device_mapping": "0,1,2,3,0"}
+    for count, found, trains, expected in (
+        (2048, five, True, 2050),
+        (2050, five, True, 2050),
+        (4, five, False, 5),
+        (7, {"pipeline_stages": "1"}, True, 7),
+        (7, five | {"pipeline_schedule": "sequential"}, True, 7),
+    ):
+        assert configuration_terms.rounded_up(count, found, trains) == expected
+
+
+TF1 = "graphcore/tf1/pretrain_large_128_phase1"
+SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, micro_batch_size=2, warmup=0)
+
+
+def on_ipus(name, *arguments):
+    return read(name, "--distribution_strategy=ipu", *arguments).config
+
+
+def test_configurations_say_how_their_ipus_compute():
+    config = on_ipus(TF1)
+    assert (config.ipu_replicas, config.num_accumulation_steps) == (4, 2050)
+    assert config.train_batch_size == 8 * 2050 * 4
+    assert (config.dtype, config.partials_type, config.recompute) == ("fp16", "half", "block")
+    assert config.scheduler == "clustering"
+    assert config.loss_scale == "32768" and config.pipeline_stages.startswith("emb+pos+hid")
+    config = on_ipus("graphcore/tf2/pretrain_base_128_phase1")
+    assert config.available_memory_proportion == "0.28,0.26,0.28,0.28"
+    assert (config.min_remote_tensor_size, config.optimizer_state_offchip) == (50000, True)
+    config = on_ipus("graphcore/popart/pretrain_large_128")
+    assert config.replicated_tensor_sharding and config.ipu_replicas == 4
+    assert (config.partials_type, config.stochastic_rounding) == ("half", True)
+    assert config.available_memory_proportion == "0.15,0.25,0.25,0.25"
+
+
+def test_what_the_command_line_says_wins():
+    config = on_ipus(TF1, "--ipu_replicas=2", "--partials_type=float", "--recompute=none")
+    assert (config.ipu_replicas, config.partials_type, config.recompute) == (2, "float", "none")
+    assert config.train_batch_size == 8 * 2050 * 4  # of theirs; twice the micro batches make it
+    assert config.num_accumulation_steps == 4100
+
+
+def test_elsewhere_keys_about_ipus_are_notes(tmp_path):
+    values = dict(partials_type="half", scheduler="CLUSTERING", replicated_tensor_sharding=True)
+    path = written(tmp_path, {"task": "pretraining", **SIZES, **values})
+    config, told = read(path, "--use_synthetic_data", "--distribution_strategy=one_device")
+    assert config.partials_type == "float" and not config.replicated_tensor_sharding
+    assert all(name in "\n".join(told) for name in values)
+
+
+def test_shares_come_as_a_list_or_a_text(tmp_path):
+    stages = [["emb", "pos"], ["hid", "hid"], ["mlm", "nsp"]]
+    values = {**SIZES, "loss_scaling": 1, "pipeline_stages": stages, "gradient_accumulation_count": 6}
+    for shares in ("0.1 0.2", [0.1, 0.2], "0.1,0.2"):
+        theirs = {"task": "pretraining", **values, "available_memory_proportion": shares}
+        config = on_ipus(written(tmp_path, theirs), "--use_synthetic_data")
+        assert config.available_memory_proportion == "0.1,0.2"

@@ -12,26 +12,20 @@ from tests.graphcore import ipu_fake
 
 pytestmark = pytest.mark.nightly
 
-ALL = devices.Instances(2, 2, 0, 1, 4)
-
 
 @pytest.fixture(name="configured")
 def fixture_configured(make_config):
     """Returns a function that builds the configuration of a run on IPUs."""
-
-    def configured(**settings):
-        defaults = dict(distribution_strategy="ipu", pipeline_stages="2", device_mapping="0,0")
-        return make_config(**{**defaults, **settings})
-
-    return configured
+    defaults = dict(distribution_strategy="ipu", pipeline_stages="2", device_mapping="0,0")
+    return lambda **settings: make_config(**{**defaults, **settings})
 
 
-def options_of(config, replicas=ALL):
+def options_of(config):
     with ipu_fake.installed(ipus=16):
-        return devices.configure(config, devices.load_api(), replicas)
+        return devices.configure(config, devices.load_api(), devices.Instances(2, 2, 0, 1, 4))
 
 
-def test_options_follow_from_the_settings(configured):
+def test_options_follow_from_the_settings(configured, monkeypatch):
     found = options_of(
         configured(
             ipu_replicas=2,
@@ -52,27 +46,15 @@ def test_options_follow_from_the_settings(configured):
     assert not found.optimizations.enable_graph_outlining
     assert found.scheduling.algorithm.name == "CLUSTERING"
     assert found.device_connection.type.name == "ALWAYS" and found.device_connection.version == ""
-
-
-def test_without_settings_they_are_the_published_ones(configured):
-    found = options_of(configured())
+    found = options_of(configured())  # those of the published programs
     assert found.floating_point_behaviour.esr.name == "ON" and not found.floating_point_behaviour.oflo
     assert not found.allow_recompute and found.optimizations.enable_graph_outlining
     assert found.optimizations.minimum_remote_tensor_size == 128
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (dict(compile_only=True), ("PRE_COMPILE", "ipu2", True)),
-        (dict(compile_only=True, optimizer_state_offchip=False), ("PRE_COMPILE", "ipu2", False)),
-    ],
-)
-def test_how_the_ipus_are_taken(configured, settings, expected):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.FLAGS, "--executable_cache_path=somewhere")  # PRE_COMPILE wants one
-        device = options_of(configured(**settings)).device_connection
-    assert (device.type.name, device.version, device.enable_remote_buffers) == expected
+    monkeypatch.setenv(devices.FLAGS, "--executable_cache_path=somewhere")  # PRE_COMPILE wants one
+    for offchip in (True, False):
+        device = options_of(configured(compile_only=True, optimizer_state_offchip=offchip)).device_connection
+        found = (device.type.name, device.version, device.enable_remote_buffers)
+        assert found == ("PRE_COMPILE", "ipu2", offchip)
 
 
 def test_without_the_sdk_there_is_one_line(monkeypatch):
@@ -81,39 +63,24 @@ def test_without_the_sdk_there_is_one_line(monkeypatch):
         devices.load_api()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Memory of each stage
-
-
-@pytest.mark.parametrize(
-    ("text", "shares"),
-    [
+def test_memory_is_said_for_all_for_ipus_or_for_stages(configured):
+    for text, shares in (
         (None, [None] * 4),
         ("0.23", ["0.23"] * 4),
         ("0.1,0.2,0.3", ["0.1", "0.2", "0.3", "0.1"]),
         ("0.1, 0.2, 0.3, 0.4", ["0.1", "0.2", "0.3", "0.4"]),
-    ],
-)
-def test_memory_is_said_for_all_for_ipus_or_for_stages(configured, text, shares):
-    config = configured(available_memory_proportion=text)
-    assert rules.memory_proportions(config, (0, 1, 2, 0)) == shares
-
-
-def test_a_stage_has_the_options_of_its_ipu(configured):
-    config = configured(available_memory_proportion="0.1,0.2", partials_type="half")
+    ):
+        config = configured(available_memory_proportion=text, partials_type="half")
+        assert rules.memory_proportions(config, (0, 1, 2, 0)) == shares
     with ipu_fake.installed(ipus=2):
-        found = pipeline.stage_options(config, devices.load_api(), (0, 1, 0))
-    shares = [each.matmul_options["availableMemoryProportion"] for each in found]
-    assert shares == ["0.1", "0.2", "0.1"] and found[0].matmul_options["partialsType"] == "half"
+        options = pipeline.stage_options(config, devices.load_api(), (0, 1, 2, 0))
+    assert [each.matmul_options["availableMemoryProportion"] for each in options] == shares
+    assert options[0].matmul_options["partialsType"] == "half"
 
 
 def test_a_pipeline_of_one_stage_is_refused(configured):
     with pytest.raises(ConfigError, match="two stages or more"):
         pipeline.check_plan(configured(), PipelinePlan((("embeddings",),), (0,), "grouped", 1))
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Environment
 
 
 def test_the_environment_gets_what_is_asked_for_and_keeps_what_a_person_has_set(configured):
@@ -129,83 +96,44 @@ def test_the_environment_gets_what_is_asked_for_and_keeps_what_a_person_has_set(
     assert "other" not in found[devices.FLAGS] and "--use_synthetic_data" in found[devices.FLAGS]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Replicas and instances
-
-
-def popdist(replicas=4, count=2, index=1, ipus=4):
+def popdist(ipus=4):
     told = dict(
-        getNumTotalReplicas=replicas,
-        getNumInstances=count,
-        getInstanceIndex=index,
-        getNumLocalReplicas=replicas // count,
+        getNumTotalReplicas=4,
+        getNumInstances=2,
+        getInstanceIndex=1,
+        getNumLocalReplicas=2,
         getNumIpusPerReplica=ipus,
     )
     return types.SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
 
 
-def test_an_instance_of_poprun_has_its_part_of_the_replicas(configured):
-    found = devices.find_instances(configured(ipu_replicas=4), 3, popdist())
+def test_a_process_has_its_part_of_the_replicas(configured):
+    config = configured(ipu_replicas=4)
+    found = devices.find_instances(config, 3, popdist())
     assert (found.replicas, found.local_replicas, found.first_replica, found.count) == (4, 2, 2, 2)
     assert not found.is_chief and found.ipus_per_replica == 4
-
-
-def test_alone_a_process_has_all_replicas(configured):
-    found = devices.find_instances(configured(ipu_replicas=4), 5, None)
+    found = devices.find_instances(config, 5, None)  # alone
     assert (found.local_replicas, found.first_replica, found.is_chief) == (4, 0, True)
     assert found.ipus_per_replica == 8
-
-
-@pytest.mark.parametrize(
-    ("settings", "told", "message"),
-    [
-        (dict(ipu_replicas=2), {}, "poprun was told of 4 replicas .*the configuration says 2"),
-        (dict(ipu_replicas=4), dict(ipus=8), "poprun was told of 8 IPUs a replica"),
-        (dict(ipu_replicas=4, replicated_tensor_sharding=True), {}, "Use --num-instances 1"),
-    ],
-)
-def test_numbers_of_poprun_that_differ_are_refused(configured, settings, told, message):
-    with pytest.raises(ConfigError, match=message):
-        devices.find_instances(configured(**settings), 3, popdist(**told))
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Latencies
-
-
-def test_latencies_are_those_of_the_calls():
-    found = export.summary([0.01] * 98 + [0.02, 0.04], 0.5, batch_size=4)
-    assert found["latency"] == pytest.approx(0.0104)
-    assert 0.02 <= found["latency_99"] <= found["latency_99_9"] <= 0.04
-    assert (found["throughput"], found["batch size"]) == (pytest.approx(800), 4)
-
-
-def test_every_batch_is_asked_about_in_turn():
-    asked = []
-    batches = [(number,) for number in range(3)]
-    secs, total = export.time_calls(lambda number: asked.append(number) or number, batches, 7, threads=2)
-    assert len(secs) == 7 and 0 < max(secs) <= total
-    assert sorted(asked) == sorted([0, 0, 1, 2, 0, 1, 2, 0])  # one call comes before
-
-
-@pytest.mark.parametrize("settings", [dict(), dict(compile_only=True)])
-def test_an_export_that_makes_no_sense_is_refused(configured, settings):
-    path = "model.onnx" if not settings else "model.poplar_exec"
-    with pytest.raises(ConfigError, match="NAME.poplar_exec" if not settings else "Drop one"):
-        export.check_export(configured(**settings), path)
+    for settings, ipus, message in (
+        (dict(ipu_replicas=2), 4, "poprun was told of 4 replicas .*the configuration says 2"),
+        (dict(ipu_replicas=4), 8, "poprun was told of 8 IPUs a replica"),
+        (dict(ipu_replicas=4, replicated_tensor_sharding=True), 4, "Use --num-instances 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            devices.find_instances(configured(**settings), 3, popdist(ipus))
 
 
 def test_poprun_chooses_the_ipus_of_an_instance(configured, monkeypatch):
     told = dict(
-        POPDIST_NUM_TOTAL_REPLICAS="4",
-        POPDIST_NUM_IPUS_PER_REPLICA="2",
-        POPDIST_NUM_LOCAL_REPLICAS="2",
-        POPDIST_REPLICA_INDEX_OFFSET="2",
-        POPDIST_LOCAL_INSTANCE_INDEX="1",
-        POPDIST_UNIFORM_REPLICAS_PER_INSTANCE="1",
+        NUM_TOTAL_REPLICAS=4,
+        NUM_IPUS_PER_REPLICA=2,
+        NUM_LOCAL_REPLICAS=2,
+        REPLICA_INDEX_OFFSET=2,
+        LOCAL_INSTANCE_INDEX=1,
     )
     for name, value in told.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(f"POPDIST_{name}", str(value))
     config = configured(ipu_replicas=4)
     with ipu_fake.installed(ipus=8):
         found = devices.find_instances(config, 2, devices.load_popdist())
@@ -213,3 +141,15 @@ def test_poprun_chooses_the_ipus_of_an_instance(configured, monkeypatch):
         chosen = devices.configure(config, devices.load_api(), found)
         assert chosen.select_ipus and not chosen.auto_select_ipus
         assert type(devices.make_strategy(devices.load_api(), found)).__name__ == "PopDistStrategy"
+
+
+def test_latencies_are_those_of_the_calls():
+    found = export.summary([0.01] * 98 + [0.02, 0.04], 0.5, batch_size=4)
+    assert found["latency"] == pytest.approx(0.0104)
+    assert 0.02 <= found["latency_99"] <= found["latency_99_9"] <= 0.04
+    assert (found["throughput"], found["batch size"]) == (pytest.approx(800), 4)
+    asked = []
+    batches = [(number,) for number in range(3)]
+    secs, total = export.time_calls(lambda number: asked.append(number) or number, batches, 7, threads=2)
+    assert len(secs) == 7 and 0 < max(secs) <= total
+    assert sorted(asked) == sorted([0, 0, 1, 2, 0, 1, 2, 0])  # one call comes before

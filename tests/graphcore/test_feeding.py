@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import make_batch_plan
-from official.graphcore import program, records
+from official.graphcore import program, run
 from official.graphcore.devices import Instances
 from official.modeling import objectives
 
@@ -20,7 +20,7 @@ REPLICAS, TURNS, ROWS = 2, 3, 12
 def step_of(config, scale=1.0):
     """Returns the rows of a step, its micro batches, the plan, and the dataset of them."""
     plan = make_batch_plan(config, REPLICAS)
-    task = records.RecordsTask(config)
+    task = run.RecordsTask(config)
     task.find_data()
     rows = task.train_dataset(ROWS, ROWS, TrainingOrder(1)).map(_ragged)
     parts = program.micro_batches(config, task, rows, 4, plan, lambda step: tf.constant(scale))

@@ -24,14 +24,12 @@ VALUES = {
 }
 
 
-def test_the_step_line_counts_from_0_and_has_percentages():
+def test_the_lines_of_a_step(make_config):
+    """They count from 0 and have percentages."""
     assert log_style.step_line(1, 1, VALUES) == (
         "Step: 0 / 0 - LR: 1.00e-04 - total loss: 10.817 - mlm_loss: 10.386 - nsp_loss: 0.432"
         " - mlm_acc: 1.230 % - nsp_acc: 50.000 %, throughput: 4035.0 samples/sec"
     )
-
-
-def test_the_wait_stands_behind_what_the_published_expressions_find():
     line = log_style.step_line(3, 9, VALUES | {"host_wait_share": 0.0345})
     assert line.startswith("Step: 2 / 8 - ") and line.endswith("samples/sec, waiting for the host: 3.5 %")
     # Source: benchmarks.yml of the PyTorch and TF1 programs.
@@ -39,18 +37,12 @@ def test_the_wait_stands_behind_what_the_published_expressions_find():
     assert re.search(r"mlm_acc: *(.*?) \%", line)[1] == "1.230"
     assert re.search(r"mlm_loss: *(\d*\.\d*)", line)[1] == "10.386"
     assert re.search(r"total loss: *(\d*\.\d*)", line)[1] == "10.817"
-
-
-def test_the_step_line_of_a_task_without_masks_has_its_own_metrics():
     values = {"loss": 2.5, "span_loss": 2.5, "start_accuracy": 0.25, "learning_rate": 3e-5}
     line = log_style.step_line(2, 4, values | {"sequences_per_sec": 7.25})
     assert line == (
         "Step: 1 / 3 - LR: 3.00e-05 - total loss: 2.500 - span_loss: 2.500 - start_acc: 25.000 %,"
         " throughput: 7.2 samples/sec"
     )
-
-
-def test_the_iteration_line_has_epoch_duration_and_throughput(make_config):
     config = make_config(num_steps_per_epoch=20, num_train_epochs=2)
     assert log_style.iteration_line(config, 5, VALUES, 0.5) == (
         "Iteration: 5 Epoch: 0.25/2 | Loss (MLM NSP): 10.386 0.432 Accuracy (MLM NSP): 0.012 0.500"

@@ -70,7 +70,7 @@ def run_there(program: str, *arguments: str) -> str:
     # `official` chooses this one by the Python.
     environment = {name: value for name, value in os.environ.items() if name != "TF_ENABLE_ONEDNN_OPTS"}
     done = subprocess.run(
-        [PYTHON, "-m", f"tests.package.{program}", *arguments],
+        [PYTHON, "-m", f"tests.graphcore.{program}", *arguments],
         cwd=ROOT,
         env={**environment, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,

@@ -138,22 +138,21 @@ print(json.dumps([[" ".join(word.split()) for word in sys.argv[1:]], given]))
 """
 
 
+def lines_of(text: str, folder, variables: dict, **programs: str) -> list[str]:
+    """Returns what a shell prints that runs a text, with some programs on its path."""
+    for name, content in programs.items():
+        (folder / name.replace("_", "-")).write_text(content)
+        (folder / name.replace("_", "-")).chmod(0o755)
+    command = ["bash", "-euo", "pipefail", "-c", text]
+    environment = {**variables, "USER": "me", "PATH": f"{folder}:/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 def words_of(text: str, folder) -> list:
     """Returns what poprun is given when a shell runs a text."""
-    program = folder / "poprun"
-    program.write_text(POPRUN.format(python=sys.executable))
-    program.chmod(0o755)
-    environment = {**SHELL, "USER": "me", "PATH": f"{folder}:/usr/bin:/bin"}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(lines_of(text, folder, SHELL, poprun=POPRUN.format(python=sys.executable))[-1])
 
 
 def printed(monkeypatch, capsys, *arguments) -> str:
@@ -186,42 +185,29 @@ def plan_of(*arguments):
     return launch.of_pods(flags, command)
 
 
-@pytest.mark.parametrize(
-    "arguments, instances, replicas, ipus, domains",
-    [
+def test_numbers_follow_from_the_command_and_the_hosts():
+    for arguments, *numbers in (
         ("-- bert train --config=graphcore/tf1/pretrain_large_128_phase1_POD32", 1, 8, 4, 1),
         ("--hosts=a,b -- train.py --config=graphcore/popart/mk2/pretrain_large_128_POD64", 2, 16, 4, 1),
         ("--hosts=a,b -- python bert.py --config=graphcore/popart/mk2/pretrain_large_128_POD64", 2, 32, 4, 2),
         ("--num_replicas=8 --ipus_per_replica=2 --num_ilds=4 -- ./program", 4, 8, 2, 4),
-    ],
-)
-def test_numbers_follow_from_the_command_and_the_hosts(arguments, instances, replicas, ipus, domains):
-    plan, _ = plan_of(*arguments.split())
-    assert (plan.num_instances, plan.num_replicas, plan.ipus_per_replica, plan.num_ilds) == (
-        instances,
-        replicas,
-        ipus,
-        domains,
-    )
+    ):
+        plan, _ = plan_of(*arguments.split())
+        found = [plan.num_instances, plan.num_replicas, plan.ipus_per_replica, plan.num_ilds]
+        assert found == numbers, arguments
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
+def test_what_cannot_be_laid_out_is_one_line():
+    for arguments, message in (
         ("--hosts=a,b,c --num_replicas=16 --ipus_per_replica=4 -- x", "--num_replicas=15 or 18"),
         ("--num_replicas=4 --ipus_per_replica=3 -- x", "--ipus_per_replica=3, expected a power of two"),
         ("-- python run.py --layers 3", "replicas and IPUs are unknown"),
         ("-- python bert.py --config=nothing", "nothing"),
-        (
-            "--num_replicas=4 --ipus_per_replica=4 --vipu_partition=a;b -- x",
-            "--vipu_partition='a;b', expected",
-        ),
-    ],
-)
-def test_what_cannot_be_laid_out_is_one_line(arguments, message):
-    with pytest.raises(ConfigError) as error:
-        plan_of(*arguments.split())
-    assert message in str(error.value) and "\n" not in str(error.value)
+        ("--num_replicas=4 --ipus_per_replica=4 --vipu_partition=a;b -- x", "partition='a;b', expected"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            plan_of(*arguments.split())
+        assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_variables_that_instances_get_and_options_that_a_dialect_lacks():
@@ -236,20 +222,10 @@ def test_variables_that_instances_get_and_options_that_a_dialect_lacks():
 
 
 def test_with_hosts_it_says_how_keys_code_and_sdk_reach_them(tmp_path):
-    for name in ("ssh-copy-id", "rsync"):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
-        (tmp_path / name).chmod(0o755)
-    environment = {
-        "PATH": f"{tmp_path}:/usr/bin:/bin",
-        "USER": "me",
-        "CODE_PATH": "/code/bert",
-        "VENV_PATH": "/v/env",
-    }
-    text = poprun.preparation(("a", "b"))
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text], env=environment, capture_output=True, text=True, check=True
-    )
-    lines = done.stdout.splitlines()
+    says = '#!/bin/sh\necho {} "$@"\n'
+    programs = {name: says.format(name.replace("_", "-")) for name in ("ssh_copy_id", "rsync")}
+    variables = {"CODE_PATH": "/code/bert", "VENV_PATH": "/v/env"}
+    lines = lines_of(poprun.preparation(("a", "b")), tmp_path, variables, **programs)
     assert lines[0] == "ssh-copy-id a" and lines[4] == "ssh-copy-id b"
     assert [line.split()[-2:] for line in lines[1:4]] == [
         ["/code/bert", "a:/code/"],
@@ -259,17 +235,9 @@ def test_with_hosts_it_says_how_keys_code_and_sdk_reach_them(tmp_path):
 
 
 def test_files_and_folders_reach_the_same_places_on_the_hosts(tmp_path):
-    (tmp_path / "rsync").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
-    (tmp_path / "rsync").chmod(0o755)
     text = poprun.copies(("a", "b"), ["/l/it's here/one", "/data/128", "/l/it's here/two"])
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    calls = done.stdout.split("--stats\n-av\n--copy-dirlinks\n--rsync-path=")[1:]
+    printed_lines = lines_of(text, tmp_path, {}, rsync='#!/bin/sh\nfor word; do echo "$word"; done\n')
+    calls = "\n".join(printed_lines).split("--stats\n-av\n--copy-dirlinks\n--rsync-path=")[1:]
     assert [call.splitlines()[1:] for call in calls] == [
         words
         for host in ("a", "b")

@@ -54,7 +54,7 @@ def run_on_fake(config, ipus: int = 8, **machine):
 
 def test_an_epoch_is_once_through_the_records(configured, record_files):
     files = record_files(files=2, records=20)
-    counted = dict(count_records=True, num_steps_per_epoch=None, stop_steps=None, num_train_epochs=2)
+    counted = dict(num_steps_per_epoch=0, stop_steps=None, num_train_epochs=2)
     config = configured(input_files=files, use_synthetic_data=False, **counted)
     assert run_on_fake(config)[0] == 0
     result = json.loads(pathlib.Path(config.model_dir, "result.json").read_text())
@@ -67,7 +67,7 @@ def on_one_device(config, **settings):
         if "ipu" in field.backends:
             values[name] = field.default
     own = dict(
-        distribution_strategy="one_device", model_dir=config.model_dir + "-cpu", narrow_last_block=False
+        distribution_strategy="one_device", model_dir=config.model_dir + "-cpu"
     )  # which an IPU does not take
     config = config_lib.build_config([("test", {**values, **own, **settings})])
     return runner.run(config, TASKS[config.task]), config
@@ -216,8 +216,15 @@ def test_initial_weights_come_from_a_checkpoint_by_names(configured):
         run_on_fake(configured("none", init_checkpoint=first.model_dir + "/nothing"))
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(configured):
-    config = configured(loss_scale="1e38", checkpoint_every_steps=4)
+def test_a_loss_that_is_not_finite_ends_the_run(configured, monkeypatch):
+    make_training = program.make_training
+
+    def diverging(*arguments):
+        call = make_training(*arguments)
+        return lambda: call() * np.nan
+
+    monkeypatch.setattr(program, "make_training", diverging)
+    config = configured(checkpoint_every_steps=4)
     assert run_on_fake(config)[0] == 3
     assert result(config)["status"] == "failed" and "not finite" in result(config)["reason"]
     assert result(config)["checkpoint"] is None
@@ -237,9 +244,9 @@ def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_pat
     assert not os.path.exists(config.model_dir)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_settings_that_do_not_go_together_are_one_line(configured):
+    """Those that the configuration refuses, and those that do not fit the model, the data or the IPUs."""
+    refused = [
         (dict(dtype="bf16"), "Use --dtype=fp16 or fp32"),
         (dict(dtype="fp16"), "whose steps skip no update"),
         (dict(num_gpus=1), "Drop --num_gpus"),
@@ -248,16 +255,6 @@ def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_pat
         (dict(replicated_tensor_sharding=True), "ipu_replicas=1"),
         (dict(device_iterations=3), "Nearest valid: 3"),
         (dict(recompute="attention"), "--recompute=block"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(configured, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        configured(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
         (dict(available_memory_proportion="0.1,0.2"), r"has 2 numbers. Allowed: 1, 3 .* or 4"),
         (dict(available_memory_proportion="60"), "expected numbers above 0, up to 1"),
         (dict(pipeline_schedule="interleaved"), "Use --pipeline_schedule=grouped"),
@@ -269,14 +266,10 @@ def test_settings_that_do_not_go_together_are_refused(configured, settings, mess
         (dict(stop_steps=3, device_iterations=2), "device_iterations=2 does not divide the 3 steps"),
         (dict(input_files="nowhere-*"), "nowhere"),
         (dict(static_mask=True), "static_mask"),
-    ],
-)
-def test_what_does_not_fit_the_model_is_one_line(configured, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        run_on_fake(configured(**settings))
-
-
-def test_a_model_without_room_on_its_ipus_is_one_line(configured):
+    ]
+    for number, (settings, message) in enumerate(refused):
+        with pytest.raises(ConfigError, match=message):
+            run_on_fake(configured(str(number), **settings))
     with pytest.raises(ConfigError, match="does not fit into its IPUs .*--recompute=block"):
         run_on_fake(configured(), bytes_per_ipu=20_000)
 
@@ -301,10 +294,7 @@ def test_a_planned_configuration_is_what_the_other_command_takes(configured, tmp
     values, path = json.loads(config_lib.to_json(config)), tmp_path / "asked.json"
     path.write_text(json.dumps(values), encoding="utf-8")
     planned = tmp_path / "planned.json"
-    assert (
-        train.main([f"--config={path}", "--plan", "--plan_device=ipu-mk2", f"--plan_config_file={planned}"])
-        == 0
-    )
+    assert train.main([f"--config={path}", "--plan", "--plan_device=ipu-mk2", f"--plan_file={planned}"]) == 0
     with ipu_fake.installed(ipus=4):
         assert command.main([str(planned)]) == 0
     assert result(config)["step"] == 2

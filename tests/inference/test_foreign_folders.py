@@ -34,14 +34,9 @@ CONFIG = {
     "intermediate_size": 32,
     "max_position_embeddings": POSITIONS,
 }
-LINEAR = {
-    "attention.self.query": (HIDDEN, HIDDEN),
-    "attention.self.key": (HIDDEN, HIDDEN),
-    "attention.self.value": (HIDDEN, HIDDEN),
-    "attention.output.dense": (HIDDEN, HIDDEN),
-    "intermediate.dense": (32, HIDDEN),
-    "output.dense": (HIDDEN, 32),
-}
+SQUARE = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+LINEAR = dict.fromkeys(SQUARE, (HIDDEN, HIDDEN))
+LINEAR |= {"intermediate.dense": (32, HIDDEN), "output.dense": (HIDDEN, 32)}
 
 
 def weights(outputs: int = 3, segments: int = 2, head: str | None = "classifier") -> dict[str, np.ndarray]:
@@ -119,16 +114,13 @@ def test_each_line_has_an_answer_and_a_line_that_has_none_is_named(tmp_path, mon
         "--all_probabilities": "  ".join(f"{name} {score:.4f}" for name, score in ranked),
     }
     for flag, answer in answers.items():
-        words = ["bert classify", f"--checkpoint={path}", *filter(None, [flag])]
-        monkeypatch.setattr(sys, "argv", words)
+        monkeypatch.setattr(sys, "argv", ["bert classify", f"--checkpoint={path}", *filter(None, [flag])])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
         code = classify_command.run_classify()
         out, err = capsys.readouterr()
         assert out.split("\n") == [answer, "", "", "", answer, ""], flag
-        assert code == 2 and [line[:24] for line in err.splitlines()] == [
-            "bert classify: line 3: 3",
-            "bert classify: line 4: n",
-        ], err
+        told = ["bert classify: line 3: 3", "bert classify: line 4: n"]
+        assert code == 2 and [line[:24] for line in err.splitlines()] == told, err
 
 
 def test_several_texts_have_a_list_of_labels(tmp_path):
@@ -142,10 +134,8 @@ def test_several_texts_have_a_list_of_labels(tmp_path):
         (model.classify(texts, ["a dog"] * 3), pairs),
         (model.classify([(text, "a dog") for text in texts]), pairs),
     ):
-        assert [label.label for label in found] == [label.label for label in expected]
-        assert [label.score for label in found] == pytest.approx(
-            [label.score for label in expected], abs=1e-6
-        )
+        (labels, scores), (labels_one, scores_one) = zip(*found), zip(*expected)
+        assert labels == labels_one and scores == pytest.approx(scores_one, abs=1e-6)
     assert model.classify([]) == []
     for wrong in ((texts, "a dog"), ("a dog", texts), (texts, texts[:2]), ([1],), ([["a", "b", "c"]],)):
         with pytest.raises(ConfigError, match="to classify"):
@@ -157,12 +147,10 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path):
     model = inference.load(write(tmp_path / "m", problem_type="regression", id2label=names))
     (logits_C,) = model.outputs("classify", model._method("classify").rows_of([["the dog"]]))["logits"]
     found = model.classify("the dog")
-    assert found.label is None and found.scores == pytest.approx(
-        dict(zip("xyz", logits_C.tolist())), abs=1e-6
-    )
-    assert classify_command.shown_label(found, model.kind_of_labels) == "  ".join(
-        f"{name} {value:.2f}" for name, value in found.scores.items()
-    )
+    assert found.label is None
+    assert found.scores == pytest.approx(dict(zip("xyz", logits_C.tolist())), abs=1e-6)
+    shown = "  ".join(f"{name} {value:.2f}" for name, value in found.scores.items())
+    assert classify_command.shown_label(found, model.kind_of_labels) == shown
 
 
 def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
@@ -174,12 +162,10 @@ def test_labels_of_another_number_of_outputs_are_refused(tmp_path):
 def test_other_heads_are_refused_for_every_use(tmp_path):
     for number, name in enumerate(("BertForTokenClassification", "BertForMultipleChoice", "MyOwnBert")):
         path = write(tmp_path / str(number), architectures=[name])
-        for use in (
-            lambda path=path: inference.load(path),
-            lambda path=path: convert(path, "google", str(tmp_path / "out"), Options(num_attention_heads=12)),
-        ):
-            with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
-                use()
+        with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
+            inference.load(path)
+        with pytest.raises(ConfigError, match=f"architectures={name} is not supported"):
+            convert(path, "google", str(tmp_path / "out"), Options(num_attention_heads=12))
 
 
 def test_a_round_trip_keeps_the_architecture(tmp_path):
@@ -215,13 +201,8 @@ def test_heads_that_a_config_leaves_out_are_twelve_and_without_one_they_are_aske
 def adapter(folder, tensors: dict[str, np.ndarray], **settings) -> None:
     names = {f"base_model.model.{name}": array for name, array in tensors.items()}
     safetensors.numpy.save_file(names, folder / "adapter_model.safetensors")
-    values = {
-        "peft_type": "LORA",
-        "r": 2,
-        "lora_alpha": 6,
-        "base_model_name_or_path": "somebody/bert",
-        **settings,
-    }
+    values = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "somebody/bert"}
+    values |= settings
     (folder / "adapter_config.json").write_text(json.dumps(values))
 
 
@@ -231,13 +212,9 @@ def test_an_adapter_beside_the_weights_is_merged(tmp_path):
     value, dense = "bert.encoder.layer.1.attention.self.value", "bert.encoder.layer.0.output.dense"
     shapes = {f"{value}.lora_A": (2, HIDDEN), f"{value}.lora_B": (HIDDEN, 2)}
     shapes |= {f"{dense}.lora_A": (4, 32), f"{dense}.lora_B": (HIDDEN, 4)}
-    pairs = {
-        f"{name}.weight": generator.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()
-    }
-    whole = {
-        "classifier.weight": np.ones((3, HIDDEN), np.float32),
-        f"{value}.base_layer.bias": np.ones(HIDDEN),
-    }
+    pairs = {f"{name}.weight": np.float32(generator.normal(0, 0.5, each)) for name, each in shapes.items()}
+    ones, ones_3 = np.ones(HIDDEN, np.float32), np.ones((3, HIDDEN), np.float32)
+    whole = {"classifier.weight": ones_3, f"{value}.base_layer.bias": ones}
     for settings, scales in (
         ({}, (6 / 2, 6 / 4)),
         ({"use_rslora": True}, (6 / 2**0.5, 6 / 4**0.5)),
@@ -245,18 +222,11 @@ def test_an_adapter_beside_the_weights_is_merged(tmp_path):
     ):
         base = weights()
         path = write(tmp_path / "with", base)
-        adapter(
-            tmp_path / "with",
-            {**pairs, **{name: array.astype(np.float32) for name, array in whole.items()}},
-            **settings,
-        )
+        adapter(tmp_path / "with", {**pairs, **whole}, **settings)
         for name, scale in zip((value, dense), scales):
             product = pairs[f"{name}.lora_B.weight"] @ pairs[f"{name}.lora_A.weight"]
             base[f"{name}.weight"] = base[f"{name}.weight"] + np.float32(scale) * product
-        base |= {
-            "classifier.weight": whole["classifier.weight"],
-            f"{value}.bias": np.ones(HIDDEN, np.float32),
-        }
+        base |= {"classifier.weight": ones_3, f"{value}.bias": ones}
         expected = logits_of(inference.load(write(tmp_path / "by_hand", base)))
         np.testing.assert_allclose(logits_of(inference.load(path)), expected, atol=1e-5)
     plain = logits_of(inference.load(write(tmp_path / "plain")))
@@ -280,9 +250,7 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
         with pytest.raises(ConfigError, match=message):
             inference.load(path)
     (tmp_path / "m" / "model.safetensors").unlink()
-    with pytest.raises(
-        ConfigError, match="an adapter and no model. The weights of somebody/bert are missing"
-    ):
+    with pytest.raises(ConfigError, match="and no model. The weights of somebody/bert are missing"):
         inference.load(path)
 
 
@@ -300,14 +268,12 @@ def test_texts_are_cut_at_the_length_of_the_model_and_that_is_said_once(tmp_path
     short = write(tmp_path / "short", tokenizer={"model_max_length": 8})
     for path, given, length in ((plain, None, POSITIONS), (short, None, 8), (short, 12, 12), (plain, 5, 5)):
         model = inference.load(path, max_seq_length=given)
-        expected = inference.load(plain, max_seq_length=length)
+        expected, whole = inference.load(plain, max_seq_length=length), "dog " * (length - 2)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
-                assert model.classify(long).scores == expected.classify("dog " * (length - 2)).scores
-                np.testing.assert_allclose(
-                    model.embed(long), expected.embed("dog " * (length - 2)), atol=1e-6
-                )
+                assert model.classify(long).scores == expected.classify(whole).scores
+                np.testing.assert_allclose(model.embed(long), expected.embed(whole), atol=1e-6)
         assert len(warnings_of(caplog)) == 2, "once for labels, once for vectors"
         assert all(f"max_seq_length={length} tokens" in text for text in warnings_of(caplog))
     caplog.clear()
@@ -342,13 +308,8 @@ def test_a_model_of_one_segment_type_takes_no_pairs(tmp_path):
 def modules(folder, *kinds: str, path: str = "") -> None:
     names = [path, *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
     rows = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": names[number],
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for number, kind in enumerate(kinds)
+        {"idx": n, "name": str(n), "path": names[n], "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(rows))
     (folder / "1_Pooling").mkdir(exist_ok=True)
@@ -373,14 +334,12 @@ def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
 
 
 def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):
-    path = write(tmp_path / "n", tokenizer_class="BertJapaneseTokenizer")
-    with pytest.raises(
-        ConfigError, match="config.json: tokenizer_class=BertJapaneseTokenizer is not supported"
-    ):
+    named, told = "BertJapaneseTokenizer", "tokenizer_class=BertJapaneseTokenizer is not supported"
+    path = write(tmp_path / "n", tokenizer_class=named)
+    with pytest.raises(ConfigError, match=f"config.json: {told}"):
         inference.load(path)
-    path = write(tmp_path / "m", tokenizer={"tokenizer_class": "BertJapaneseTokenizer"})
-    with pytest.raises(ConfigError, match="tokenizer_class=BertJapaneseTokenizer is not supported"):
-        inference.load(path)
-    with pytest.raises(ConfigError, match="tokenizer_class=BertJapaneseTokenizer is not supported"):
-        inference.load(path, vocab_file=write(tmp_path / "other"))
+    path = write(tmp_path / "m", tokenizer={"tokenizer_class": named})
+    for vocab_file in (None, write(tmp_path / "other")):
+        with pytest.raises(ConfigError, match=told):
+            inference.load(path, vocab_file=vocab_file)
     assert registry.open_checkpoint(path, "PATH").tensors  # weights can still be converted

@@ -37,14 +37,11 @@ def asked(seed: int) -> list[tuple[str, str]]:
     generator = np.random.default_rng(seed)
 
     def text(most: int) -> str:
-        letters = generator.choice(
-            [*"aaabbcdefgh", *"   .", "\u00e9", "\u0301", "zz"], generator.integers(0, most)
-        )
-        return "".join(letters)
+        letters = [*"aaabbcdefgh", *"   .", "\u00e9", "\u0301", "zz"]
+        return "".join(generator.choice(letters, generator.integers(0, most)))
 
     rows = [(text(14), text(int(generator.integers(1, 120)))) for _ in range(24)]
-    return [
-        *rows,
+    odd = [
         ("", "a b"),
         ("a", ""),
         ("a", " \n"),
@@ -53,6 +50,7 @@ def asked(seed: int) -> list[tuple[str, str]]:
         ("q", "."),
         ("a", "zzz"),
     ]
+    return rows + odd
 
 
 class Sides:
@@ -68,24 +66,23 @@ class Sides:
         self.windows = graph_methods.cut_windows(self.questions, self.contexts, rules)
         shape = len(self.features), int(self.features.lengths.max(initial=1))
         generator = np.random.default_rng(seed)
-        self.logits = [
-            np.round(generator.normal(size=shape) * spread).astype(np.float32) / 4 for _ in range(2)
-        ]
+        normal = generator.normal(size=(2, *shape))
+        self.logits = list(np.round(normal * spread).astype(np.float32) / 4)
 
 
-@pytest.mark.parametrize("number", range(len(RULES)))
-def test_windows_are_those_of_the_pipeline(number):
-    sides = Sides(asked(number), RULES[number][0], 0, 1.0)
-    made = sides.features
-    rows = graph_methods.rows_of(sides.windows, sides.questions, sides.contexts, SPECIAL)
-    expected = made.batch(slice(None), int(made.lengths.max(initial=1)))
-    for name, values in rows.items():
-        np.testing.assert_array_equal(values, expected[name], name)
-    np.testing.assert_array_equal(sides.windows.questions_R, made.question_numbers)
-    width = rows["input_ids"].shape[1]
-    is_max = graph_methods.is_max_context(sides.windows, width, tf.size(sides.contexts.ids_T))
-    np.testing.assert_array_equal(is_max, answers.is_max_context(made)[:, :width])
-    assert len(made) > len(sides.data.questions) - 6 and (made.window_lengths > 0).all()
+def test_windows_are_those_of_the_pipeline():
+    for number, (window_rules, _) in enumerate(RULES):
+        sides = Sides(asked(number), window_rules, 0, 1.0)
+        made = sides.features
+        rows = graph_methods.rows_of(sides.windows, sides.questions, sides.contexts, SPECIAL)
+        expected = made.batch(slice(None), int(made.lengths.max(initial=1)))
+        for name, values in rows.items():
+            np.testing.assert_array_equal(values, expected[name], name)
+        np.testing.assert_array_equal(sides.windows.questions_R, made.question_numbers)
+        width = rows["input_ids"].shape[1]
+        is_max = graph_methods.is_max_context(sides.windows, width, tf.size(sides.contexts.ids_T))
+        np.testing.assert_array_equal(is_max, answers.is_max_context(made)[:, :width])
+        assert len(made) > len(sides.data.questions) - 6 and (made.window_lengths > 0).all()
 
 
 @pytest.mark.parametrize("spread", [1.0, 40.0], ids=["ties", "no-ties"])
@@ -95,12 +92,8 @@ def test_answers_are_those_of_the_pipeline(number, spread):
     sides = Sides(asked(number + 10), window_rules, number, spread)
     found = answers.answer_questions(*sides.logits, sides.features, sides.data, rules)
     given = graph_methods.find(*map(tf.constant, sides.logits), sides.windows, sides.contexts, rules)
-    assert {name: values.dtype.name for name, values in given.items()} == {
-        "text": "string",
-        "start": "int32",
-        "end": "int32",
-        "score": "float32",
-    }
+    kinds = {"text": "string", "start": "int32", "end": "int32", "score": "float32"}
+    assert {name: values.dtype.name for name, values in given.items()} == kinds
     for row, question in enumerate(sides.data.questions):
         expected = answers_of(found, question.id)[0]
         ours = (given["text"][row].numpy().decode(), int(given["start"][row]), int(given["end"][row]))

@@ -58,10 +58,8 @@ def test_labels_are_those_of_the_predictions_and_survive_a_conversion(make, tmp_
     for split, rows in (("train", 20), ("dev", 9), ("test", 9)):
         write_split(tmp_path / "glue", glue_tasks.find_task("rte"), split, rows=rows)
     run(make("glue", glue_task="rte", data_dir=str(tmp_path / "glue"), num_train_epochs=1, do_predict=True))
-    predicted = [line.split("\t")[1] for line in (tmp_path / "run" / "RTE.tsv").read_text().splitlines()[1:]]
-    rows = [
-        line.split("\t") for line in (tmp_path / "glue" / "RTE" / "test.tsv").read_text().splitlines()[1:]
-    ]
+    predicted = [label for _, label in table(tmp_path / "run" / "RTE.tsv")]
+    rows = table(tmp_path / "glue" / "RTE" / "test.tsv")
     convert(registry.open_checkpoint(str(tmp_path / "run"), "PATH"), "huggingface", str(tmp_path / "hf"))
     for path in ("run", "hf"):
         model = inference.load(str(tmp_path / path))
@@ -73,11 +71,7 @@ def test_labels_are_those_of_the_predictions_and_survive_a_conversion(make, tmp_
 def test_vectors_are_those_of_sentence_transformers():
     """Mean of all tokens, then length 1, as modules.json says; the oracle runs each text without padding."""
     model = inference.load(MINILM)
-    texts = [
-        "A man eats bread.",
-        "Someone is eating a loaf.",
-        "The stock market fell sharply on Monday.",
-    ]
+    texts = ["A man eats bread.", "Someone is eating a loaf.", "The stock market fell sharply on Monday."]
     vectors = model.embed(texts)
     tensors = registry.open_checkpoint(MINILM, "PATH").to_canonical().tensors
     weights = {name: tensor.read() for name, tensor in tensors.items()}
@@ -93,10 +87,8 @@ def test_vectors_are_those_of_sentence_transformers():
 
 def test_pooling_is_what_is_asked_for():
     model = inference.load(MINILM)
-    first, mean, long = (
-        model.embed(["the sea " * 40], inference.Pooling(*asked))[0]
-        for asked in (("cls", False, 12), ("mean", False, 12), ("mean", False, 512))
-    )
+    ways = ("cls", False, 12), ("mean", False, 12), ("mean", False, 512)
+    first, mean, long = (model.embed("the sea " * 40, inference.Pooling(*way)) for way in ways)
     assert np.linalg.norm(first) != pytest.approx(1.0, abs=1e-3)
     assert not np.allclose(first, mean, atol=1e-3) and not np.allclose(mean, long, atol=1e-3)
     np.testing.assert_allclose(mean, model.embed(["the sea " * 5], inference.Pooling("mean"))[0], atol=1e-6)
@@ -106,15 +98,8 @@ def test_pooling_is_what_is_asked_for():
 
 
 def test_it_may_come_before_or_after_tensorflow():
-    for first in (
-        "import tensorflow; from official.inference import load",
-        "from official.inference import load",
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", f"{first}; print(load({MINILM!r}).embed('x').shape)"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    for first in ("import tensorflow; ", ""):
+        program = f"{first}from official.inference import load; print(load({MINILM!r}).embed('x').shape)"
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.stdout == "(384,)\n", done.stderr

@@ -72,20 +72,15 @@ def test_every_head_is_that_of_tensorflow(head, backend):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_other_blocks_are_those_of_tensorflow(backend):
+    need(backend)
+    for changed in (
         {"block_type": "groupbert"},
         {"hidden_act": "relu"},
         {"hidden_act": "gelu_erf", "use_qkv_bias": False, "use_attention_projection_bias": False},
-    ],
-    ids=lambda changed: "-".join(map(str, changed.values())),
-)
-def test_other_blocks_are_those_of_tensorflow(changed, backend):
-    need(backend)
-    assert_equal(
-        source_lib.random_source(BertConfig(**{**ONE, **changed}), "fill_mask"), "fill_mask", backend
-    )
+    ):
+        source = source_lib.random_source(BertConfig(**{**ONE, **changed}), "fill_mask")
+        assert_equal(source, "fill_mask", backend)
 
 
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
@@ -122,23 +117,18 @@ def test_int8_is_close_and_not_the_same(backend):
         assert 1e-4 < apart < 0.1 * np.abs(values).max()
 
 
-def test_types_are_said():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_type_or_package_that_is_missing_is_named_in_one_line(backend, monkeypatch):
     with pytest.raises(ConfigError, match="dtype=bf16: onnxruntime computes in fp32, int8"):
         backends.build(None, "answer", backends.Settings("onnxruntime", "bf16"))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("package", ["tf2onnx", "its own"])
-def test_a_package_that_is_missing_is_named_in_one_line(backend, package, monkeypatch):
     need(backend)
-    name = backend if package == "its own" else package
-    monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "tf2onnx.convert", raising=False)
-    with pytest.raises(ConfigError) as error:
-        backends.build(None, "answer", backends.Settings(backend))
-    assert str(error.value) == (
-        f"--backend={backend} needs the package {name}: pip install '.[{backend}]' in the source folder."
-    )
+    for name in ("tf2onnx", backend):
+        with monkeypatch.context() as missing, pytest.raises(ConfigError) as error:
+            missing.setitem(sys.modules, name, None)
+            missing.delitem(sys.modules, "tf2onnx.convert", raising=False)
+            backends.build(None, "answer", backends.Settings(backend))
+        told = f"needs the package {name}: pip install '.[{backend}]' in the source folder."
+        assert str(error.value) == f"--backend={backend} {told}"
 
 
 def test_other_weights_sizes_and_heads_are_other_files(monkeypatch):
@@ -146,13 +136,15 @@ def test_other_weights_sizes_and_heads_are_other_files(monkeypatch):
     keys = []
     monkeypatch.setattr(onnx_files, "folder_of", lambda made_of, make: keys.append(made_of) or "folder")
     bert = BertConfig(**ONE)
-    for source, head in (
-        (source_lib.random_source(bert, "answer"), "answer"),
-        (source_lib.random_source(bert, "answer"), "answer"),
-        (source_lib.random_source(bert, "answer", seed=1), "answer"),
-        (source_lib.random_source(bert, "answer"), "embed"),
-        (source_lib.random_source(BertConfig(**{**ONE, "hidden_act": "relu"}), "answer"), "answer"),
+    relu = BertConfig(**{**ONE, "hidden_act": "relu"})
+    for sizes, head, seed in (
+        (bert, "answer", 0),
+        (bert, "answer", 0),
+        (bert, "answer", 1),
+        (bert, "embed", 0),
+        (relu, "answer", 0),
     ):
+        source = source_lib.random_source(sizes, "answer", seed=seed)
         onnx_files.file_of(source, head, lambda path: None)
     assert keys[0] == keys[1] and all(keys[0] != key for key in keys[2:])
 
@@ -177,15 +169,11 @@ def root(tmp_path, monkeypatch):
     return tmp_path / "exports"
 
 
-def test_files_are_made_once(root):
+def test_files_are_made_once_and_damaged_ones_anew(root):
     folder = onnx_files.folder_of({"name": "a"}, write)
     assert os.path.dirname(folder) == str(root)
     assert onnx_files.folder_of({"name": "a"}, lambda folder: pytest.fail("made again")) == folder
     assert onnx_files.folder_of({"name": "b"}, write) != folder
-
-
-def test_damaged_files_are_made_anew(root):
-    folder = onnx_files.folder_of({"name": "a"}, write)
     file, manifest = (os.path.join(folder, name) for name in ("file", "manifest.json"))
     for path, content in ((file, "wh"), (file, "while"), (manifest, "{"), (file, None)):
         os.remove(path)

@@ -42,10 +42,8 @@ def test_many_names():
     assert errors.shortened(["a", "b"]) == "a, b"
     text = errors.describe_names({"missing": names, "unexpected": ["x"], "No layer": []})
     assert text == f"missing: {names[0]} and 23 more. unexpected: x. No layer"
-    assert (
-        ConfigError(text, {"missing": names}).is_shortened
-        and not ConfigError(text, {"unexpected": ["x"]}).is_shortened
-    )
+    assert ConfigError(text, {"missing": names}).is_shortened
+    assert not ConfigError(text, {"unexpected": ["x"]}).is_shortened
 
 
 BAR = """
@@ -86,9 +84,8 @@ def test_bars_go_before_the_error():
     assert done.returncode == 2 and "working" in text
     *_, bars, error = text.rstrip("\n").rpartition("\r")
     assert error == "tool.py: x.json: not a JSON file." and text.endswith(error + "\n")
-    assert (
-        bars and not text.rpartition("\r")[0].rpartition("\r")[2].strip()
-    )  # the last that was drawn is blank
+    # The last that was drawn is blank.
+    assert bars and not text.rpartition("\r")[0].rpartition("\r")[2].strip()
 
 
 def test_typed_text_that_is_no_text(monkeypatch, capsys):

@@ -114,24 +114,6 @@ def test_what_somebody_else_may_have_put_there_is_not_loaded(library, tmp_path, 
         native_library.built(library("9"), 60)
 
 
-def test_a_lock_that_is_a_link_changes_nothing(library, tmp_path):
-    recipe = library("10")
-    path = pathlib.Path(native_library.built(recipe, 60))
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    lock = pathlib.Path(f"{path}.lock")
-    lock.unlink()
-    lock.symlink_to(precious)
-    path.unlink()
-    with pytest.raises(NotBuilt, match="symbolic links"):
-        native_library.built(recipe, 60)
-    assert precious.read_text() == "kept"
-    lock.unlink()
-    lock.write_text("of another program")
-    native_library.built(recipe, 60)
-    assert lock.read_text() == "of another program"
-
-
 def test_without_a_home_the_cache_is_a_private_folder_of_temporary_files(tmp_path, monkeypatch):
     """And never one named ~ in the working directory."""
     monkeypatch.chdir(tmp_path)
@@ -142,20 +124,20 @@ def test_without_a_home_the_cache_is_a_private_folder_of_temporary_files(tmp_pat
         raise KeyError("no such user")
 
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    for number, planted in enumerate((None, "file", "open folder", "link")):
-        parent = tmp_path / f"temporary-{number}"
+    plants = {
+        "nothing": lambda path: None,
+        "file": pathlib.Path.touch,
+        "open folder": lambda path: (path.mkdir(), path.chmod(0o777)),
+        "link": lambda path: path.symlink_to(tmp_path),
+    }
+    for planted, plant in plants.items():
+        parent = tmp_path / planted
         parent.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(parent))
         expected = parent / f"bert-tf2-{os.geteuid()}"
-        if planted == "file":
-            expected.touch()
-        elif planted == "link":
-            expected.symlink_to(tmp_path)
-        elif planted:
-            expected.mkdir()
-            expected.chmod(0o777)
+        plant(expected)
         found = pathlib.Path(writing.folder())
-        assert found.parent == parent and (found == expected) == (planted is None), planted
+        assert found.parent == parent and (found == expected) == (planted == "nothing"), planted
         assert found.stat().st_mode & 0o777 == 0o700 and not found.is_symlink(), planted
         assert writing.folder() == str(found)
     assert not (tmp_path / "~").exists()
@@ -164,20 +146,15 @@ def test_without_a_home_the_cache_is_a_private_folder_of_temporary_files(tmp_pat
     assert writing.folder() == str(tmp_path / "cache")
 
 
-def test_who_waits_too_long_goes_on_without(library, tmp_path):
+def test_who_waits_too_long_goes_on_without_and_what_a_killed_process_left_is_cleared(library):
     path = pathlib.Path(native_library.built(library("4"), 60))
-    path.unlink()
-    with native_library._locked(f"{path}.lock", 1), pytest.raises(NotBuilt, match="another process compiles"):
-        native_library.built(library("4"), 0.2)
-
-
-def test_what_a_killed_process_left_is_cleared_away(library):
-    path = pathlib.Path(native_library.built(library("5"), 60))
     path.unlink()
     unfinished = path.with_name(path.name + ".tmp-999999")
     unfinished.mkdir()
     (unfinished / "0.o").write_bytes(b"half an obj")
-    assert ctypes.CDLL(native_library.built(library("5"), 60)).number() == 5
+    with native_library._locked(f"{path}.lock", 1), pytest.raises(NotBuilt, match="another process compiles"):
+        native_library.built(library("4"), 0.2)
+    assert ctypes.CDLL(native_library.built(library("4"), 60)).number() == 4
     assert not unfinished.exists()
 
 

@@ -12,13 +12,9 @@ from official.io.errors import ConfigError
 
 UNCASED = (*SPECIAL_TOKENS, "paris", "is", "in", "france", "##s", "[unused1]", ".", "12", "中")
 CASED = (*SPECIAL_TOKENS, "Paris", "is", "in", "France", "the", "##s", ".")
-NORMALIZER = {
-    "type": "BertNormalizer",
-    "clean_text": True,
-    "handle_chinese_chars": True,
-    "strip_accents": None,
-    "lowercase": True,
-}
+NORMALIZER = dict(
+    type="BertNormalizer", clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True
+)
 
 
 def write_vocab(folder, words=UNCASED, **config) -> str:
@@ -37,16 +33,14 @@ def write_tokenizer(folder, words=UNCASED, normalizer=NORMALIZER, **changes) -> 
         "continuing_subword_prefix": "##",
         "vocab": {word: number for number, word in reversed(list(enumerate(words)))},
     }
-    added = [{"id": 0, "content": words[0], "special": True}]
     whole = {
-        "added_tokens": added,
+        "added_tokens": [{"id": 0, "content": words[0], "special": True}],
         "normalizer": normalizer,
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         **changes,
+        "model": {**model, **changes.get("model", {})},
     }
-    (folder / "tokenizer.json").write_text(
-        json.dumps({**whole, "model": {**model, **changes.get("model", {})}})
-    )
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
     return str(folder / "tokenizer.json")
 
 
@@ -120,9 +114,8 @@ def test_a_folder_without_a_vocabulary_is_an_error(tmp_path):
 
 
 def test_what_counts_is_the_setting_then_the_vocabulary_then_the_checkpoint(tmp_path):
-    path = write_vocab(
-        tmp_path / "vocab", (*UNCASED, *(f"word{number}" for number in range(200)), "X")
-    )  # neither cased nor uncased
+    words = (*UNCASED, *(f"word{number}" for number in range(200)), "X")  # neither cased nor uncased
+    path = write_vocab(tmp_path / "vocab", words)
     write_vocab(tmp_path / "checkpoint", do_lower_case=False)
     write_tokenizer(tmp_path / "other", normalizer={**NORMALIZER, "lowercase": False})
     assert load_for_text(path).do_lower_case
@@ -134,14 +127,12 @@ def test_what_counts_is_the_setting_then_the_vocabulary_then_the_checkpoint(tmp_
 
 
 def test_a_cased_vocabulary_is_not_lower_cased(tmp_path):
-    for number, (given, config, by) in enumerate(
-        (
-            (None, {}, "the default"),
-            (True, {}, "given"),
-            (None, {"do_lower_case": True}, "says tokenizer_config.json"),
-        )
+    for given, config, by in (
+        (None, {}, "the default"),
+        (True, {}, "given"),
+        (None, {"do_lower_case": True}, "says tokenizer_config.json"),
     ):
-        path = write_vocab(tmp_path / str(number), CASED, **config)
+        path = write_vocab(tmp_path / by, CASED, **config)
         with pytest.raises(ConfigError) as error:
             load_for_text(path, given)
         message = f"is cased: 2 of 6 words have capitals, which do_lower_case=true ({by}) never finds. Give"
@@ -185,23 +176,16 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
 
 def test_labels_come_back(tmp_path):
     (tmp_path / "labels.json").write_text(model_folder.labels_json(("no", "yes")))
-    assert model_folder.read_labels(str(tmp_path)) == {
-        "labels": ("no", "yes"),
-        "problem_type": "single_label_classification",
-    }
+    expected = {"labels": ("no", "yes"), "problem_type": "single_label_classification"}
+    assert model_folder.read_labels(str(tmp_path)) == expected
     keys = model_folder.labels_to_hugging_face(("no", "yes"), None, 2)
-    assert keys == {
-        "id2label": {"0": "no", "1": "yes"},
-        "label2id": {"no": 0, "yes": 1},
-    } and model_folder.labels_of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
-    assert (
-        model_folder.labels_to_hugging_face(("no", "yes"), None, 3)["id2label"]["2"] == "LABEL_2"
-    )  # names of another head
+    assert keys == {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+    assert model_folder.labels_of_hugging_face(keys, "config.json")["labels"] == ("no", "yes")
+    of_another_head = model_folder.labels_to_hugging_face(("no", "yes"), None, 3)
+    assert of_another_head["id2label"]["2"] == "LABEL_2"
     keys = model_folder.labels_to_hugging_face(None, "regression", 1)
-    assert model_folder.labels_of_hugging_face(keys, "config.json") == {
-        "labels": ("LABEL_0",),
-        "problem_type": "regression",
-    }
+    found = model_folder.labels_of_hugging_face(keys, "config.json")
+    assert found == {"labels": ("LABEL_0",), "problem_type": "regression"}
     (tmp_path / "labels.json").write_text('{"labels": 3}')
     with pytest.raises(ConfigError, match="labels=3, expected a list of names"):
         model_folder.read_labels(str(tmp_path))

@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.launching import kubernetes_schemas
 
 COMMAND = ("bert", "train", "--config=quickstart", "--model_dir=/runs/quick")
-NOTHING_ASKED = SimpleNamespace(worker_hosts=None, task_index=None, coordinator_address=None)
+NOTHING_ASKED = SimpleNamespace(worker_hosts=None, task_index=None)
 VOLUMES = (manifests.Volume("data", "/data", is_read_only=True), manifests.Volume("runs.of-all", "/runs"))
 
 
@@ -243,7 +243,7 @@ def test_an_ipujob_writes_its_configuration_first():
     spec = spec_of_pods("ipujob", ipus=64, ipu_image="graphcore/tensorflow:2", volumes=VOLUMES)
     (writer,), (trainer,) = spec["initContainers"], spec["containers"]
     assert (writer["image"], trainer["image"]) == (job().image, "graphcore/tensorflow:2")
-    assert f"{shlex.join(COMMAND)} --plan --plan_config_file=/job/run.json" in writer["args"][0].splitlines()
+    assert f"{shlex.join(COMMAND)} --plan --plan_file=/job/run.json" in writer["args"][0].splitlines()
     assert trainer["args"][0].rstrip().endswith("python3 -m official.graphcore /job/run.json")
     for container in (writer, trainer):
         assert {"name": "job", "mountPath": "/job"} in container["volumeMounts"]

@@ -180,7 +180,7 @@ def test_two_hosts_go_on_when_a_cut_link_is_back(workspace, tmp_path, hosts):  #
     ssh.chmod(0o755)
     places = ",".join(f"{address}:21901" for address in ADDRESSES)
     launcher = [*LAUNCHER, f"--hosts={places}", f"--ssh={ssh}", "--max_restarts=3", "-x", "PYTHONPATH", "--"]
-    flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_silence_secs=6"]
+    flags = [f"--model_dir={tmp_path}/run", "--num_steps_per_epoch=400", "--peer_timeout_secs=30"]
     program = [sys.executable, "train.py", *settings_of("plain", workspace), *flags]
     with popen(["ip", "netns", "exec", hosts[0], *launcher, *program]) as process:
         wait_for(tmp_path / "run" / "ckpt-8.index", process)

@@ -102,9 +102,9 @@ def test_the_last_block_gives_what_is_read():
     assert shapes["layer_1"] == (rows, 1 + batch["masked_lm_positions"].shape[1], TINY["hidden_size"])
 
 
-def test_a_run_is_narrow_unless_it_says_otherwise(make_config):
+def test_a_run_is_narrow_unless_it_is_on_ipus(make_config):
     assert encoder_options(make_config())["narrow"]
-    assert not encoder_options(make_config(narrow_last_block=False))["narrow"]
+    assert not encoder_options(make_config(distribution_strategy="ipu"))["narrow"]
 
 
 def test_the_products_that_are_left_out():

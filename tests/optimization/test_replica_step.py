@@ -90,8 +90,8 @@ def test_micro_batches_are_added_up_and_each_has_a_seed_of_its_own(make_config):
         ({}, 8.0),
         (dict(loss_normalization="local", clip_scope="none"), 8.0 * 4),
         (LOCAL, 4.0),
-        (dict(loss_normalization="local", clip_scope="none", gradient_reduction="sum"), 8.0),
-        (dict(LOCAL, gradient_reduction="sum"), 1.0),
+        (dict(loss_normalization="local_sum", clip_scope="none"), 8.0),
+        (dict(LOCAL, loss_normalization="local_sum"), 1.0),
     ],
 )
 def test_what_is_left_to_divide_by(make_config, settings, divisor):
@@ -128,15 +128,9 @@ def test_clipping_takes_the_norm_of_the_true_gradient(make_config, scope, factor
     assert norm.numpy() == 5.0 and float(ours) == pytest.approx(factor)
 
 
-@pytest.mark.parametrize(
-    "variant,scope,factor",
-    [("lamb", "none", 1.0), ("nvlamb", "none", 1.0 / 40), ("mpclip", "global", 2.0 / 40)],
-)
-def test_variants_of_lamb_clip_to_one_or_to_the_number_of_replicas(make_config, variant, scope, factor):
-    config, strategy = (
-        make_config(lamb_variant=variant, clip_scope=scope),
-        tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
-    )
+@pytest.mark.parametrize("scope,factor", [("none", 1.0), ("global", 1.0 / 40), ("replicas", 2.0 / 40)])
+def test_clipping_to_one_or_to_the_number_of_replicas(make_config, scope, factor):
+    config, strategy = make_config(clip_scope=scope), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     found: list = []
     gradients = Gradients([tf.constant([40.0])], 1.0)
     strategy.run(lambda: found.append(float(replica_step.clip(config, gradients, tf.constant(40.0), 2))))

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official import config as config_lib
 from official.cli import flags
+from official.config.values import read_by_step
 from official.io.errors import ConfigError
 from official.optimization import schedules
 from official.optimization.train_state import LossScale
@@ -159,8 +160,8 @@ def test_a_warmup_that_starts_later(make_config):
 
 
 def custom(make_config, **settings):
-    rest = dict(learning_rate=None, warmup_steps=None, lr_schedule="custom", num_steps_per_epoch=TOTAL)
-    return make_config(**{**rest, "lr_schedule_by_step": BY_STEP, **settings})
+    rest = dict(learning_rate=None, warmup_steps=None, num_steps_per_epoch=TOTAL)
+    return make_config(**{**rest, "lr_schedule": BY_STEP, **settings})
 
 
 def test_rates_by_step(make_config):
@@ -207,8 +208,8 @@ def test_a_curved_decay_has_points_on_the_way(make_config):
 
 
 CONTRADICTIONS = [
-    (dict(lr_schedule="custom"), "lr_schedule=custom needs --lr_schedule_by_step"),
-    (dict(lr_schedule_by_step=BY_STEP), "is not read by lr_schedule=polynomial, but by custom"),
+    (dict(lr_schedule="custom"), "lr_schedule='custom' is not one of polynomial"),
+    (dict(lr_schedule=BY_STEP, poly_power=2.0), "poly_power=2.0 is not read by lr_schedule="),
     (dict(lr_schedule="natural_exponential", decay_rate=0.1), "needs --decay_steps"),
     (dict(lr_schedule="natural_exponential", decay_steps=10), "needs --decay_rate"),
     (dict(decay_rate=0.1), "decay_rate=0.1 is not read by lr_schedule=polynomial"),
@@ -240,9 +241,9 @@ def test_rates_by_step_stand_alone(make_config):
 
 def test_the_loss_scale_is_that_of_the_step_that_comes(make_config):
     config = make_config(loss_scale='{"0": 128, "3": 512}')
-    values = config_lib.loss_scale_steps(config)
+    values = read_by_step(config.loss_scale, "loss_scale")
     assert config_lib.initial_loss_scale(config) == 128 and not config_lib.dynamic_loss_scale(config)
-    scale = LossScale(values[0], False, schedules.ByStep(values))
+    scale = LossScale(values[0], False, schedules.by_step(values))
     found = []
     for step in range(5):
         found.append(float(scale.scale.numpy()))

@@ -42,8 +42,13 @@ def test_real_steps_of_every_task_are_run_without_data(tmp_path, monkeypatch):
     model = tmp_path / "model.json"
     model.write_text(json.dumps({**TINY, "num_hidden_layers": 1}))
     steps = []
-    own = step_benchmark.Loop.run
-    monkeypatch.setattr(step_benchmark.Loop, "run", lambda loop: steps.append(own(loop)))
+    own = step_benchmark.make_step
+
+    def noted(*arguments):
+        run = own(*arguments)
+        return lambda: steps.append(run())
+
+    monkeypatch.setattr(step_benchmark, "make_step", noted)
     shared = [f"--bert_config_file={model}", "--max_seq_length=32", "--distribution_strategy=one_device"]
     shared += ["--plan", "--measure", "--num_gpus=0", "--kernels=plain"]
     for task in (

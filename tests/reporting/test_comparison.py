@@ -434,7 +434,7 @@ def test_command(tmp_path, command, capsys):
 
 def test_bad_flags(command):
     for arguments, message in (
-        ([], "the following arguments are required: DIR"),
+        ([], "the following arguments are required: FOLDERS"),
         (["x", "--target=72"], "--target=72.0 is out of range"),
         (["x", "--output=a.jpg"], "--output=a.jpg does not end with one of .png, .svg, .pdf"),
         (["x", f"--json={ROOT}", "--overwrite"], "is a folder. Give the name of a file"),

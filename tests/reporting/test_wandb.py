@@ -20,7 +20,7 @@ def offline(monkeypatch, make_config):
     """Returns a configuration of an offline run."""
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    return make_config(wandb=True, wandb_project="some-project")
+    return make_config(wandb=True, wandb_name="some-project/")
 
 
 def train(config, steps, status="finished"):

@@ -18,22 +18,13 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.inference import Model, backends, source
 from official.inference.rows import join
 from official.serving import export
-from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [*LETTERS, *(f"##{letter}" for letter in LETTERS), *".,?!", "the", "##ing", "\u00df", "\u6c34"]
 WORDS = Vocabulary((*SPECIAL_TOKENS, *PIECES), "")
-SIZES = dict(
-    vocab_size=WORDS.size + 2,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=64,
-    initializer_range=0.4,
-    groupbert_ffn_output_groups=2,
-    groupbert_conv_group_size=16,
-)
+SIZES = {"vocab_size": WORDS.size + 2, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.4}
+SIZES |= {"groupbert_ffn_output_groups": 2, "groupbert_conv_group_size": 16}
 TEXTS = ["The fishing.", "", "Wa\u0308sser \u6c34 \u00df? \u4e00!", "singing " * 60, "a"]
 ASKED = [
     ("who is fishing ?", "the man, the sea. " * 30),
@@ -89,9 +80,7 @@ def made_up(head: str, classes: int = 3, **changed) -> source.Source:
 def expected(model: Model, name: str) -> dict[str, list]:
     """Returns what a signature gives, of a model."""
     if name == "answer":
-        found = model.answer_all(ASKED)
-        keys = {"text": "text", "start": "start", "end": "end", "score": "probability"}
-        return {key: [getattr(answer, field) for answer in found] for key, field in keys.items()}
+        return dict(zip(("text", "score", "start", "end"), map(list, zip(*model.answer_all(ASKED)))))
     if name == "classify":
         labels = [model.classify(a, b or None) for a, b in PAIRS]
         return {key: [getattr(label, key) or 0 for label in labels] for key in ("label", "score")}
@@ -152,21 +141,14 @@ def test_a_process_without_this_package(tmp_path):
     (tmp_path / "inputs.json").write_text(json.dumps(INPUTS))
     (tmp_path / "program.py").write_text(IN_ANOTHER_PROCESS)
     folders = [str(tmp_path / name) for name in sources]
-    arguments = [str(tmp_path / "program.py"), str(tmp_path / "inputs.json"), str(tmp_path / "out"), *folders]
+    arguments = [str(tmp_path / name) for name in ("program.py", "inputs.json", "out")]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, *arguments, *folders], **run)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, found in sources.items():
-        outputs = np.load(
-            str(tmp_path / "out") + str(tmp_path / name).replace("/", "_") + ".npz", allow_pickle=True
-        )
+        path = str(tmp_path / "out") + str(tmp_path / name).replace("/", "_") + ".npz"
+        outputs = np.load(path, allow_pickle=True)
         for signature in found.abilities():
             for key, wanted in expected(Model(found), signature).items():
                 if key == "label" and name == "score":
@@ -195,11 +177,9 @@ def test_smaller_types_are_smaller_and_close(dtype, share, tmp_path):
     found = made_up("classify", initializer_range=0.05)
     for each in ("fp32", dtype):
         export.export(found, str(tmp_path / each), export.Request(dtype=each))
-    sizes = [
-        os.path.getsize(tmp_path / each / "variables" / "variables.data-00000-of-00001")
-        for each in ("fp32", dtype)
-    ]
-    assert sizes[1] < share * sizes[0]
+    variables = "variables/variables.data-00000-of-00001"
+    whole, short = (os.path.getsize(tmp_path / each / variables) for each in ("fp32", dtype))
+    assert short < share * whole
     whole, short = (call(tf.saved_model.load(str(tmp_path / each)), "classify") for each in ("fp32", dtype))
     assert 0 < np.abs(whole["score"] - short["score"]).max() < 0.03
     assert_same(short["score"], expected(inference.load(str(tmp_path / dtype)), "classify")["score"], 0.03)
@@ -212,10 +192,8 @@ def test_an_export_is_a_checkpoint(tmp_path):
     export.export(found, str(tmp_path / "1"), export.Request(dtype="int8"))
     report = convert(str(tmp_path / "1"), "google", str(tmp_path / "google"))
     assert report["target"]["path"] == str(tmp_path / "google" / "1")
-    both = [
-        registry.open_checkpoint(path, "PATH").to_canonical().tensors
-        for path in (str(tmp_path / "1"), report["target"]["path"])
-    ]
+    paths = str(tmp_path / "1"), report["target"]["path"]
+    both = [registry.open_checkpoint(path, "PATH").to_canonical().tensors for path in paths]
     assert both[0].keys() == both[1].keys() and len(both[0]) > 30
     for name, tensor in both[0].items():
         np.testing.assert_array_equal(tensor.read(), both[1][name].read())
@@ -226,22 +204,16 @@ def test_an_export_is_a_checkpoint(tmp_path):
         registry.get_action("google2saved_model")
 
 
-@pytest.mark.parametrize(
-    "changed, message",
-    [
+def test_what_is_refused(tmp_path):
+    for changed, message in (
         ({"format": "saved_models"}, "--format=saved_models.*expected one of saved_model, onnx"),
         ({"dtype": "fp16"}, "--dtype=fp16: --format=saved_model has fp32, bf16, int8"),
         ({"format": "onnx", "dtype": "bf16"}, "--dtype=bf16: --format=onnx has fp32, int8"),
         ({"dtype": "int8", "calibration_file": "x"}, "--calibration_file is for --format=onnx --dtype=int8"),
-    ],
-)
-def test_what_is_refused(changed, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
-        export.export(made_up("answer"), str(tmp_path / "1"), export.Request(**changed))
+    ):
+        with pytest.raises(ConfigError, match=message):
+            export.export(made_up("answer"), str(tmp_path / "1"), export.Request(**changed))
     assert os.listdir(tmp_path) == []
-
-
-def test_nothing_is_replaced(tmp_path):
     (tmp_path / "1").mkdir()
     with pytest.raises(ConfigError, match="is there, and nothing is replaced"):
         export.export(made_up("answer"), str(tmp_path / "1"))
@@ -284,9 +256,7 @@ def test_onnx_in_onnx_runtime(head, dtype, tmp_path):
     request = export.Request("onnx", dtype, rows)
     written = export.export(made_up(head, initializer_range=0.1), str(tmp_path / "1"), request)
     assert written.difference < (1e-4 if dtype == "fp32" else 0.5)
-    assert {"model.onnx", "model.data", "vocab.txt", "export.json"} <= set(os.listdir(tmp_path / "1")) | {
-        "model.data"
-    }
+    assert {"model.onnx", "vocab.txt", "export.json"} <= set(os.listdir(tmp_path / "1"))
     with pytest.raises(ConfigError, match="is an export for ONNX Runtime"):
         inference.load(str(tmp_path / "1"))
 
@@ -297,15 +267,11 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 
     export.export(made_up("answer"), str(tmp_path / "1"))
     again = str(tmp_path / "versions" / "7")
-    monkeypatch.setattr(
-        sys, "argv", ["export", f"--checkpoint={tmp_path}/1", f"--export_dir={again}", "--dtype=bf16"]
-    )
+    words = ["export", f"--checkpoint={tmp_path}/1", f"--export_dir={again}", "--dtype=bf16"]
+    monkeypatch.setattr(sys, "argv", words)
     command.run_export()
     line = capsys.readouterr().out
-    assert (
-        line.startswith(f"Exported to {again}: answer, embed, tensors; bf16, ")
-        and "MB; outputs at most" in line
-    )
-    assert (ROOT / "scripts" / "export.py").exists()
+    assert line.startswith(f"Exported to {again}: answer, embed, tensors; bf16, ")
+    assert "MB; outputs at most" in line
     with pytest.raises(ConfigError, match="is there"):
         command.run_export()

@@ -38,6 +38,10 @@ def run_other(tmp_path, program: str, *arguments) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def folders_in(tmp_path) -> list:
+    return [tmp_path / f"{head}_{dtype}" for head in HEADS for dtype in ("fp32", "bf16", "int8")]
+
+
 def assert_is_model(outputs: dict, head: str, dtype: str) -> None:
     for key, wanted in expected(Model(made_up(head)), head).items():
         if dtype == "fp32":
@@ -48,7 +52,7 @@ def assert_is_model(outputs: dict, head: str, dtype: str) -> None:
 
 def test_what_is_exported_here_loads_there(tmp_path):
     (tmp_path / "inputs.json").write_text(json.dumps(INPUTS))
-    folders = [tmp_path / f"{head}_{dtype}" for head in HEADS for dtype in ("fp32", "bf16", "int8")]
+    folders = folders_in(tmp_path)
     for folder in folders:
         head, _, dtype = folder.name.rpartition("_")
         export.export(made_up(head), str(folder), export.Request(dtype=dtype))
@@ -62,7 +66,6 @@ def test_what_is_exported_here_loads_there(tmp_path):
 
 def test_what_is_exported_there_loads_here(tmp_path):
     run_other(tmp_path, EXPORTING, tmp_path, *HEADS)
-    for head in HEADS:
-        for dtype in ("fp32", "bf16", "int8"):
-            loaded = tf.saved_model.load(str(tmp_path / f"{head}_{dtype}"))
-            assert_is_model(call(loaded, head), head, dtype)
+    for folder in folders_in(tmp_path):
+        head, _, dtype = folder.name.rpartition("_")
+        assert_is_model(call(tf.saved_model.load(str(folder)), head), head, dtype)

@@ -20,21 +20,14 @@ from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import finish as finish_lib
 from official.training import run as runner
-from official.training.strategy_loop import Loop
 from tests.conftest import ROOT
 from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import COLOURS, synthetic_tasks
+from tests.run_folders import run
 
 MIRRORED = dict(
-    distribution_strategy="mirrored",
-    num_virtual_devices=2,
-    num_gpus=0,
-    all_reduce_alg="hierarchical_copy",
+    distribution_strategy="mirrored", num_virtual_devices=2, num_gpus=0, all_reduce_alg="hierarchical_copy"
 )
-
-
-def run(config):
-    return runner.run(config, TASKS[config.task])
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -136,29 +129,6 @@ def test_padding_in_the_loss_of_squad_is_trained_on(squad, buckets):
     assert (found["row"] > found["tokens"] + 1e-3) == is_padded and is_padded
 
 
-def test_squad_resumes_to_the_same_score(squad, tmp_path, monkeypatch):
-    whole = run(squad(checkpoint_every_steps=5))
-    original, loops = Loop._train, iter(range(100))
-
-    def train_and_signal(self, *arguments):
-        if next(loops) == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_train", train_and_signal)
-        assert run(squad(model_dir="parts", checkpoint_every_steps=5)).status == "interrupted"
-    parts = run(squad(model_dir="parts", checkpoint_every_steps=5))
-    assert parts.scores == whole.scores and parts.step == whole.step
-    lines = [
-        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("run", "parts")
-    ]
-    assert [line["loss"] for line in lines[0] if line["split"] == "train"] == [
-        line["loss"] for line in lines[1] if line["split"] == "train"
-    ]
-
-
 @pytest.mark.parametrize("devices", [1, 2])
 def test_squad_scores_do_not_depend_on_replicas_and_buckets(squad, devices):
     """A window's logits, and what it costs in training, do not depend on the padding of its batch."""
@@ -184,7 +154,7 @@ def test_the_pooler_of_squad_comes_from_the_checkpoint_and_stays(squad, tmp_path
 
 def test_best_checkpoint_is_kept_and_scored(squad, tmp_path):
     result = run(squad(num_train_epochs=8, keep_checkpoints=1, learning_rate=2e-2))
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = read_metrics(str(tmp_path / "run"))
     evaluations = {line["step"]: line["f1"] for line in lines if line["split"] == "eval"}
     assert sorted(evaluations) == list(range(8, 65, 8))
     f1, best_step = result.scores["f1"], result.scores["best_step"]
@@ -277,8 +247,7 @@ KINDS = ("cola", "mnli", "ax", "stsb")  # one text, a pair, a test set of anothe
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in glue_tasks.TASKS],
+    "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in glue_tasks.TASKS]
 )
 def test_every_glue_task_runs_from_files_to_predictions(make, tmp_path, name):
     task = glue_tasks.find_task(name)

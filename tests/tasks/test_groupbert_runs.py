@@ -4,10 +4,9 @@ import pytest
 
 from official.data.glue import tasks as glue_tasks
 from official.inference import load
-from official.tasks import TASKS
-from official.training import run as runner
 from tests.conftest import TINY
 from tests.data.glue.test_glue_data import write_split
+from tests.run_folders import run
 
 MODEL = {
     **TINY,
@@ -17,10 +16,6 @@ MODEL = {
     "groupbert_conv_group_size": 8,
     "layer_norm_eps": 1e-3,
 }
-
-
-def run(config):
-    return runner.run(config, TASKS[config.task])
 
 
 @pytest.fixture(name="pretrained")

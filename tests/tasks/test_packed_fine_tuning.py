@@ -12,23 +12,20 @@ import tensorflow as tf
 from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
 from official.io.errors import ConfigError
+from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import evaluate
-from official.training import run as runner
 from official.training.strategy_loop import Loop
 from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
 from tests.modeling.models import randomised
+from tests.run_folders import run
 from tests.tasks.test_fine_tuning import MIRRORED
 
 TRAIN, DEV, TEST = 50, 20, 17  # questions, and rows of GLUE's files
 # Variables whose true gradient is zero, so that rounding is all that is there: what adds the same to all
 # scores of a softmax. Of GLUE, of SQuAD.
 ZERO = (("key/bias",), ("key/bias", "layer_0/output/LayerNorm/beta", "squad/output_bias"))
-
-
-def run(config):
-    return runner.run(config, TASKS[config.task])
 
 
 def questions(count, seed, impossible=False) -> dict:
@@ -108,6 +105,19 @@ def loss_and_gradients(task, model, batch):
     return {name: float(value) for name, value in means.items()}, gradients
 
 
+def assert_same_gradients(model, ours, theirs, zero: tuple[str, ...]) -> None:
+    for variable, gradient, other in zip(model.trainable_variables, ours, theirs):
+        other = tf.convert_to_tensor(other).numpy()
+        atol = 1e-6 if any(part in variable.name for part in zero) else 1e-4 * np.abs(other).max()
+        np.testing.assert_allclose(gradient, other, atol=atol, rtol=0, err_msg=variable.name)
+
+
+def assert_same_outputs(ours, theirs) -> None:
+    for output, other in zip(ours, theirs):
+        assert len(output) == len(other) == TRAIN
+        np.testing.assert_allclose(output, other, atol=1e-5)
+
+
 @pytest.mark.parametrize("kernels", ["plain", "fused"])
 @pytest.mark.parametrize("name", ["squad", "rte", "stsb"])
 def test_packed_is_unpacked(squad, glue, name, kernels):
@@ -121,16 +131,8 @@ def test_packed_is_unpacked(squad, glue, name, kernels):
     expected, gradients_alone = loss_and_gradients(alone, model, batch_alone)
     found, gradients = loss_and_gradients(packed, model, batch)
     assert found == pytest.approx(expected, rel=1e-5)
-    for variable, gradient, other in zip(model.trainable_variables, gradients, gradients_alone):
-        other = tf.convert_to_tensor(other).numpy()
-        is_zero = any(part in variable.name for part in ZERO[name == "squad"])
-        atol = 1e-6 if is_zero else 1e-4 * np.abs(other).max()
-        np.testing.assert_allclose(gradient, other, atol=atol, rtol=0, err_msg=variable.name)
-    for output, other in zip(
-        *(outputs_of(task, model, each) for task, each in ((packed, batch), (alone, batch_alone)))
-    ):
-        assert len(output) == len(other) == TRAIN
-        np.testing.assert_allclose(output, other, atol=1e-5)
+    assert_same_gradients(model, gradients, gradients_alone, ZERO[name == "squad"])
+    assert_same_outputs(outputs_of(packed, model, batch), outputs_of(alone, model, batch_alone))
 
 
 def outputs_of(task, model, batch) -> list[np.ndarray]:
@@ -186,7 +188,7 @@ def test_a_packed_run_counts_sequences(squad, glue, tmp_path, name):
     rows = -(-result.step // 3) * 4  # of an epoch, filling among them
     assert result.step % 3 == 0 and written["sequences_per_row"] == pytest.approx(TRAIN / rows)
     assert written["sequences_per_row"] > 2 and 0.6 < written["packing_efficiency"] < 1
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = read_metrics(str(tmp_path / "run"))
     ends = [line for line in lines if line["split"] == "eval"]
     assert [line["samples"] for line in ends] == [TRAIN, 2 * TRAIN, 3 * TRAIN]
 
@@ -217,8 +219,7 @@ def test_packed_runs_resume_exactly(squad, tmp_path, monkeypatch):
 
 
 def first_losses(result_folder) -> list[float]:
-    lines = [json.loads(line) for line in (result_folder / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if line["split"] == "train"]
+    return [line["loss"] for line in read_metrics(str(result_folder)) if line["split"] == "train"]
 
 
 @pytest.mark.parametrize("name", ["squad", "rte"])

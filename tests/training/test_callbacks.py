@@ -9,10 +9,9 @@ import tensorflow as tf
 from official.data.pipeline import TrainingOrder
 from official.distribution.batch_plan import BatchPlan
 from official.reporting.callback import Callback
-from official.tasks import TASKS
 from official.training import callbacks, evaluate, feeding
-from official.training import run as runner
 from official.training.strategy_loop import Loop
+from tests.run_folders import run
 from tests.training.test_training import make_loop
 
 
@@ -44,10 +43,6 @@ def recorder(monkeypatch):
 
 
 SMALL = dict(model=dict(num_hidden_layers=1), steps_per_loop=5, num_steps_per_epoch=10)
-
-
-def run(config):
-    return runner.run(config, TASKS["pretrain"])
 
 
 def test_the_events_of_a_run_in_order(make_config, recorder):

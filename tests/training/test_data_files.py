@@ -11,15 +11,10 @@ from tensorflow.python.framework import config as tf_config
 
 from official.data.glue import tasks as glue_tasks
 from official.io.errors import ConfigError
-from official.tasks import TASKS
 from official.training import resume
-from official.training import run as runner
 from tests.conftest import make_records, write_records
 from tests.data.glue.test_glue_data import write_split
-
-
-def run(config):
-    return runner.run(config, TASKS[config.task])
+from tests.run_folders import run
 
 
 def result_of(config) -> dict:

@@ -11,13 +11,10 @@ from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import run as runner
 from official.training.strategy_loop import Loop
+from tests.run_folders import run
 from tests.training.test_training import make_loop, replicas
 
 SMALL = dict(model=dict(num_hidden_layers=1), num_steps_per_epoch=10)
-
-
-def run(config):
-    return runner.run(config, TASKS[config.task])
 
 
 def lines_of(config) -> list[dict]:

@@ -11,32 +11,17 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import (
-    config as tf_config,
-)  # has no public way to switch determinism off again
 
 from official.checkpoint.manager import CheckpointManager
 from official.io.errors import ConfigError
 from official.optimization.optimizers import restored
 from official.reporting.metrics import read_metrics
-from official.tasks import TASKS
 from official.training import evaluate, metrics_window, run_lock
-from official.training import run as runner
 from official.training.loop import Outcome
 from official.training.strategy_loop import Loop
-from tests.run_folders import assert_same_run
+from tests.run_folders import assert_same_run, run
 
 DROPOUT = dict(num_hidden_layers=1, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-
-
-@pytest.fixture(name="deterministic")
-def _deterministic():
-    yield {"deterministic": True}
-    tf_config.disable_op_determinism()
-
-
-def run(config):
-    return runner.run(config, TASKS[config.task])
 
 
 def call_lengths(monkeypatch, steps: int) -> None:

@@ -6,10 +6,9 @@ import tensorflow as tf
 
 from official.modeling import stages as copies_lib
 from official.optimization.optimizers import NativeOptimizer
-from official.training import run as runner
-from official.training.resume import PreviousRun
-from tests.run_folders import assert_same_state, state_of
-from tests.training.test_training import make_loop, replicas, run, run_steps, train, values
+from official.training import resume
+from tests.run_folders import assert_resumes, assert_same_state, run, state_of
+from tests.training.test_training import make_loop, replicas, run_steps, train, values
 
 DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 
@@ -107,7 +106,7 @@ def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, 
     run(make_config(**shared, kernels=first))
     config = make_config(**shared, kernels=second)
     loop = make_loop(config)
-    runner.restore(config, loop.manager, loop.state, PreviousRun(config.model_dir), loop.task)
+    resume.restore(config, loop.manager, loop.state, resume.PreviousRun(config.model_dir), loop.task, list)
     saved = state_of(config.model_dir, 2)
     assert loop.state.step == 2 and not [name for name in saved if "copy" in name]
     assert_same_state(values(loop.state), {name: saved[name] for name in values(loop.state)})
@@ -115,15 +114,10 @@ def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lamb", "adamw"])
-def test_a_run_that_goes_on_ends_with_the_same_bits(make_config, record_files, tmp_path, kind):
-    shared = dict(
-        dtype="bf16", model=DROPOUT, input_files=record_files(), num_steps_per_epoch=6, steps_per_loop=2,
-        checkpoint_every_steps=2, deterministic=True, kernels="native", optimizer_type=kind,
-    )  # fmt: skip
-    run(make_config(**shared, model_dir=str(tmp_path / "whole")))
-    run(make_config(**shared, model_dir=str(tmp_path / "parts"), stop_steps=4))
-    run(make_config(**shared, model_dir=str(tmp_path / "parts")))
-    assert_same_state(*[state_of(tmp_path / name, 6) for name in ("parts", "whole")])
+def test_a_run_that_goes_on_ends_with_the_same_bits(make_config, record_files, deterministic, kind):
+    shared = dict(dtype="bf16", model=DROPOUT, input_files=record_files(), **deterministic, kernels="native")
+    shared |= dict(num_steps_per_epoch=6, steps_per_loop=2, checkpoint_every_steps=2, optimizer_type=kind)
+    assert_resumes(make_config, 4, 6, **shared)
 
 
 def test_outside_of_its_block_no_copy_is_read(make_config):

@@ -11,49 +11,31 @@ from official.data.records import encoding
 from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
-from official.training import run as runner
-from official.training.resume import PreviousRun
+from official.training import resume
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
-from tests.run_folders import assert_same_state, state_of
-from tests.training.test_training import make_loop, read_metrics, replicas, run
+from tests.run_folders import assert_resumes, run, state_of
+from tests.training.test_training import make_loop, read_metrics, replicas
 
 KINDS = {
     "sgd": dict(optimizer_type="sgd", lr_schedule="cosine"),
     "momentum": dict(optimizer_type="momentum", lr_schedule="up_down", warmup_steps=2),
     "mpadamw": dict(
-        optimizer_type="mpadamw", loss_scale='{"0": 64, "5": 256}', lr_schedule="custom",
-        lr_schedule_by_step='{"0": 1e-3, "5": 1e-2}', learning_rate=None, warmup_steps=None,
+        optimizer_type="mpadamw", loss_scale='{"0": 64, "5": 256}',
+        lr_schedule='{"0": 1e-3, "5": 1e-2}', learning_rate=None, warmup_steps=None,
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_is_bit_identical(make_config, record_files, tmp_path, kind):
-    shared = dict(
-        input_files=record_files(), num_steps_per_epoch=8, steps_per_loop=2, checkpoint_every_steps=2
-    )
-    shared |= KINDS[kind]
-    run(make_config(**shared, model_dir=str(tmp_path / "whole")))
-    run(make_config(**shared, model_dir=str(tmp_path / "parts"), stop_steps=4))
-    run(make_config(**shared, model_dir=str(tmp_path / "parts")))
-    ours, theirs = [state_of(tmp_path / name, 8) for name in ("parts", "whole")]
-    assert ("adam_m_scale" in theirs) == (kind == "mpadamw")
-    assert_same_state(ours, theirs)
-    lines = [line for line in read_metrics(str(tmp_path / "whole")) if line["split"] == "train"]
+    shared = dict(input_files=record_files(), num_steps_per_epoch=8, steps_per_loop=2)
+    assert_resumes(make_config, 4, 8, **shared, checkpoint_every_steps=2, **KINDS[kind])
+    state = state_of(tmp_path / "whole", 8)
+    assert ("adam_m_scale" in state) == (kind == "mpadamw")
     if kind == "mpadamw":
-        assert ours["adam_m_scale"] == 64
+        lines = read_metrics(str(tmp_path / "whole"))
+        assert state["adam_m_scale"] == 64 and [line["loss_scale"] for line in lines] == [64, 64, 256, 256]
         assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3, 1e-3, 1e-2, 1e-2])
-        assert [line["loss_scale"] for line in lines] == [64, 64, 256, 256]
-
-
-def test_a_line_has_rate_and_loss_scale_of_its_last_step(make_config):
-    changes = dict(loss_scale='{"0": 64, "4": 256}', lr_schedule="custom", learning_rate=None)
-    changes |= dict(lr_schedule_by_step='{"0": 1e-3, "4": 1e-2}', warmup_steps=None)
-    config = make_config(num_steps_per_epoch=6, steps_per_loop=2, **changes)
-    run(config)
-    lines = read_metrics(config.model_dir)
-    assert [line["loss_scale"] for line in lines] == [64, 64, 256]
-    assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3, 1e-3, 1e-2])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +45,7 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, 
     run(make_config(num_steps_per_epoch=8, steps_per_loop=4, loss_scale="1024", stop_steps=4))
     config = make_config(num_steps_per_epoch=8, steps_per_loop=4, **asked)
     loop = make_loop(config)
-    runner.restore(config, loop.manager, loop.state, PreviousRun(config.model_dir), loop.task)
+    resume.restore(config, loop.manager, loop.state, resume.PreviousRun(config.model_dir), loop.task, list)
     assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
 
 
@@ -120,7 +102,7 @@ def test_the_mlperf_log_has_the_keys_that_exist(make_config, kind):
 
 
 def test_the_mlperf_log_has_the_rates_that_are_read(make_config):
-    changes = dict(lr_schedule="custom", lr_schedule_by_step='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
+    changes = dict(lr_schedule='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
     config = make_config(**changes, learning_rate=None, warmup_steps=None)
     found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
     assert (found["opt_base_learning_rate"], found["opt_end_learning_rate"]) == (4e-3, 1e-3)

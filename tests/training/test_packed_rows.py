@@ -20,14 +20,12 @@ from official.training import metrics_window as place_lib
 from official.training import run as runner
 from tests.conftest import write_records
 from tests.records import short_examples
-from tests.run_folders import assert_same_run
+from tests.run_folders import assert_resumes, run
 from tests.training.test_training import (
     DROPOUT,
     assert_close,
-    fixture_deterministic,  # noqa: F401
     make_loop,
     replicas,
-    run,
     run_steps,
     values,
 )
@@ -81,6 +79,23 @@ def both_batches(config) -> tuple[PretrainingTask, dict, dict]:
     return tasks[0], *(next(iter(task.eval_dataset(FILES * EACH))) for task in tasks)
 
 
+def terms_and_gradients(task, model, batch) -> tuple[dict, list]:
+    with tf.GradientTape() as tape:
+        terms = task.terms(model(batch), batch)
+        total = tf.add_n([terms[name][0] / terms[name][1] for name in task.losses])
+    return terms, tape.gradient(total, model.trainable_variables)
+
+
+def assert_same_terms_and_gradients(model, ours, theirs) -> None:
+    for name, (total, weight) in theirs[0].items():
+        np.testing.assert_allclose(ours[0][name][0], total, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(ours[0][name][1], weight, rtol=1e-6, err_msg=name)
+    for variable, one, other in zip(model.trainable_variables, ours[1], theirs[1]):
+        one, other = tf.convert_to_tensor(one).numpy(), tf.convert_to_tensor(other).numpy()
+        scale = 1.0 if "key/bias" in variable.name else np.abs(other).max()
+        np.testing.assert_allclose(one, other, atol=1e-4 * scale, rtol=0, err_msg=variable.name)
+
+
 @pytest.mark.parametrize("basis", ["pertoken", "persequence"])
 @pytest.mark.parametrize("kernels", ["plain", "fused"])
 def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, short_files, kernels, basis):
@@ -94,21 +109,10 @@ def test_losses_accuracies_and_gradients_are_those_of_a_row_each(make_config, sh
     task, packed_batch, plain_batch = both_batches(config)
     assert packed_batch["example_weights"].shape.rank == 2 and plain_batch["example_weights"].shape.rank == 1
     model = task.build_model()
-    found = []
-    for batch in (packed_batch, plain_batch):
-        with tf.GradientTape() as tape:
-            terms = task.terms(model(batch), batch)
-            total = tf.add_n([terms[name][0] / terms[name][1] for name in task.losses])
-        found.append((terms, tape.gradient(total, model.trainable_variables)))
-    (ours, gradients), (theirs, expected) = found
-    for name, (total, weight) in theirs.items():
-        np.testing.assert_allclose(ours[name][0], total, rtol=1e-5, err_msg=name)
-        np.testing.assert_allclose(ours[name][1], weight, rtol=1e-6, err_msg=name)
+    ours, theirs = (terms_and_gradients(task, model, batch) for batch in (packed_batch, plain_batch))
+    assert_same_terms_and_gradients(model, ours, theirs)
+    for name, (_, weight) in theirs[0].items():
         np.testing.assert_allclose(task.weights(packed_batch).get(name, weight), weight, rtol=1e-6)
-    for variable, one, other in zip(model.trainable_variables, gradients, expected):
-        one, other = tf.convert_to_tensor(one).numpy(), tf.convert_to_tensor(other).numpy()
-        scale = 1.0 if "key/bias" in variable.name else np.abs(other).max()
-        np.testing.assert_allclose(one, other, atol=1e-4 * scale, rtol=0, err_msg=variable.name)
 
 
 def test_loss_per_sequence_is_the_mean_of_the_means(make_config, short_files):
@@ -218,32 +222,20 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
 def test_a_resumed_run_is_bit_identical(
     make_config, short_files, packed_files, tmp_path, deterministic, kind
 ):
-    shared = dict(
-        model=DROPOUT,
-        **deterministic,
-        input_files=packed_files if kind == "files" else short_files,
-        pack_on_the_fly=kind != "files",
-        num_accumulation_steps=2,
-        do_eval=True,
-        steps_between_eval=5,
-        num_eval_samples=20,
-        checkpoint_every_steps=5,
+    files = dict(
+        input_files=packed_files if kind == "files" else short_files, pack_on_the_fly=kind != "files"
     )
-    parts = {**shared, "model_dir": str(tmp_path / "parts")}
-    results = [
-        run(make_config(**shared, model_dir=str(tmp_path / "whole"))),
-        run(make_config(**parts, stop_steps=10)),
-        run(make_config(**parts)),
-    ]
-    assert_same_run(tmp_path / "parts", tmp_path / "whole", 20)
+    shared = dict(model=DROPOUT, **deterministic, **files, num_accumulation_steps=2, do_eval=True)
+    shared |= dict(steps_between_eval=5, num_eval_samples=20, checkpoint_every_steps=5)
+    whole, first, second = assert_resumes(make_config, 10, 20, **shared)
     saved = [
         json.loads((tmp_path / name / "ckpt-20.interval.json").read_text()) for name in ("parts", "whole")
     ]
     assert saved[0] == saved[1] and saved[0]["rows_done"] == 160
-    assert sum(saved[0]["stream_sequences"]) == results[0].samples == results[2].samples
-    assert results[1].samples + results[2].sequences_per_row * 80 == pytest.approx(results[0].samples)
+    assert sum(saved[0]["stream_sequences"]) == whole.samples == second.samples
+    assert first.samples + second.sequences_per_row * 80 == pytest.approx(whole.samples)
     written = json.loads((tmp_path / "whole" / "result.json").read_text())
-    assert written["sequences_per_row"] == results[0].samples / 160
+    assert written["sequences_per_row"] == whole.samples / 160
     assert 0.6 < written["packing_efficiency"] <= 1
 
 
@@ -270,8 +262,8 @@ def test_an_epoch_is_once_through_the_records_that_are_counted(make_config, shor
         (dict(input_files=packed_files, average_sequences_per_pack=1.7), True),
         (dict(input_files=short_files, pack_on_the_fly=True), True),
     ):
-        config = make_config(**settings, num_steps_per_epoch=None, count_records=True, train_batch_size=10)
-        assert config.num_steps_per_epoch is None
+        config = make_config(**settings, num_steps_per_epoch=0, train_batch_size=10)
+        assert config.num_steps_per_epoch == 0
         task = PretrainingTask(config)
         task.find_data()
         rows = FILES * EACH
@@ -282,14 +274,14 @@ def test_an_epoch_is_once_through_the_records_that_are_counted(make_config, shor
         complete = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
         assert complete.num_steps_per_epoch == rows // 10, settings
         assert (task.sequences_per_row is not None) == sequences_of_rows
-    few = make_config(input_files=short_files, count_records=True, num_steps_per_epoch=None)
+    few = make_config(input_files=short_files, num_steps_per_epoch=0)
     few = config_lib.replaced(few, train_batch_size=1000)
     assert config_lib.with_data(few, 96).num_steps_per_epoch == 1
     assert make_config(input_files=short_files, num_steps_per_epoch=None).num_steps_per_epoch == 1000
 
 
 def test_a_run_of_counted_records_ends_after_its_epochs(make_config, short_files):
-    settings = dict(input_files=short_files, num_steps_per_epoch=None, count_records=True, num_train_epochs=2)
+    settings = dict(input_files=short_files, num_steps_per_epoch=0, num_train_epochs=2)
     result = run(make_config(**settings, train_batch_size=32))
     assert (result.status, result.step) == ("finished", 2 * (FILES * EACH // 32))
 

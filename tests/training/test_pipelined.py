@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import config as tf_config
 
 from official import config as config_lib
 from official.distribution import backends
@@ -13,9 +12,8 @@ from official.distribution.batch_plan import make_batch_plan
 from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import pipelined
-from official.training import run as runner
 from official.training import step as step_lib
-from tests.run_folders import assert_same_run
+from tests.run_folders import assert_resumes, run
 
 GROUPBERT = dict(block_type="groupbert", groupbert_conv_kernel_size=3, groupbert_conv_group_size=8)
 DROPOUT = dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
@@ -201,37 +199,16 @@ def test_fine_tuning_on_a_pipeline(make_config, task):
     assert_equal_to_rounding(make_config(**settings, **pipeline(2, 2)), make_config(**settings))
 
 
-@pytest.fixture
-def deterministic():
-    """Settings for the same bits every time; the process is as it was afterwards."""
-    yield {"deterministic": True}
-    tf_config.disable_op_determinism()
-
-
-def test_a_resumed_run_is_that_which_was_not_stopped(make_config, record_files, tmp_path, deterministic):
-    """Also of a run that goes on with other stages: a checkpoint knows none."""
-    files = record_files()
-    settings = dict(
-        input_files=files,
-        num_accumulation_steps=2,
-        do_eval=True,
-        num_eval_samples=8,
-        steps_between_eval=2,
-        steps_per_loop=2,
-        **deterministic,
-    )
-    whole = make_config(**settings, stop_steps=6, model_dir=str(tmp_path / "whole"), **pipeline(4, 4))
-    halves = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "halves"), **pipeline(4, 4))
-    runner.run(whole, TASKS["pretrain"])
-    runner.run(halves, TASKS["pretrain"])
-    runner.run(config_lib.replaced(halves, stop_steps=6), TASKS["pretrain"])
-    assert_same_run(whole.model_dir, halves.model_dir, 6)
+def test_a_resumed_run_is_that_which_was_not_stopped(make_config, record_files, deterministic):
+    settings = dict(input_files=record_files(), num_accumulation_steps=2, do_eval=True, num_eval_samples=8)
+    settings |= dict(steps_between_eval=2, steps_per_loop=2, num_steps_per_epoch=6, **deterministic)
+    assert_resumes(make_config, 4, 6, **settings, **pipeline(4, 4))
 
 
 def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_files, tmp_path):
     settings = dict(input_files=record_files(), num_accumulation_steps=2, steps_per_loop=2)
     piped = make_config(**settings, stop_steps=2, model_dir=str(tmp_path / "piped"), **pipeline(4, 4))
-    trained = runner.run(piped, TASKS["pretrain"])
+    trained = run(piped)
     assert trained.pipeline is not None and trained.pipeline["devices"] == [0, 1, 2, 3]
     page = (tmp_path / "piped" / "report.html").read_text()
     assert "Device of a replica" in page and all(
@@ -239,7 +216,7 @@ def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_f
     )
     one = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "piped"))
     alone = make_config(**settings, stop_steps=4, model_dir=str(tmp_path / "alone"))
-    resumed, expected = (runner.run(config, TASKS["pretrain"]) for config in (one, alone))
+    resumed, expected = run(one), run(alone)
     assert resumed.step == expected.step == 4 and resumed.pipeline is None
     reader, other = (tf.train.load_checkpoint(result.checkpoint) for result in (resumed, expected))
     for name in other.get_variable_to_shape_map():

@@ -12,16 +12,11 @@ import tensorflow as tf
 from official.config import ConfigError, values
 from official.reporting import profile as tables
 from official.reporting.metrics import read_metrics
-from official.tasks import TASKS
-from official.training import run as runner
 from tests.conftest import ROOT, TINY
+from tests.run_folders import run
 from tests.training.test_loop import interrupt_at
 
 STEPS = dict(model=dict(num_hidden_layers=2), num_steps_per_epoch=8, steps_per_loop=4)
-
-
-def run(config):
-    return runner.run(config, TASKS["pretrain"])
 
 
 def files_of(config) -> set[str]:

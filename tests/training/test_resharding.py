@@ -65,7 +65,7 @@ def trained(config, plan=None, steps=3) -> dict[str, np.ndarray]:
     return values(loop.state)
 
 
-PUBLISHED = dict(loss_normalization="local", clip_scope="micro_batch", gradient_reduction="mean")
+PUBLISHED = dict(loss_normalization="local", clip_scope="micro_batch")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ PUBLISHED = dict(loss_normalization="local", clip_scope="micro_batch", gradient_
     [
         {},
         pytest.param(dict(PUBLISHED, scale_loss=True), marks=pytest.mark.slow),
-        pytest.param(dict(lamb_variant="mpclip"), marks=pytest.mark.slow),
+        pytest.param(dict(clip_scope="replicas"), marks=pytest.mark.slow),
     ],
 )
 def test_one_replica_trains_as_two_did(make_config, record_files, settings):

@@ -18,6 +18,7 @@ from official.tasks import TASKS
 from official.training import run as runner
 from official.training import run_lock
 from tests.data.glue.test_glue_data import write_split
+from tests.run_folders import run
 from tests.training import test_loop
 
 COMMAND = ["train.py", "--seed=1"]
@@ -28,10 +29,6 @@ def make_config(make_config):
     return lambda model=None, **settings: make_config(
         {"num_hidden_layers": 1, **(model or {})}, **{"num_steps_per_epoch": 5, **settings}
     )
-
-
-def run(config, command=None):
-    return runner.run(config, TASKS[config.task], command=command or COMMAND)
 
 
 def files_of(folder) -> dict[str, bytes]:
@@ -63,7 +60,6 @@ def test_every_setting_says_its_part_in_the_training():
     assert [name for name, part in parts.items() if part == LENGTH] == [
         "num_steps_per_epoch",
         "num_train_epochs",
-        "count_records",
         "stop_steps",
         "stop_threshold",
     ]

@@ -13,15 +13,17 @@ from official.tasks.pretraining import PretrainingTask
 from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.records import short_examples
-from tests.run_folders import assert_same_run
-from tests.training.test_packed_rows import fixture_packed_files  # noqa: F401
+from tests.run_folders import assert_resumes
+from tests.training.test_packed_rows import (
+    assert_same_terms_and_gradients,
+    fixture_packed_files,  # noqa: F401
+    terms_and_gradients,
+)
 from tests.training.test_training import (
     DROPOUT,
     assert_close,
-    fixture_deterministic,  # noqa: F401
     make_loop,
     replicas,
-    run,
     run_steps,
     values,
 )
@@ -81,18 +83,8 @@ def test_terms_and_gradients_are_those_of_padded_rows(make_config, short_files, 
     found = []
     for unpad in (True, False):
         model.encoder.unpad = unpad
-        with tf.GradientTape() as tape:
-            terms = task.terms(model(batch), batch)
-            total = tf.add_n([terms[name][0] / terms[name][1] for name in task.losses])
-        found.append((terms, tape.gradient(total, model.trainable_variables)))
-    (ours, gradients), (theirs, expected) = found
-    for name, (total, weight) in theirs.items():
-        np.testing.assert_allclose(ours[name][0], total, rtol=1e-5, err_msg=name)
-        np.testing.assert_allclose(ours[name][1], weight, rtol=1e-6, err_msg=name)
-    for variable, one, other in zip(model.trainable_variables, gradients, expected):
-        one, other = tf.convert_to_tensor(one).numpy(), tf.convert_to_tensor(other).numpy()
-        scale = 1.0 if "key/bias" in variable.name else np.abs(other).max()
-        np.testing.assert_allclose(one, other, atol=1e-4 * scale, rtol=0, err_msg=variable.name)
+        found.append(terms_and_gradients(task, model, batch))
+    assert_same_terms_and_gradients(model, *found)
 
 
 def test_only_tokens_and_predictions_that_count_are_computed(make_config, short_files):
@@ -163,23 +155,10 @@ def test_replicas_and_accumulation_do_not_change_the_weights(
     assert_close(trained(unpad=True, **laid_out), trained(**(laid_out if local else {})))
 
 
-def test_a_resumed_run_is_bit_identical(make_config, short_files, tmp_path, deterministic):
-    shared = dict(
-        model=DROPOUT,
-        **deterministic,
-        input_files=short_files,
-        unpad=True,
-        num_accumulation_steps=2,
-        do_eval=True,
-        steps_between_eval=5,
-        num_eval_samples=20,
-        checkpoint_every_steps=5,
-    )
-    parts = {**shared, "model_dir": str(tmp_path / "parts")}
-    run(make_config(**shared, model_dir=str(tmp_path / "whole")))
-    run(make_config(**parts, stop_steps=10))
-    run(make_config(**parts))
-    assert_same_run(tmp_path / "parts", tmp_path / "whole", 20)
+def test_a_resumed_run_is_bit_identical(make_config, short_files, deterministic):
+    shared = dict(model=DROPOUT, **deterministic, input_files=short_files, unpad=True, do_eval=True)
+    shared |= dict(num_accumulation_steps=2, steps_between_eval=5, num_eval_samples=20)
+    assert_resumes(make_config, 10, 20, **shared, checkpoint_every_steps=5)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import DamagedError
-from official.checkpoint.bundle_reader import DAMAGE, new_reader
+from official.checkpoint import DamagedError, naming_damaged
+from official.checkpoint.bundle_reader import DAMAGE, new_reader, one_line
 from official.checkpoint.containers import Progress
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
@@ -26,10 +25,27 @@ def locate(path: str) -> str | None:
     """Returns the prefix that a prefix, one of its files or a folder means, of a folder that of the newest
     checkpoint; None where there is no bundle. Raises DamagedError where the file `checkpoint` names a newest
     one that is not there."""
-    if tf.io.gfile.isdir(path):
-        return _newest_named(path) or _newest_index(path)
-    prefix = _prefix_of(path)
-    return prefix if tf.io.gfile.exists(prefix + LAST) else None
+    if not tf.io.gfile.isdir(path):
+        prefix = _prefix_of(path)
+        return prefix if tf.io.gfile.exists(prefix + LAST) else None
+    indexes = [name for name in tf.io.gfile.listdir(path) if name.endswith(LAST)]
+    try:
+        state = tf.train.get_checkpoint_state(path)
+    except ValueError:  # it is damaged
+        state = None
+    if state is not None:
+        # The name may be a path of the machine that wrote it.
+        name = os.path.basename(state.model_checkpoint_path)
+        for prefix in (os.path.join(path, name), state.model_checkpoint_path):
+            if tf.io.gfile.exists(prefix + LAST):
+                return prefix
+        if indexes:
+            raise DamagedError(
+                f"its file `checkpoint` names {name} as the newest, and {name}{LAST} is not there; give"
+                " the prefix of another checkpoint of this folder to use that"
+            )
+    newest = max(indexes, key=lambda name: list(map(int, re.findall(r"\d+", name))) or [-1], default=None)
+    return os.path.join(path, newest.removesuffix(LAST)) if newest else None
 
 
 def why_none(path: str) -> str:
@@ -37,43 +53,12 @@ def why_none(path: str) -> str:
     if tf.io.gfile.isdir(path):
         return f"no checkpoint in this folder (no file ending in {LAST})"
     missing = "" if tf.io.gfile.exists(path) else "no such file or folder, and "
-    return (
-        f"{missing}no checkpoint with this prefix ({os.path.basename(_prefix_of(path))}{LAST} does not exist)"
-    )
+    index = f"{os.path.basename(_prefix_of(path))}{LAST}"
+    return f"{missing}no checkpoint with this prefix ({index} does not exist)"
 
 
 def _prefix_of(path: str) -> str:
     return re.sub(r"\.(index|data-\d+-of-\d+)$", "", path)
-
-
-def _newest_named(folder: str) -> str | None:
-    """Returns the prefix that the file `checkpoint` of a folder names as the newest; None where there is no
-    such file, or a damaged one. Raises DamagedError where that checkpoint is not there."""
-    try:
-        state = tf.train.get_checkpoint_state(folder)
-    except ValueError:
-        return None
-    if state is None:
-        return None
-    # The name may be a path of the machine that wrote it.
-    name = os.path.basename(state.model_checkpoint_path)
-    for prefix in (os.path.join(folder, name), state.model_checkpoint_path):
-        if tf.io.gfile.exists(prefix + LAST):
-            return prefix
-    if _newest_index(folder) is None:
-        return None
-    raise DamagedError(
-        f"its file `checkpoint` names {name} as the newest, and {name}{LAST} is not there; give"
-        " the prefix of another checkpoint of this folder to use that"
-    )
-
-
-def _newest_index(folder: str) -> str | None:
-    indexes = [name for name in tf.io.gfile.listdir(folder) if name.endswith(LAST)]
-    if not indexes:
-        return None
-    newest = max(indexes, key=lambda name: [int(number) for number in re.findall(r"\d+", name)] or [-1])
-    return os.path.join(folder, newest.removesuffix(LAST))
 
 
 def read(prefix: str) -> Tensors:
@@ -83,12 +68,10 @@ def read(prefix: str) -> Tensors:
     data = _data_files(prefix)
     tensors = {name: _lazy(reader, name, tuple(shapes[name]), types[name]) for name in sorted(shapes)}
     needed = sum(_stored_bytes(tensor) for tensor in tensors.values())
-    there = sum(size for _, size in data)
+    there = sum(tf.io.gfile.stat(path).length for path in data)
     if there < needed:
-        raise DamagedError(
-            f"{shortened([os.path.basename(path) for path, _ in data])}: truncated, {there:,} bytes for"
-            f" tensors of {needed:,}"
-        )
+        names = shortened([os.path.basename(path) for path in data])
+        raise DamagedError(f"{names}: truncated, {there:,} bytes for tensors of {needed:,}")
     return tensors
 
 
@@ -103,26 +86,25 @@ def _index(prefix: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         reader = new_reader(prefix)
         return reader, reader.get_variable_to_dtype_map(), reader.get_variable_to_shape_map()
     except DAMAGE as error:
-        raise DamagedError(str(error).splitlines()[0][:200]) from None
+        raise DamagedError(one_line(error)) from None
 
 
-def _data_files(prefix: str) -> list[tuple[str, int]]:
-    """Returns (path, bytes) of the files that hold a bundle's values. Raises DamagedError where one of them
-    is missing or no file."""
+def _data_files(prefix: str) -> list[str]:
+    """Returns the paths of the files that hold a bundle's values. Raises DamagedError where one of them is
+    missing or no file."""
     found = [re.fullmatch(r".*\.data-\d{5}-of-(\d{5})", path) for path in files(prefix)]
-    numbers = sorted({int(each[1]) for each in found if each} or {1})  # two: files of an earlier one are left
-    sets = [[f"{prefix}.data-{n:05d}-of-{number:05d}" for n in range(number)] for number in numbers]
-    missing = [[path for path in each if not tf.io.gfile.exists(path)] for each in sets]
-    complete = next((each for each, gone in zip(sets, missing) if not gone), None)
-    if complete is None:
-        gone = shortened([os.path.basename(path) for path in missing[-1]])
-        raise DamagedError(f"files beside {os.path.basename(prefix)}{LAST} are missing: {gone}")
-    for path in complete:
-        try:
-            io_files.check_readable(path)
-        except OSError as error:
-            raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
-    return [(path, tf.io.gfile.stat(path).length) for path in complete]
+    missing: list[str] = []
+    # Two numbers: files of an earlier one are left.
+    for number in sorted({int(each[1]) for each in found if each} or {1}):
+        paths = [f"{prefix}.data-{n:05d}-of-{number:05d}" for n in range(number)]
+        missing = [path for path in paths if not tf.io.gfile.exists(path)]
+        if not missing:
+            for path in paths:
+                with naming_damaged(path):
+                    io_files.check_readable(path)
+            return paths
+    gone = shortened([os.path.basename(path) for path in missing])
+    raise DamagedError(f"files beside {os.path.basename(prefix)}{LAST} are missing: {gone}")
 
 
 def _stored_bytes(tensor: Tensor) -> int:
@@ -138,7 +120,7 @@ def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
         try:
             return np.asarray(reader.get_tensor(name))
         except DAMAGE as error:
-            raise DamagedError(f"{name}: {str(error).splitlines()[0][:200]}") from None
+            raise DamagedError(f"{name}: {one_line(error)}") from None
 
     return Tensor(shape, np.dtype(dtype.as_numpy_dtype), get, (name,))
 
@@ -172,37 +154,27 @@ def write(tensors: Tensors, prefix: str, progress: Progress = lambda size: None)
     """
     work = f"{prefix}.shards"
     tf.io.gfile.makedirs(work)
+    shards: list[str] = []
+
+    def write_shard(names: list[str]) -> None:
+        shards.append(os.path.join(work, f"shard-{len(shards)}"))
+        values = [tf.constant(tensors[name].read(), tf.as_dtype(tensors[name].dtype)) for name in names]
+        tf.raw_ops.SaveV2(
+            prefix=shards[-1], tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
+        )
+        progress(sum(tensors[name].nbytes for name in names))
+
     try:
-        shards: list[str] = []
-        for group in _groups(tensors):
-            shards.append(os.path.join(work, f"shard-{len(shards)}"))
-            _write_shard({key: tensors[key] for key in group}, shards[-1])
-            progress(sum(tensors[key].nbytes for key in group))
         with tf.device("/cpu:0"):
+            group: list[str] = []
+            for name in sorted(tensors):
+                if group and sum(tensors[one].nbytes for one in (*group, name)) > _SHARD_BYTES:
+                    write_shard(group)
+                    group = []
+                group.append(name)
+            write_shard(group)
             tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=shards, destination_prefix=prefix, delete_old_dirs=False
             )
     finally:
         tf.io.gfile.rmtree(work)
-
-
-def _groups(tensors: Tensors) -> Iterator[list[str]]:
-    """Yields lists of names whose tensors are written together: about _SHARD_BYTES each, in the order of
-    names."""
-    group: list[str] = []
-    size = 0
-    for name in sorted(tensors):
-        if group and size + tensors[name].nbytes > _SHARD_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(name)
-        size += tensors[name].nbytes
-    yield group
-
-
-def _write_shard(tensors: Tensors, prefix: str) -> None:
-    with tf.device("/cpu:0"):
-        values = [tf.constant(tensor.read(), tf.as_dtype(tensor.dtype)) for tensor in tensors.values()]
-        tf.raw_ops.SaveV2(
-            prefix=prefix, tensor_names=list(tensors), shape_and_slices=[""] * len(tensors), tensors=values
-        )

@@ -13,31 +13,27 @@ import json
 import os
 import re
 import struct
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import safetensors
 from absl import logging
 
-from official.checkpoint import DamagedError, hf_config
+from official.checkpoint import DamagedError, hf_config, naming_damaged
 from official.checkpoint.containers import Progress
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
-from official.io import json_files, model_folder, vocabulary_files
+from official.io import json_files, model_folder
 from official.io.errors import ConfigError, shortened
+from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAST = WEIGHTS
 IS_FOLDER = True
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
-_OTHER_FILES = (
-    INDEX,
-    hf_config.CONFIG,
-    vocabulary_files.VOCABULARY,
-    vocabulary_files.TOKENIZER,
-    vocabulary_files.TOKENIZER_CONFIG,
-)
+_OTHER_FILES = (INDEX, hf_config.CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 _OTHER_FORMATS = (".index", ".onnx")
@@ -63,8 +59,9 @@ def locate(path: str) -> str | None:
     Raises:
       ConfigError: where a path means a pickle file, or a folder that has nothing else to read.
     """
+    pickle = None
     if os.path.isdir(path):
-        names = os.listdir(path)
+        names = sorted(os.listdir(path))
         if WEIGHTS in names or INDEX in names:
             return path
         if model_folder.MODULES in names and (below := model_folder.transformer_folder(path)) != path:
@@ -76,27 +73,20 @@ def locate(path: str) -> str | None:
                 f" missing. Put their {WEIGHTS} and {hf_config.CONFIG} into the folder, or merge the adapter"
                 " into them where it comes from (merge_and_unload)."
             )
-        pickles = (
-            []
-            if any(name.endswith(_OTHER_FORMATS) for name in names)
-            else sorted(name for name in names if name.endswith(_PICKLES))
+        if not any(name.endswith(_OTHER_FORMATS) for name in names):
+            pickle = next((os.path.join(path, name) for name in names if name.endswith(_PICKLES)), None)
+    elif os.path.isfile(path):
+        if path.endswith(INDEX):
+            return os.path.dirname(path) or "."
+        if path.endswith(".safetensors"):
+            return path
+        pickle = path if path.endswith(_PICKLES) else None
+    if pickle:
+        raise ConfigError(
+            f"{pickle}: pickle files are not read, since loading one can run any code. Save the model as"
+            f" safetensors instead ({WEIGHTS}): model.save_pretrained(FOLDER, safe_serialization=True)."
         )
-        if pickles:
-            _refuse_pickle(os.path.join(path, pickles[0]))
-    elif os.path.isfile(path) and path.endswith(_PICKLES):
-        _refuse_pickle(path)
-    elif os.path.isfile(path) and path.endswith(INDEX):
-        return os.path.dirname(path) or "."
-    elif os.path.isfile(path) and path.endswith(".safetensors"):
-        return path
     return None
-
-
-def _refuse_pickle(path: str) -> NoReturn:
-    raise ConfigError(
-        f"{path}: pickle files are not read, since loading one can run any code. Save the model as"
-        f" safetensors instead ({WEIGHTS}): model.save_pretrained(FOLDER, safe_serialization=True)."
-    )
 
 
 def read(location: str) -> Tensors:
@@ -180,11 +170,18 @@ def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str)
         product = b.read().astype(np.float32) @ a.read().astype(np.float32)
         return (weight.read().astype(np.float32) + np.float32(scale) * product).astype(weight.dtype)
 
-    return Tensor(weight.shape, weight.dtype, read, weight.sources)
+    return replace(weight, read=read)
 
 
 def _read_parts(folder: str) -> Tensors:
-    parts = _weight_map(folder)
+    path = os.path.join(folder, INDEX)
+    try:  # {name of tensor: file in the folder}
+        parts = json_files.expect(json_files.read_json(path), "weight_map", dict, path)
+    except ConfigError as error:
+        raise DamagedError(f"{INDEX} cannot be read ({error})") from None
+    outside = [part for part in parts.values() if not isinstance(part, str) or os.path.basename(part) != part]
+    if outside:
+        raise DamagedError(f"{INDEX} names files outside its folder: {outside[0]}")
     gone = sorted({part for part in parts.values() if not os.path.exists(os.path.join(folder, part))})
     if gone:
         raise DamagedError(f"{shortened(gone)}: No such file in the folder, though {INDEX} lists it")
@@ -192,23 +189,10 @@ def _read_parts(folder: str) -> Tensors:
     for part in sorted(set(parts.values())):
         found = read_file(os.path.join(folder, part))
         tensors |= {name: tensor for name, tensor in found.items() if parts.get(name, part) == part}
-    missing = sorted(set(parts) - set(tensors))
+    missing = sorted(parts.keys() - tensors.keys())
     if missing:
         raise DamagedError(f"{INDEX} lists tensors that are not in their files: {shortened(missing)}")
     return tensors
-
-
-def _weight_map(folder: str) -> dict[str, str]:
-    """Returns {name of tensor: file in the folder}."""
-    path = os.path.join(folder, INDEX)
-    try:
-        parts = json_files.expect(json_files.read_json(path), "weight_map", dict, path)
-    except ConfigError as error:
-        raise DamagedError(f"{INDEX} cannot be read ({error})") from None
-    outside = [part for part in parts.values() if not isinstance(part, str) or os.path.basename(part) != part]
-    if outside:
-        raise DamagedError(f"{INDEX} names files outside its folder: {outside[0]}")
-    return parts
 
 
 def read_file(path: str) -> Tensors:
@@ -240,10 +224,9 @@ def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tens
 
 def _open(path: str) -> Any:
     try:
-        io_files.check_readable(path)
-        return safetensors.safe_open(path, framework="np")
-    except OSError as error:
-        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or _one_line(error)}") from None
+        with naming_damaged(path):
+            io_files.check_readable(path)
+            return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, ValueError) as error:
         raise DamagedError(f"{os.path.basename(path)}: {_one_line(error)}") from None
 
@@ -280,29 +263,12 @@ def write(
       others: {name: content} of other files in the folder.
     """
     os.makedirs(folder, exist_ok=True)
-    _write_weights(tensors, os.path.join(folder, WEIGHTS), progress)
-    for name, content in (others or {}).items():
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(content)
-
-
-def _write_weights(tensors: Tensors, path: str, progress: Progress) -> None:
     # Wide types first, as the library writes them: every tensor then begins at a multiple of its type's size.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    with open(path, "wb") as file:
-        file.write(_header({name: tensors[name] for name in names}))
-        for name in names:
-            values = np.ascontiguousarray(tensors[name].read(), tensors[name].dtype)
-            file.write(values.reshape(-1).view(np.uint8).data)
-            progress(tensors[name].nbytes)
-
-
-def _header(tensors: Tensors) -> bytes:
-    """Returns the head of a file: its length, then names, types, shapes and places as JSON, padded to 8
-    bytes."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     place = 0
-    for name, tensor in tensors.items():
+    for name in names:
+        tensor = tensors[name]
         if tensor.dtype not in _DTYPE_NAMES:
             raise ConfigError(
                 f"{name} is of type {tensor.dtype}, which is not written. Allowed:"
@@ -314,6 +280,14 @@ def _header(tensors: Tensors) -> bytes:
             "data_offsets": [place, place + tensor.nbytes],
         }
         place += tensor.nbytes
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
+    head = json.dumps(entries, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    with open(os.path.join(folder, WEIGHTS), "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head)
+        for name in names:
+            values = np.ascontiguousarray(tensors[name].read(), tensors[name].dtype)
+            file.write(values.reshape(-1).view(np.uint8).data)
+            progress(tensors[name].nbytes)
+    for name, content in (others or {}).items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)

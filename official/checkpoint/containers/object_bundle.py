@@ -21,10 +21,8 @@ from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import shortened
 
 Graph: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph
-Node: TypeAlias = trackable_object_graph_pb2.TrackableObjectGraph.TrackableObject
 # Ends the key of a variable's tensor; before it is the way to the variable.
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_SAVE_COUNTER = "save_counter"
 
 files, target, LAST, IS_FOLDER = bundle.files, bundle.target, bundle.LAST, bundle.IS_FOLDER
 
@@ -77,38 +75,29 @@ def _parse(tensor: Tensor) -> Graph:
 
 def _names(graph: Graph) -> dict[str, str]:
     """Returns {key in the bundle: name}."""
-    names = {}
-    for node in graph.nodes:
-        for attribute in node.attributes:
-            key = attribute.checkpoint_key
-            names[key] = attribute.full_name or key.removesuffix(_VALUE)
-    names |= _slot_names(graph, names)
-    counts = collections.Counter(names.values())
-    return {key: name if counts[name] == 1 else key.removesuffix(_VALUE) for key, name in names.items()}
 
+    def keys_of(number: int) -> list[str]:
+        return [attribute.checkpoint_key for attribute in graph.nodes[number].attributes]
 
-def _slot_names(graph: Graph, names: dict[str, str]) -> dict[str, str]:
+    attributes = [attribute for node in graph.nodes for attribute in node.attributes]
+    names = {
+        one.checkpoint_key: one.full_name or one.checkpoint_key.removesuffix(_VALUE) for one in attributes
+    }
     slots = {}
     for node in graph.nodes:
-        optimizer = _optimizer_name(graph, node, names) if node.slot_variables else None
+        # An optimizer whose counter of steps is called LAMB/iter is LAMB.
+        counters = [
+            key for child in node.children if child.local_name == "iter" for key in keys_of(child.node_id)
+        ]
+        optimizer = names[counters[0]].rpartition("/")[0] if counters else ""
         for slot in node.slot_variables:
-            keys = _keys(graph.nodes[slot.slot_variable_node_id])
-            for key, variable in zip(keys, _keys(graph.nodes[slot.original_variable_node_id])):
+            variables = keys_of(slot.original_variable_node_id)
+            for key, variable in zip(keys_of(slot.slot_variable_node_id), variables):
                 named = f"{names[variable]}/{optimizer}/{slot.slot_name}"
                 slots[key] = named if optimizer else key.removesuffix(_VALUE)
-    return slots
-
-
-def _optimizer_name(graph: Graph, node: Node, names: dict[str, str]) -> str | None:
-    """Returns LAMB for an optimizer whose counter of steps is called LAMB/iter; None where it has none."""
-    for child in node.children:
-        for key in _keys(graph.nodes[child.node_id]) if child.local_name == "iter" else ():
-            return names[key].rpartition("/")[0] or None
-    return None
-
-
-def _keys(node: Node) -> list[str]:
-    return [attribute.checkpoint_key for attribute in node.attributes]
+    names |= slots
+    counts = collections.Counter(names.values())
+    return {key: name if counts[name] == 1 else key.removesuffix(_VALUE) for key, name in names.items()}
 
 
 def write(
@@ -128,30 +117,23 @@ def write(
         None: the name is the only way.
     """
     names = paths or {name: (name,) for name in tensors}
-    ways = {name: tuple(f"model/{path}" for path in names[name]) for name in tensors}
+    ways = {name: [f"model/{path}" for path in names[name]] for name in tensors}
     by_key = {ways[name][0] + _VALUE: tensor for name, tensor in tensors.items()}
     # `restore` looks for it, and assert_existing_objects_matched misses it
-    ways[_SAVE_COUNTER] = (_SAVE_COUNTER,)
-    by_key[_SAVE_COUNTER + _VALUE] = tensors_lib.of_array(np.array(1, np.int64), _SAVE_COUNTER)
-    graph = np.array(_graph(ways).SerializeToString(), np.object_)
-    by_key[GRAPH] = tensors_lib.of_array(graph, GRAPH)
-    bundle.write(by_key, prefix, progress)
-
-
-def _graph(paths: dict[str, tuple[str, ...]]) -> Graph:
-    """Builds the graph of objects. `paths` is {full name of a variable: ways to it}; the first way is its
-    key."""
+    ways["save_counter"] = ["save_counter"]
+    by_key["save_counter" + _VALUE] = tensors_lib.of_array(np.array(1, np.int64), "save_counter")
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.nodes.add()
     numbers = {"": 0}
-    for name, (path, *others) in paths.items():
+    for name, (path, *others) in ways.items():
         number = _number_of(graph, numbers, path)
         graph.nodes[number].attributes.add(
             name="VARIABLE_VALUE", full_name=name, checkpoint_key=path + _VALUE
         )
         for other in others:
             _connect(graph, numbers, other, number)
-    return graph
+    by_key[GRAPH] = tensors_lib.of_array(np.array(graph.SerializeToString(), np.object_), GRAPH)
+    bundle.write(by_key, prefix, progress)
 
 
 def _number_of(graph: Graph, numbers: dict[str, int], path: str) -> int:

@@ -1,16 +1,17 @@
 """ONNX files as a store of tensors: their initializers, read lazily and written one after the other."""
 
+import collections
 import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from official.checkpoint import DamagedError
+from official.checkpoint import DamagedError, naming_damaged
 from official.checkpoint.containers import Progress
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
@@ -121,17 +122,13 @@ _IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
 _DTYPES: dict[str, np.dtype] = {
     "FLOAT": np.dtype(np.float32),
     "DOUBLE": np.dtype(np.float64),
-    "FLOAT16": np.dtype(np.float16),
     "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
-    "INT64": np.dtype(np.int64),
-    "INT32": np.dtype(np.int32),
-    "UINT32": np.dtype(np.uint32),
-    "INT8": np.dtype(np.int8),
-    "UINT8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_),
+    **{
+        name.upper(): np.dtype(name)
+        for name in ("float16", "int64", "int32", "uint32", "int8", "uint8", "bool")
+    },
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_Read = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # from shape and type to values
 
 
 def _library() -> Any:
@@ -148,15 +145,13 @@ def _library() -> Any:
 def locate(path: str) -> str | None:
     """Returns the .onnx file that a path means: itself, or of a folder the one with the highest number; None
     where there is none."""
-    if os.path.isdir(path):
-        names = [name for name in os.listdir(path) if name.endswith(".onnx")]
-        newest = max(
-            names,
-            key=lambda name: ([int(number) for number in re.findall(r"\d+", name)] or [-1], name),
-            default=None,
-        )
-        return os.path.join(path, newest) if newest else None
-    return path if path.endswith(".onnx") and os.path.isfile(path) else None
+    if not os.path.isdir(path):
+        return path if path.endswith(".onnx") and os.path.isfile(path) else None
+    names = [name for name in os.listdir(path) if name.endswith(".onnx")]
+    newest = max(
+        names, key=lambda name: (list(map(int, re.findall(r"\d+", name))) or [-1], name), default=None
+    )
+    return newest and os.path.join(path, newest)
 
 
 def target(output_dir: str, source: str) -> str:
@@ -178,31 +173,50 @@ def read(location: str) -> Tensors:
     """Returns the initializers of a model. Raises DamagedError, also when one of them is read, and
     ConfigError without onnx."""
     onnx = _library()
-    try:
-        with io_files.open_binary(location) as file:
-            graphs, initializers = _initializers(onnx, file, location)
-            found = [_tensor(onnx, file, location, field) for field in initializers]
-    except OSError as error:
-        raise DamagedError(f"{os.path.basename(location)}: {error.strerror or error}") from None
+    name = os.path.basename(location)
+    with naming_damaged(location), io_files.open_binary(location) as file:
+        graphs, initializers = _initializers(onnx, file, location)
+        found = [_tensor(onnx, file, location, field) for field in initializers]
     if not graphs:
-        raise DamagedError(f"{os.path.basename(location)} is no ONNX model: it has no graph")
-    names = [name for name, _ in found]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise DamagedError(f"{os.path.basename(location)} has initializers twice: {shortened(doubled)}")
-    return dict(sorted(found))
+        raise DamagedError(f"{name} is no ONNX model: it has no graph")
+    counts = collections.Counter(tensor.sources[0] for tensor in found)
+    if doubled := sorted(one for one, count in counts.items() if count > 1):
+        raise DamagedError(f"{name} has initializers twice: {shortened(doubled)}")
+    return {tensor.sources[0]: tensor for tensor in sorted(found, key=lambda tensor: tensor.sources)}
 
 
-def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> tuple[str, Tensor]:
-    """Returns name and tensor of an initializer; its values stay in the file."""
+def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
+    """Returns the tensor of an initializer; its values stay in the file, or in a second one."""
     parts = list(walk(file, field.inside, field.end))
     head = _read_head(onnx, file, parts)
+    name, shape, types = head.name, tuple(head.dims), onnx.TensorProto.DataType
+    kind = types.Name(head.data_type) if head.data_type in types.values() else str(head.data_type)
+    if kind not in _DTYPES:
+        raise DamagedError(f"{name} is of type {kind}; read are {', '.join(_DTYPES)}")
+    dtype = _DTYPES[kind]
     raw = next((part for part in parts if part.number == onnx.TensorProto.RAW_DATA_FIELD_NUMBER), None)
-    shape, dtype = tuple(head.dims), _type_of(onnx, head)
-    get = _reader(onnx, head, location, field, raw)
-    return head.name, Tensor(
-        shape, dtype, lambda: _checked(head.name, get(shape, dtype), shape), (head.name,)
-    )
+    path, offset, size = location, 0, None
+    is_external = head.data_location == onnx.TensorProto.EXTERNAL
+    is_inline = raw is None and not is_external  # fields of numbers, not raw bytes
+    if is_external:
+        place = {entry.key: entry.value for entry in head.external_data}
+        path, offset = _beside(location, place.get("location", "")), int(place.get("offset", 0))
+        _check_size(path, shape, dtype, offset)
+    elif raw is not None:
+        offset, size = raw.inside, raw.end - raw.inside
+
+    def read() -> np.ndarray:
+        if is_inline:
+            values = _from_numbers(onnx, location, field, shape, dtype)
+        else:
+            _check_size(path, shape, dtype, offset, size)
+            with naming_damaged(path):
+                values = np.fromfile(path, dtype, math.prod(shape), offset=offset)
+        if values.size != math.prod(shape):
+            raise DamagedError(f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there")
+        return values.reshape(shape)
+
+    return Tensor(shape, dtype, read, (name,))
 
 
 def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
@@ -226,28 +240,18 @@ def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
     return head
 
 
-def _type_of(onnx: Any, head: Any) -> np.dtype:
-    types = onnx.TensorProto.DataType
-    name = types.Name(head.data_type) if head.data_type in types.values() else str(head.data_type)
-    if name not in _DTYPES:
-        raise DamagedError(f"{head.name} is of type {name}; read are {', '.join(_DTYPES)}")
-    return _DTYPES[name]
-
-
 def check_second_files(location: str) -> None:
     """Raises DamagedError where values of a model are in files that `read` would not read, such as links: to
     be called before another library opens the model."""
     onnx = _library()
-    try:
-        with io_files.open_binary(location) as file:
-            _, initializers = _initializers(onnx, file, location)
-            for field in initializers:
-                head = _read_head(onnx, file, list(walk(file, field.inside, field.end)))
-                if head.data_location == onnx.TensorProto.EXTERNAL:
-                    io_files.check_readable(_beside(location, _place_of(head).get("location", "")))
-    except OSError as error:
-        name = os.path.basename(error.filename or location)
-        raise DamagedError(f"{name}: {error.strerror or error}") from None
+    with naming_damaged(location), io_files.open_binary(location) as file:
+        for field in _initializers(onnx, file, location)[1]:
+            head = _read_head(onnx, file, list(walk(file, field.inside, field.end)))
+            if head.data_location == onnx.TensorProto.EXTERNAL:
+                place = {entry.key: entry.value for entry in head.external_data}
+                path = _beside(location, place.get("location", ""))
+                with naming_damaged(path):
+                    io_files.check_readable(path)
 
 
 def _initializers(onnx: Any, file: BinaryIO, location: str) -> tuple[list[Field], list[Field]]:
@@ -257,44 +261,15 @@ def _initializers(onnx: Any, file: BinaryIO, location: str) -> tuple[list[Field]
     return graphs, inside(file, graphs, onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
 
 
-def _place_of(head: Any) -> dict[str, str]:
-    """Returns {key: value} of where an initializer's values are in a second file."""
-    return {entry.key: entry.value for entry in head.external_data}
-
-
-def _reader(onnx: Any, head: Any, location: str, field: Field, raw: Field | None) -> _Read:
-    """Returns the function of shape and dtype that reads the values, by where they are."""
-    if head.data_location == onnx.TensorProto.EXTERNAL:
-        place = _place_of(head)
-        path, offset = _beside(location, place.get("location", "")), int(place.get("offset", 0))
-        _check_size(path, offset, tuple(head.dims), _type_of(onnx, head))
-        return lambda shape, dtype: _from_file(path, dtype, shape, offset)
-    if raw is not None:
-        return lambda shape, dtype: _from_file(location, dtype, shape, raw.inside, raw.end - raw.inside)
-    return lambda shape, dtype: _from_numbers(onnx, location, field, shape, dtype)
-
-
-def _from_file(
-    path: str, dtype: np.dtype, shape: tuple[int, ...], offset: int, size: int | None = None
-) -> np.ndarray:
-    _check_size(path, offset, shape, dtype, size)
-    try:
-        return np.fromfile(path, dtype, math.prod(shape), offset=offset)
-    except OSError as error:
-        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
-
-
 def _check_size(
-    path: str, offset: int, shape: tuple[int, ...], dtype: np.dtype, size: int | None = None
+    path: str, shape: tuple[int, ...], dtype: np.dtype, offset: int, size: int | None = None
 ) -> None:
     """Raises DamagedError where a file does not hold the bytes of a tensor from a place on, or another number
     of them than the `size` that is written."""
     needed = math.prod(shape) * dtype.itemsize
-    try:
+    with naming_damaged(path):
         io_files.check_readable(path)
         there = os.path.getsize(path) - offset if size is None else size
-    except OSError as error:
-        raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
     if there < needed or (size is not None and size != needed):
         raise DamagedError(
             f"{os.path.basename(path)}: truncated or damaged, {there} bytes for {list(shape)} of {dtype}"
@@ -308,24 +283,14 @@ def _from_numbers(
     with open(location, "rb") as file:
         tensor = _parse(onnx, bytes_of(file, field.inside, field.end))
     if dtype.itemsize == 2:
-        return _halves(np.array(tensor.int32_data, np.int64).astype(np.int32), math.prod(shape), dtype)
+        # One 16-bit float in each int32, as ONNX says, or two, which is PopART's own way.
+        numbers, count = np.array(tensor.int32_data, np.int64).astype(np.int32), math.prod(shape)
+        packed = count > 1 and len(numbers) == (count + 1) // 2
+        return numbers.view(dtype)[:count] if packed else numbers.astype(np.uint16).view(dtype)
     try:
         return onnx.numpy_helper.to_array(tensor).astype(dtype, copy=False)
     except (ValueError, TypeError) as error:
         raise DamagedError(f"{tensor.name}: {error}") from None
-
-
-def _halves(numbers: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
-    """Returns 16-bit floats from int32 numbers: one in each, as ONNX says, or two, which is PopART's own
-    way."""
-    packed = count > 1 and len(numbers) == (count + 1) // 2
-    return numbers.view(dtype)[:count] if packed else numbers.astype(np.uint16).view(dtype)
-
-
-def _checked(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if values.size != math.prod(shape):
-        raise DamagedError(f"{name}: truncated, {values.size} of {math.prod(shape)} numbers are there")
-    return values.reshape(shape)
 
 
 def _beside(location: str, name: str) -> str:
@@ -335,17 +300,13 @@ def _beside(location: str, name: str) -> str:
     folder, path = os.path.dirname(os.path.abspath(location)), os.path.normpath(name)
     is_inside = not os.path.isabs(path) and path.split(os.sep)[0] != os.pardir
     inside = path if is_inside else os.path.basename(path)
-    found = os.path.join(folder, inside)
+    found, problem = os.path.join(folder, inside), ""
     if os.path.realpath(found) != os.path.normpath(os.path.join(os.path.realpath(folder), inside)):
-        raise DamagedError(
-            f"{os.path.basename(location)}: its values are in {inside}, which is a link. Put the file itself"
-            " there"
-        )
-    if not is_inside and not os.path.exists(found):
-        raise DamagedError(
-            f"{os.path.basename(location)}: its values are in {name}, outside of the model's folder, which"
-            f" has no {inside}"
-        )
+        problem = f"{inside}, which is a link. Put the file itself there"
+    elif not is_inside and not os.path.exists(found):
+        problem = f"{name}, outside of the model's folder, which has no {inside}"
+    if problem:
+        raise DamagedError(f"{os.path.basename(location)}: its values are in {problem}")
     return found
 
 
@@ -370,53 +331,40 @@ def write(tensors: Tensors, location: str, progress: Progress = lambda size: Non
       ConfigError: without the onnx package, and for a type that is not in ONNX.
     """
     onnx = _library()
-    external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
-    _write_files(
-        onnx, dict(sorted(tensors.items())), location, _data_path(location) if external else None, progress
-    )
-
-
-def _write_files(onnx: Any, tensors: Tensors, path: str, data_path: str | None, progress: Progress) -> None:
-    """Writes the model, and its values into the same file or, where there is a `data_path`, into that one."""
-    heads = _heads(onnx, tensors, os.path.basename(data_path) if data_path else None)
+    tensors = dict(sorted(tensors.items()))
+    is_external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
+    data_path = _data_path(location)
+    # In front of the values of each tensor: its field of the graph, up to the raw data, or whole.
+    heads: list[bytes] = []
+    place = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPE_NAMES:
+            raise ConfigError(
+                f"{name} is of type {tensor.dtype}, which PopART's files do not have. Allowed:"
+                f" {', '.join(map(str, _DTYPE_NAMES))}."
+            )
+        kind = onnx.TensorProto.DataType.Value(_DTYPE_NAMES[tensor.dtype])
+        proto, length = onnx.TensorProto(name=name, dims=tensor.shape, data_type=kind), 0
+        if is_external:
+            set_external(proto, os.path.basename(data_path), place, tensor.nbytes)
+        content = proto.SerializeToString()
+        if not is_external:
+            content, length = content + head_of(proto.RAW_DATA_FIELD_NUMBER, tensor.nbytes), tensor.nbytes
+        number = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+        heads.append(head_of(number, len(content) + length) + content)
+        place += tensor.nbytes
     graph = onnx.GraphProto(name="bert").SerializeToString()
-    length = (
-        len(graph)
-        + sum(map(len, heads))
-        + (0 if data_path else sum(tensor.nbytes for tensor in tensors.values()))
-    )
+    length = len(graph) + sum(map(len, heads)) + (0 if is_external else place)
     model = onnx.ModelProto(
         ir_version=_IR_VERSION, producer_name="bert-tf2", opset_import=[onnx.helper.make_opsetid("", _OPSET)]
     )
-    with open(path, "wb") as file, open(data_path or os.devnull, "wb") as data:
+    with open(location, "wb") as file, open(data_path if is_external else os.devnull, "wb") as data:
         file.write(model.SerializeToString() + head_of(onnx.ModelProto.GRAPH_FIELD_NUMBER, length) + graph)
         for head, tensor in zip(heads, tensors.values()):
             file.write(head)
             values = np.ascontiguousarray(tensor.read(), tensor.dtype)
-            (data if data_path else file).write(values.reshape(-1).view(np.uint8).data)
+            (data if is_external else file).write(values.reshape(-1).view(np.uint8).data)
             progress(tensor.nbytes)
-
-
-def _heads(onnx: Any, tensors: Tensors, data_name: str | None) -> list[bytes]:
-    """Returns the bytes in front of the values of each tensor: its field of the graph, up to the raw data; or
-    whole, where the values go to the second file `data_name`."""
-    heads: list[bytes] = []
-    place = 0
-    for name, tensor in tensors.items():
-        proto = onnx.TensorProto(name=name, dims=tensor.shape, data_type=_data_type(onnx, name, tensor.dtype))
-        if data_name:
-            set_external(proto, data_name, place, tensor.nbytes)
-        content = proto.SerializeToString()
-        if not data_name:
-            content += head_of(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, tensor.nbytes)
-        heads.append(
-            head_of(
-                onnx.GraphProto.INITIALIZER_FIELD_NUMBER, len(content) + (0 if data_name else tensor.nbytes)
-            )
-            + content
-        )
-        place += tensor.nbytes
-    return heads
 
 
 def set_external(proto: Any, location: str, offset: int, length: int) -> None:
@@ -424,12 +372,3 @@ def set_external(proto: Any, location: str, offset: int, length: int) -> None:
     proto.data_location = proto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", length)):
         proto.external_data.add(key=key, value=str(value))
-
-
-def _data_type(onnx: Any, name: str, dtype: np.dtype) -> int:
-    if dtype not in _DTYPE_NAMES:
-        raise ConfigError(
-            f"{name} is of type {dtype}, which PopART's files do not have. Allowed:"
-            f" {', '.join(map(str, _DTYPE_NAMES))}."
-        )
-    return onnx.TensorProto.DataType.Value(_DTYPE_NAMES[dtype])

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from official.checkpoint.containers import Container, Progress
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors
-from official.config import BertConfig
+from official.config import BertConfig, ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
 # Options of a conversion
@@ -90,6 +90,18 @@ class Options:
         """Returns the value of an option of a format: as given, else its default."""
         return self.of_formats.get(option.name, option.default)
 
+    def heads_of(self, hidden_size: int) -> int | None:
+        """Returns the number of attention heads that is given; None where none is. Raises ConfigError for one
+        that does not divide the hidden size."""
+        heads = self.num_attention_heads
+        if heads is None:
+            return None
+        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
+            raise ConfigError(
+                f"--num_attention_heads={heads!r} must be an integer that divides hidden_size={hidden_size}."
+            )
+        return heads
+
 
 NOTHING_GIVEN = Options()
 
@@ -124,7 +136,7 @@ class Format:
       options: that it brings.
       as_source, as_target: {setting: value} that counts where nothing is given.
       usual_activation, usual_epsilon: of its models, and of their LayerNorm, where no configuration is there.
-      keeps_float32: whether a tensor of this name is float32 at any precision.
+      float32_names: regular expression of names of tensors that are float32 at any precision; None: of none.
       heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
       may_lack_biases: its models may be without biases in the attention; of others, zeros take their place.
       brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
@@ -149,7 +161,7 @@ class Format:
     as_target: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     usual_activation: str = BertConfig.hidden_act
     usual_epsilon: float = BertConfig.layer_norm_eps
-    keeps_float32: Callable[[str], bool] = lambda name: False
+    float32_names: str | None = None
     heads_of: Callable[[Tensors], int | None] = lambda tensors: None
     may_lack_biases: bool = False
     brings_sidecar_files: bool = False
@@ -169,12 +181,14 @@ class Format:
         """Returns its kind of files, imported when it is needed: TensorFlow comes with some."""
         return cast(Container, importlib.import_module(f"official.checkpoint.containers.{self.container}"))
 
-    def fits(self, names: Iterable[str]) -> bool:
+    def fits(self, names: Collection[str]) -> bool:
         """Returns whether names of tensors in its container are of this format."""
-        names = list(names)
-        if self.foreign is not None and any(re.fullmatch(self.foreign, name) for name in names):
-            return False
-        return self.signature is None or any(re.fullmatch(self.signature, name) for name in names)
+
+        def is_there(pattern: str) -> bool:
+            return any(re.fullmatch(pattern, name) for name in names)
+
+        is_foreign = self.foreign is not None and is_there(self.foreign)
+        return not is_foreign and (self.signature is None or is_there(self.signature))
 
     def write(self, tensors: Tensors, location: str, options: Options, progress: Progress) -> None:
         """Writes tensors under its names, one after the other. Raises ConfigError for what it cannot hold."""

@@ -17,15 +17,18 @@ from official.io.errors import ConfigError
 
 _HEAD_SIZE = 64  # of every published BERT
 _LAYER = "transformer/layer_{layer}"
-_OF_LAYER = {  # of a layer of the encoder
-    "attention/self/query": "self_attention/query",  # kernel [H, H] and [H, A, K], bias [H] and [A, K]
-    "attention/self/key": "self_attention/key",
-    "attention/self/value": "self_attention/value",
-    "attention/output/dense": "self_attention_output",  # kernel [H, H] and [A, K, H]
-    "attention/output/LayerNorm": "self_attention_layer_norm",
-    "intermediate/dense": "intermediate",
-    "output/dense": "output",
-    "output/LayerNorm": "output_layer_norm",
+# {layer of a block: (its name in the format, where it is in the tree of objects, under that of the block)}
+_OF_LAYER = {
+    # kernel [H, H] and [H, A, K], bias [H] and [A, K]
+    "attention/self/query": ("self_attention/query", "_attention_layer/_query_dense"),
+    "attention/self/key": ("self_attention/key", "_attention_layer/_key_dense"),
+    "attention/self/value": ("self_attention/value", "_attention_layer/_value_dense"),
+    # kernel [H, H] and [A, K, H]
+    "attention/output/dense": ("self_attention_output", "_attention_output_dense"),
+    "attention/output/LayerNorm": ("self_attention_layer_norm", "_attention_layer_norm"),
+    "intermediate/dense": ("intermediate", "_intermediate_dense"),
+    "output/dense": ("output", "_output_dense"),
+    "output/LayerNorm": ("output_layer_norm", "_output_layer_norm"),
 }
 _WEIGHTS = {
     "bert/embeddings/word_embeddings": "word_embeddings/embeddings",
@@ -35,7 +38,7 @@ _WEIGHTS = {
     "bert/embeddings/LayerNorm/beta": "embeddings/layer_norm/beta",
     **{
         f"bert/encoder/layer_{{layer}}/{ours}/{part}": f"{_LAYER}/{theirs}/{part}"
-        for ours, theirs in _OF_LAYER.items()
+        for ours, (theirs, _) in _OF_LAYER.items()
         for part in (("gamma", "beta") if ours.endswith("LayerNorm") else ("kernel", "bias"))
     },
     "bert/pooler/dense/kernel": "pooler_transform/kernel",
@@ -68,7 +71,6 @@ _DROPPED = {
     r"(.*/)?(total|count)": "state of a metric",
     r".*\.ATTRIBUTES/OBJECT_CONFIG_JSON": "settings of a layer, no tensor",
 }
-_LOGITS = ("predictions/transform/logits/kernel", "predictions/transform/logits/bias")
 _OTHER_HEAD = (
     "the head of a fine-tuned model: the file does not tell of which task, and it has no masked-LM head"
 )
@@ -80,19 +82,7 @@ _ENCODER_OBJECTS = {
     "position_embedding": "layer_with_weights-1",
     "type_embeddings": "layer_with_weights-2",
     "embeddings/layer_norm": "layer_with_weights-3",
-    **{
-        f"{_LAYER}/{ours}": f"layer_with_weights-{{place}}/{theirs}"
-        for ours, theirs in (
-            ("self_attention/query", "_attention_layer/_query_dense"),
-            ("self_attention/key", "_attention_layer/_key_dense"),
-            ("self_attention/value", "_attention_layer/_value_dense"),
-            ("self_attention_output", "_attention_output_dense"),
-            ("self_attention_layer_norm", "_attention_layer_norm"),
-            ("intermediate", "_intermediate_dense"),
-            ("output", "_output_dense"),
-            ("output_layer_norm", "_output_layer_norm"),
-        )
-    },
+    **{f"{_LAYER}/{theirs}": f"layer_with_weights-{{place}}/{path}" for theirs, path in _OF_LAYER.values()},
     "pooler_transform": "layer_with_weights-{place}",
 }
 # In the submission (Model Garden 2.2), and in 2.3, which has the two heads the other way round. Both are
@@ -118,12 +108,11 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """
     plain = _with_plain_names(tensors)
     fine_tuned = not any(name.startswith("cls/predictions/") for name in plain)
-    other_head = {name: _OTHER_HEAD for name in _LOGITS if fine_tuned and name in plain}
-    kept = {
-        name: _joined_heads(name, tensor, options) for name, tensor in plain.items() if name not in other_head
-    }
-    mapped = mapping.to_canonical(_READ_TABLE, kept, _DROPPED)
-    mapped.dropped |= other_head
+    other_head = r"predictions/transform/logits/(kernel|bias)" if fine_tuned else ""
+    kept, dropped = mapping.without(plain, {other_head: _OTHER_HEAD})
+    joined = {name: _joined_heads(name, tensor, options) for name, tensor in kept.items()}
+    mapped = mapping.to_canonical(_READ_TABLE, joined, _DROPPED)
+    mapped.dropped |= dropped
     return mapped
 
 
@@ -141,13 +130,10 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 def heads_of(tensors: Tensors) -> int | None:
     """Returns the number of attention heads that a query kernel [H, A, K] tells; None where there is none.
     Names are the format's."""
-    for name, tensor in _with_plain_names(tensors).items():
-        if (
-            re.fullmatch(r"transformer/layer_\d+/self_attention/query/kernel", name)
-            and len(tensor.shape) == 3
-        ):
-            return tensor.shape[1]
-    return None
+    query = r"transformer/layer_\d+/self_attention/query/kernel"
+    plain = _with_plain_names(tensors)
+    kernels = [tensor.shape for name, tensor in plain.items() if re.fullmatch(query, name)]
+    return next((shape[1] for shape in kernels if len(shape) == 3), None)
 
 
 def _with_plain_names(tensors: Tensors) -> Tensors:
@@ -170,59 +156,41 @@ def _plain_name(name: str) -> str:
     return re.sub(r"^(\w+/iter|iteration)$", "iter", name)
 
 
-def _attention_part(name: str) -> str | None:
-    """Returns input.kernel, input.bias or output.kernel for a tensor with heads or one of its slots, else
-    None."""
-    found = re.match(
-        r"transformer/layer_\d+/self_attention(?:/(?:query|key|value)/(kernel|bias)|_output/(kernel))(?:/\w+/[mv])?$",
-        name,
-    )
-    if not found:
-        return None
-    return f"input.{found.group(1)}" if found.group(1) else "output.kernel"
+def _axis_of_heads(name: str) -> int | None:
+    """Returns the dimension of a tensor that is, or is to be, split by head, or of one of its slots; None of
+    others."""
+    parts = r"(/(query|key|value)/(kernel|bias)|_output/kernel)(/\w+/[mv])?"
+    found = re.fullmatch(rf"transformer/layer_\d+/self_attention{parts}", name)
+    return None if found is None else int(found[3] == "kernel")
 
 
 def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
     """[H, A, K] -> [H, H], [A, K] -> [H], [A, K, H] -> [H, H]; what has no heads stays."""
-    part, shape = _attention_part(name), tensor.shape
-    if part is None or len(shape) != (2 if part == "input.bias" else 3):
+    axis, shape = _axis_of_heads(name), tensor.shape
+    if axis is None or len(shape) != (2 if "/bias" in name else 3):
         return tensor
-    place = 1 if part == "input.kernel" else 0  # of the heads among the dimensions
-    heads, size = shape[place : place + 2]
+    heads, size = shape[axis : axis + 2]
     if options.num_attention_heads not in (None, heads):
         raise ConfigError(
             f"{name} {list(shape)} is split into {heads} heads, but"
             f" --num_attention_heads={options.num_attention_heads}. Change --num_attention_heads to {heads}"
             " or leave it out."
         )
-    return tensors_lib.reshaped(tensor, (*shape[:place], heads * size, *shape[place + 2 :]))
+    return tensors_lib.reshaped(tensor, (*shape[:axis], heads * size, *shape[axis + 2 :]))
 
 
 def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
-    part, shape = _attention_part(name), tensor.shape
-    if part is None:
+    axis, shape = _axis_of_heads(name), tensor.shape
+    if axis is None:
         return tensor
-    place = len(shape) - 1 if part != "output.kernel" else 0
-    heads = _num_heads(shape[place], options)
-    split = (heads, shape[place] // heads)
-    return tensors_lib.reshaped(tensor, (*shape[:place], *split, *shape[place + 1 :]))
-
-
-def _num_heads(hidden_size: int, options: Options) -> int:
-    heads = options.num_attention_heads
-    if heads is None:
-        if hidden_size % _HEAD_SIZE:
-            raise ConfigError(
-                f"the number of heads is not known: hidden size {hidden_size} is no multiple of {_HEAD_SIZE},"
-                " the size of a head of the published models. Give --num_attention_heads."
-            )
-        return hidden_size // _HEAD_SIZE
-    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
+    hidden = shape[axis]
+    if options.num_attention_heads is None and hidden % _HEAD_SIZE:
         raise ConfigError(
-            f"--num_attention_heads={heads} does not divide the hidden size {hidden_size}. Change"
-            " --num_attention_heads."
+            f"the number of heads is not known: hidden size {hidden} is no multiple of {_HEAD_SIZE}, the size"
+            " of a head of the published models. Give --num_attention_heads."
         )
-    return heads
+    heads = options.heads_of(hidden) or hidden // _HEAD_SIZE
+    return tensors_lib.reshaped(tensor, (*shape[:axis], heads, hidden // heads, *shape[axis + 1 :]))
 
 
 def write(tensors: Tensors, prefix: str, options: Options, progress: Progress) -> None:
@@ -242,27 +210,19 @@ def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
     Returns:
       {name: ways to the variable}, e.g. (layer_with_weights-0/layer_with_weights-3/gamma,).
     """
-    layers = 1 + max((number for number in map(_layer_number, names) if number is not None), default=-1)
-    encoder = (
-        "layer_with_weights-0/" if any(name.rpartition("/")[0] in _HEAD_OBJECTS for name in names) else ""
-    )
-    return {name: _object_paths(name, layers, encoder) for name in names}
-
-
-def _object_paths(name: str, layers: int, encoder: str) -> tuple[str, ...]:
-    layer_name, _, variable = name.rpartition("/")
-    if layer_name in _HEAD_OBJECTS:
-        return tuple(f"{path}/{variable}" for path in _HEAD_OBJECTS[layer_name])
-    number = _layer_number(name)
-    path = _ENCODER_OBJECTS[re.sub(r"^transformer/layer_\d+", _LAYER, layer_name)]
-    return (
-        f"{encoder}{path.format(place=_FIRST_LAYER + (layers if number is None else number))}/{variable}",
-    )
-
-
-def _layer_number(name: str) -> int | None:
-    found = re.match(r"transformer/layer_(\d+)/", name)
-    return int(found.group(1)) if found else None
+    numbers = {name: re.match(r"transformer/layer_(\d+)/", name) for name in names}
+    layers = max((int(number[1]) + 1 for number in numbers.values() if number), default=0)
+    has_heads = any(name.rpartition("/")[0] in _HEAD_OBJECTS for name in names)
+    paths = {}
+    for name, number in numbers.items():
+        layer, _, variable = name.rpartition("/")
+        ways: tuple[str, ...] = _HEAD_OBJECTS.get(layer, ())
+        if not ways:
+            path = _ENCODER_OBJECTS[re.sub(r"^transformer/layer_\d+", _LAYER, layer)]
+            place = _FIRST_LAYER + (int(number[1]) if number else layers)
+            ways = (f"{'layer_with_weights-0/' if has_heads else ''}{path.format(place=place)}",)
+        paths[name] = tuple(f"{way}/{variable}" for way in ways)
+    return paths
 
 
 FORMAT = Format(

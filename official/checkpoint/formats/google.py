@@ -7,6 +7,7 @@ have the trainer's counters. Exports (`bert export`) are SavedModels and only re
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,23 +19,15 @@ from official.checkpoint.tensors import Tensor, Tensors
 # -----------------------------------------------------------------------------------------------------------
 # Google's
 
+_SLOTS = dict(zip(canonical.SLOTS, canonical.SLOTS))
 TABLE = {
     **mapping.with_slots(
-        {name: name for name in canonical.WEIGHTS},
-        {
-            "adam_m": "adam_m",
-            "adam_v": "adam_v",
-            "lamb_m": "LAMB",
-            "lamb_v": "LAMB_1",
-            "Momentum": "Momentum",
-        },
+        dict(zip(canonical.WEIGHTS, canonical.WEIGHTS)), {**_SLOTS, "lamb_m": "LAMB", "lamb_v": "LAMB_1"}
     ),
+    **dict.fromkeys(canonical.COUNTERS),
     "global_step": "global_step",
-    "samples": None,
-    "loss_scale/scale": None,
-    "loss_scale/good_steps": None,
 }
-DROPPED = {
+_DROPPED = {
     r"beta[12]_power": "a counter of Adam's that the step gives",
     r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?": (
         "an optimizer slot of a kind that no other format has"
@@ -44,9 +37,9 @@ DROPPED = {
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names; of two names for the same slot, the second is unmatched."""
-    names, doubled = mapping.common_names(tensors, _common_name)
-    mapped = mapping.to_canonical(TABLE, {common: tensors[name] for common, name in names.items()}, DROPPED)
-    mapping.restore_names(mapped, names, doubled)
+    spelling = mapping.Spelling(tensors, _common_name)
+    mapped = mapping.to_canonical(TABLE, spelling.tensors, _DROPPED)
+    spelling.restore(mapped)
     return mapped
 
 
@@ -71,12 +64,10 @@ FORMAT = Format(
 # -----------------------------------------------------------------------------------------------------------
 # This project's
 
+_NATIVE = (*canonical.WEIGHTS, *canonical.GROUPBERT)
 NATIVE_TABLE = {
-    **mapping.with_slots(
-        {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT)},
-        {slot: slot for slot in canonical.SLOTS},
-    ),
-    **{name: name for name in canonical.COUNTERS},
+    **mapping.with_slots(dict(zip(_NATIVE, _NATIVE)), _SLOTS),
+    **dict(zip(canonical.COUNTERS, canonical.COUNTERS)),
 }
 _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
 
@@ -86,20 +77,19 @@ def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
     scale, dropped = tensors.get(_SCALE), {}
     if scale is not None:
         dropped = {_SCALE: "a factor of adam_m, by which it is divided"}
-        tensors = {
-            name: _divided(tensor, scale) if name.endswith("/adam_m") else tensor
-            for name, tensor in tensors.items()
-        }
+        moments = {name: tensors[name] for name in tensors if name.endswith("/adam_m")}
+        tensors = tensors | {name: _divided(moment, scale) for name, moment in moments.items()}
     mapped = mapping.to_canonical(NATIVE_TABLE, tensors, dropped)
     mapping.add_zero_output_bias(mapped)
     return mapped
 
 
 def _divided(tensor: Tensor, scale: Tensor) -> Tensor:
-    def read() -> np.ndarray:
-        return tensor.read().astype(np.float32) / np.float32(scale.read())
-
-    return Tensor(tensor.shape, np.dtype(np.float32), read, tensor.sources)
+    return replace(
+        tensor,
+        dtype=np.dtype(np.float32),
+        read=lambda: tensor.read().astype(np.float32) / np.float32(scale.read()),
+    )
 
 
 def native_from_canonical(tensors: Tensors, options: Options) -> Mapped:

@@ -35,7 +35,7 @@ import numpy as np
 from official.checkpoint import canonical, mapping
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.formats import Format, Option, Options
-from official.checkpoint.mapping import Mapped, Stack
+from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensor, Tensors
 from official.config.model import LARGEST
 
@@ -54,33 +54,20 @@ PLAIN_BERT = Option("baseline", False, "BERT and not GroupBERT.")  # `research` 
 
 _HEADS = {
     **{name: name for name in (*canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD)},
-    "output_weights": "glue_loss/output_weights",
-    "output_bias": "glue_loss/output_bias",
+    **{name: f"glue_loss/{name}" for name in canonical.CLASSIFIER_HEAD},
 }
-_COUNTERS = {
-    "global_step": "global_step",
-    "samples": None,
-    "loss_scale/scale": None,
-    "loss_scale/good_steps": None,
-}
-_SLOTS = {slot: slot for slot in canonical.SLOTS}
 
-TABLE = {
-    **mapping.with_slots(
-        {
-            **{
-                name: name.replace("attention/output/", "attention/projection/") for name in canonical.ENCODER
-            },
-            **_HEADS,
-        },
-        _SLOTS,
-    ),
-    **_COUNTERS,
-}
-GROUPBERT_TABLE = {
-    **mapping.with_slots({**{name: name for name in canonical.GROUPBERT}, **_HEADS}, _SLOTS),
-    **_COUNTERS,
-}
+
+def _table(encoder: mapping.Table) -> mapping.Table:
+    return {
+        **mapping.with_slots({**encoder, **_HEADS}, dict(zip(canonical.SLOTS, canonical.SLOTS))),
+        **dict.fromkeys(canonical.COUNTERS),
+        "global_step": "global_step",
+    }
+
+
+TABLE = _table({name: name.replace("attention/output", "attention/projection") for name in canonical.ENCODER})
+GROUPBERT_TABLE = _table({name: name for name in canonical.GROUPBERT})
 _CLASSIFIER_POOLER = {
     f"{name}{ending}": f"glue_loss/pooler/{name.removeprefix('bert/pooler/')}{ending}"
     for name in canonical.POOLER
@@ -97,8 +84,8 @@ _DROPPED = {
 }
 
 
-_FUSED_KERNEL = Stack("bert/encoder/layer_{layer}/attention/self/kernel/qkv_weight", mapping.QKV_KERNELS)
-_FUSED_BIAS = Stack("bert/encoder/layer_{layer}/attention/self/qkv_bias", mapping.QKV_BIASES)
+_FUSED_KERNEL = {"bert/encoder/layer_{layer}/attention/self/kernel/qkv_weight": mapping.QKV_KERNELS}
+_FUSED_BIAS = {"bert/encoder/layer_{layer}/attention/self/qkv_bias": mapping.QKV_BIASES}
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -109,7 +96,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       DamagedError: where `global_step` cannot be read.
     """
     rest, words = mapping.join_rows(tensors)
-    rest, parts = mapping.unstack(rest, (_FUSED_KERNEL, _FUSED_BIAS))
+    rest, parts = mapping.unstack(rest, {**_FUSED_KERNEL, **_FUSED_BIAS})
     names, dropped = with_classifier_pooler(
         GROUPBERT_TABLE if is_groupbert(tensors) else TABLE, _DROPPED, rest
     )
@@ -127,21 +114,19 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     `num_embeddings_splits`."""
     groupbert = is_groupbert(tensors)
     kept, dropped = mapping.without(tensors, left_out(options))
-    rest, fused = mapping.stack(kept, _stacks(options, groupbert))
+    fused = {
+        **(_FUSED_KERNEL if options.get(FUSED_QKV) else {}),
+        **({} if groupbert or options.get(PLAIN_BERT) else _FUSED_BIAS),
+    }
+    rest, wholes = mapping.stack(kept, fused)
     mapped = mapping.from_canonical(
         GROUPBERT_TABLE if groupbert else TABLE, rest, "a counter of this project's trainer"
     )
-    mapped.tensors = mapping.split_rows({**mapped.tensors, **fused}, options.get(NUM_EMBEDDINGS_SPLITS))
+    mapped.tensors = mapping.split_rows({**mapped.tensors, **wholes}, options.get(NUM_EMBEDDINGS_SPLITS))
     mapped.dropped |= dropped
     copy_pooler(mapped)
     _add_step_counters(mapped)
     return mapped
-
-
-def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor is always float32, also where the source has float16: the SQuAD head and
-    optimizer slots."""
-    return name.startswith("cls/squad/") or name.rpartition("/")[2] in canonical.SLOTS
 
 
 def is_groupbert(tensors: Tensors) -> bool:
@@ -155,14 +140,11 @@ def _cut_output_bias(mapped: Mapped) -> None:
     words = mapped.tensors.get("bert/embeddings/word_embeddings")
     if words is None or len(words.shape) != 2:
         return
+    count = words.shape[0]
     for name, tensor in mapped.tensors.items():
-        if (
-            name.startswith(canonical.OUTPUT_BIAS)
-            and len(tensor.shape) == 1
-            and tensor.shape[0] > words.shape[0]
-        ):
-            mapped.tensors[name] = tensors_lib.with_rows(tensor, words.shape[0])
-            mapped.dropped[f"{name}[{words.shape[0]}:]"] = (
+        if name.startswith(canonical.OUTPUT_BIAS) and len(tensor.shape) == 1 and tensor.shape[0] > count:
+            mapped.tensors[name] = tensors_lib.with_rows(tensor, count)
+            mapped.dropped[f"{name}[{count}:]"] = (
                 "values beyond the last word: the published converter cuts the word embeddings alone"
             )
 
@@ -177,28 +159,18 @@ def _make_step_an_integer(mapped: Mapped) -> None:
     if not (np.abs(value) < 2.0**63).all():  # infinite, or no number
         del mapped.tensors["global_step"]
         mapped.dropped["global_step"] = f"{step.dtype.name} could not hold it"
-    else:
-        mapped.tensors["global_step"] = tensors_lib.cast(step, np.int64)
-        exact = 2 ** (ml_dtypes.finfo(step.dtype).nmant + 1)
-        mapped.added["global_step"] = (
-            f"was {step.dtype.name}, which rounds above {exact}; made an integer again"
-        )
-
-
-def _stacks(options: Options, groupbert: bool) -> list[Stack]:
-    """Returns the stacks of query, key and value that are written as one tensor: of kernels, of biases."""
-    fused = [_FUSED_KERNEL] if options.get(FUSED_QKV) else []
-    return fused if groupbert or options.get(PLAIN_BERT) else [*fused, _FUSED_BIAS]
+        return
+    exact = 2 ** (ml_dtypes.finfo(step.dtype).nmant + 1)
+    mapped.tensors["global_step"] = tensors_lib.cast(step, np.int64)
+    mapped.added["global_step"] = f"was {step.dtype.name}, which rounds above {exact}; made an integer again"
 
 
 def left_out(options: Options) -> dict[str, str]:
     """Returns {pattern: reason} of the canonical names that the target shall not have."""
     rules = {
-        rf"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias{canonical.SLOT}": USE_QKV_BIAS,
+        canonical.QKV_BIAS + canonical.SLOT: USE_QKV_BIAS,
         # The attention's bias alone: the feed-forward layer's `output/dense/bias` is no attention bias.
-        rf"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias{canonical.SLOT}": (
-            USE_ATTENTION_BIAS
-        ),
+        canonical.PROJECTION_BIAS + canonical.SLOT: USE_ATTENTION_BIAS,
         r"cls/predictions/transform/.*": USE_CLS_LAYER,
     }
     return {pattern: f"{one.name} is off" for pattern, one in rules.items() if not options.get(one)}
@@ -229,18 +201,13 @@ def _add_step_counters(mapped: Mapped) -> None:
     step = mapped.tensors.get("global_step")
     if step is None:
         return
-    for name in list(mapped.tensors):
-        weight, _, slot = name.rpartition("/")
-        if slot in ("lamb_m", "adam_m"):
-            counter = f"{weight}/{slot.removesuffix('_m')}_step_counter"
-            mapped.tensors[counter] = _counter(step)
-            mapped.added[counter] = "global_step + 1"
-
-
-def _counter(step: Tensor) -> Tensor:
-    return Tensor(
+    counter = Tensor(
         (1,), np.dtype(np.int32), lambda: np.reshape(step.read() + 1, [1]).astype(np.int32), step.sources
     )
+    for name in list(mapped.tensors):
+        if name.endswith(("/lamb_m", "/adam_m")):
+            mapped.tensors[f"{name[:-2]}_step_counter"] = counter
+            mapped.added[f"{name[:-2]}_step_counter"] = "global_step + 1"
 
 
 FORMAT = Format(
@@ -257,6 +224,6 @@ FORMAT = Format(
     # The published google2graphcore's: what Graphcore's model configurations want.
     as_target={"vocab_size": 30400, "precision": 16, "use_cls_layer": False},
     usual_epsilon=EPSILON,
-    keeps_float32=keeps_float32,
+    float32_names=rf"cls/squad/.*|.*/({'|'.join(canonical.SLOTS)})",
     may_lack_biases=True,
 )

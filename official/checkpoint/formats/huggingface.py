@@ -18,7 +18,6 @@ from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensors
 from official.io.errors import ConfigError
 
-PREFIX = "bert."
 HF_PREFIX = Option(
     "hf_prefix",
     None,
@@ -38,30 +37,35 @@ _OTHER_NAMES = {
 }
 
 
-def _their_name(name: str) -> str | Transposed:
+def _their_name(name: str) -> str:
     """Returns Hugging Face's name of a weight: a/layer_3/b/kernel is a.layer.3.b.weight, transposed."""
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
     layer, _, part = name.replace("layer_", "layer.").replace("/", ".").rpartition(".")
     if part == "kernel":
         return Transposed(f"{layer}.weight")
-    if part in ("gamma", "beta", "bias"):
-        return f"{layer}.{'weight' if part == 'gamma' else 'bias'}"
-    return f"{layer}.{part}.weight"  # an embedding
+    names = {"gamma": "weight", "beta": "bias", "bias": "bias"}
+    return f"{layer}.{names.get(part, f'{part}.weight')}"
 
 
-_WEIGHTS: mapping.Table = {name: _their_name(name) for name in canonical.WEIGHTS}
-TABLE = {**mapping.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
+TABLE = {
+    **mapping.with_slots(
+        {name: _their_name(name) for name in canonical.WEIGHTS}, dict.fromkeys(canonical.SLOTS)
+    ),
+    **dict.fromkeys(canonical.COUNTERS),
+}
+# {copy: (original, reason to leave the copy out)}
+_TIED = {
+    "cls.predictions.decoder.weight": (
+        "bert.embeddings.word_embeddings.weight",
+        "a copy of the word embeddings, tied",
+    ),
+    "cls.predictions.decoder.bias": ("cls.predictions.bias", "a copy of cls.predictions.bias, tied"),
+}
 _DROPPED = {
     r"bert\.embeddings\.position_ids": "0, 1, 2, ...: no weight",
-    r"cls\.predictions\.decoder\.weight": "a copy of the word embeddings, tied",
-    r"cls\.predictions\.decoder\.bias": "a copy of cls.predictions.bias, tied",
+    **{re.escape(name): reason for name, (_, reason) in _TIED.items()},
 }
-_TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-_COUNTER, _SLOT = "a counter of this project's trainer", "optimizer slot: the format has weights only"
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -72,29 +76,9 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: where the masked-LM head's output matrix or bias is no copy.
       DamagedError: where a copy cannot be read.
     """
-    names, doubled = mapping.common_names(tensors, lambda name: _common_name(name, tensors))
-    spelled = {common: tensors[name] for common, name in names.items()}
-    _check_tied(spelled)
-    mapped = mapping.to_canonical(TABLE, spelled, _DROPPED)
-    mapping.restore_names(mapped, names, doubled)
-    return mapped
-
-
-def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Maps tensors to Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves
-    them, or as `hf_prefix` says."""
-    mapped = mapping.from_canonical(TABLE, tensors, "")
-    mapped.dropped = {name: _COUNTER if name in canonical.COUNTERS else _SLOT for name in mapped.dropped}
-    has_head = any(not name.startswith(PREFIX) for name in mapped.tensors)
-    with_prefix = options.get(HF_PREFIX)
-    if not (has_head if with_prefix is None else with_prefix):
-        mapped.tensors = {name.removeprefix(PREFIX): tensor for name, tensor in mapped.tensors.items()}
-    return mapped
-
-
-def _check_tied(tensors: Tensors) -> None:
-    for copy, original in _TIED.items():
-        one, other = tensors.get(copy), tensors.get(original)
+    spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors))
+    for copy, (original, _) in _TIED.items():
+        one, other = spelling.tensors.get(copy), spelling.tensors.get(original)
         if one is None or other is None or one is other:
             continue
         if one.shape != other.shape or not np.array_equal(one.read(), other.read()):
@@ -102,6 +86,23 @@ def _check_tied(tensors: Tensors) -> None:
                 f"{copy} is no copy of {original}: the model's output matrix is not tied to its word"
                 " embeddings, which no other format can hold. Save a model with tie_word_embeddings=true."
             )
+    mapped = mapping.to_canonical(TABLE, spelling.tensors, _DROPPED)
+    spelling.restore(mapped)
+    return mapped
+
+
+def from_canonical(tensors: Tensors, options: Options) -> Mapped:
+    """Maps tensors to Hugging Face's names: with `bert.` where there is a head, as BertForPreTraining saves
+    them, or as `hf_prefix` says."""
+    mapped = mapping.from_canonical(TABLE, tensors, "optimizer slot: the format has weights only")
+    counters = mapped.dropped.keys() & set(canonical.COUNTERS)
+    mapped.dropped |= dict.fromkeys(counters, "a counter of this project's trainer")
+    with_prefix = options.get(HF_PREFIX)
+    if with_prefix is None:
+        with_prefix = any(not name.startswith("bert.") for name in mapped.tensors)
+    if not with_prefix:
+        mapped.tensors = {name.removeprefix("bert."): tensor for name, tensor in mapped.tensors.items()}
+    return mapped
 
 
 def _common_name(name: str, tensors: Tensors) -> str:
@@ -110,7 +111,7 @@ def _common_name(name: str, tensors: Tensors) -> str:
     name = re.sub(r"\.LayerNorm\.beta$", ".LayerNorm.bias", name)
     if name == "cls.predictions.decoder.bias" and "cls.predictions.bias" not in tensors:
         return "cls.predictions.bias"  # of the two tied ones, the one that was saved
-    return PREFIX + name if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
+    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
 def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:

@@ -18,7 +18,7 @@ import re
 from official.checkpoint import canonical, mapping
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.formats import ENCODER_NAMES, Format, Options
-from official.checkpoint.mapping import Mapped, Stack, Transposed
+from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensor, Tensors
 
 _WEIGHTS: mapping.Table = {
@@ -27,22 +27,27 @@ _WEIGHTS: mapping.Table = {
     "bert/embeddings/token_type_embeddings": "Embedding/Segment_Dict",
     "bert/embeddings/LayerNorm/gamma": "Embedding/Gamma",
     "bert/embeddings/LayerNorm/beta": "Embedding/Beta",
-    "bert/encoder/layer_{layer}/attention/self/query/kernel": "Layer{layer}/Attention/Q",
-    "bert/encoder/layer_{layer}/attention/self/query/bias": "Layer{layer}/Attention/Q_bias",
-    "bert/encoder/layer_{layer}/attention/self/key/kernel": "Layer{layer}/Attention/K",
-    "bert/encoder/layer_{layer}/attention/self/key/bias": "Layer{layer}/Attention/K_bias",
-    "bert/encoder/layer_{layer}/attention/self/value/kernel": "Layer{layer}/Attention/V",
-    "bert/encoder/layer_{layer}/attention/self/value/bias": "Layer{layer}/Attention/V_bias",
-    "bert/encoder/layer_{layer}/attention/output/dense/kernel": "Layer{layer}/Attention/Out",
-    "bert/encoder/layer_{layer}/attention/output/dense/bias": "Layer{layer}/Attention/Out_bias",
-    "bert/encoder/layer_{layer}/attention/output/LayerNorm/gamma": "Layer{layer}/Attention/Gamma",
-    "bert/encoder/layer_{layer}/attention/output/LayerNorm/beta": "Layer{layer}/Attention/Beta",
-    "bert/encoder/layer_{layer}/intermediate/dense/kernel": "Layer{layer}/FF/1/W",
-    "bert/encoder/layer_{layer}/intermediate/dense/bias": "Layer{layer}/FF/1/B",
-    "bert/encoder/layer_{layer}/output/dense/kernel": "Layer{layer}/FF/2/W",
-    "bert/encoder/layer_{layer}/output/dense/bias": "Layer{layer}/FF/2/B",
-    "bert/encoder/layer_{layer}/output/LayerNorm/gamma": "Layer{layer}/FF/Gamma",
-    "bert/encoder/layer_{layer}/output/LayerNorm/beta": "Layer{layer}/FF/Beta",
+    **{
+        f"bert/encoder/layer_{{layer}}/{ours}": f"Layer{{layer}}/{theirs}"
+        for ours, theirs in (
+            ("attention/self/query/kernel", "Attention/Q"),
+            ("attention/self/query/bias", "Attention/Q_bias"),
+            ("attention/self/key/kernel", "Attention/K"),
+            ("attention/self/key/bias", "Attention/K_bias"),
+            ("attention/self/value/kernel", "Attention/V"),
+            ("attention/self/value/bias", "Attention/V_bias"),
+            ("attention/output/dense/kernel", "Attention/Out"),
+            ("attention/output/dense/bias", "Attention/Out_bias"),
+            ("attention/output/LayerNorm/gamma", "Attention/Gamma"),
+            ("attention/output/LayerNorm/beta", "Attention/Beta"),
+            ("intermediate/dense/kernel", "FF/1/W"),
+            ("intermediate/dense/bias", "FF/1/B"),
+            ("output/dense/kernel", "FF/2/W"),
+            ("output/dense/bias", "FF/2/B"),
+            ("output/LayerNorm/gamma", "FF/Gamma"),
+            ("output/LayerNorm/beta", "FF/Beta"),
+        )
+    },
     "bert/pooler/dense/kernel": "NSP/PoolW",
     "bert/pooler/dense/bias": "NSP/PoolB",
     "cls/predictions/transform/dense/kernel": "CLS/LMPredictionW",
@@ -54,25 +59,20 @@ _WEIGHTS: mapping.Table = {
     "cls/seq_relationship/output_bias": "NSP/NspB",
     "cls/squad/output_weights": Transposed("Squad/SquadW"),
     "cls/squad/output_bias": "Squad/SquadB",
-    "output_weights": None,
-    "output_bias": None,
+    **dict.fromkeys(canonical.CLASSIFIER_HEAD),
 }
 # Slots stand here as endings; in the file they are prefixes.
 TABLE = {
     **mapping.with_slots(
-        _WEIGHTS,
-        {"adam_m": None, "adam_v": None, "lamb_m": "lamb_m", "lamb_v": "lamb_v", "Momentum": None},
+        _WEIGHTS, {**dict.fromkeys(canonical.SLOTS), "lamb_m": "lamb_m", "lamb_v": "lamb_v"}
     ),
     **dict.fromkeys(canonical.COUNTERS),
 }
 _SLOT_PREFIXES = {"lamb_m": "Accl1___", "lamb_v": "Accl2___"}
-_STACKS = (
-    Stack("Layer{layer}/Attention/QKV", tuple(f"Layer{{layer}}/Attention/{part}" for part in "QKV")),
-    Stack(
-        "Layer{layer}/Attention/QKV_bias", tuple(f"Layer{{layer}}/Attention/{part}_bias" for part in "QKV")
-    ),
-)
-_ROWS = r"Embedding/(Embedding|Positional)_Dict\b|bert/embeddings/s\d+/"
+_STACKS = {
+    f"Layer{{layer}}/Attention/QKV{end}": tuple(f"Layer{{layer}}/Attention/{part}{end}" for part in "QKV")
+    for end in ("", "_bias")
+}
 _DROPPED = {
     r"Step___.*": "a counter that the step gives",
     r"Accum___.*": "gradients of a step that was not finished",
@@ -83,12 +83,15 @@ _DROPPED = {
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names. Raises ConfigError for blocks of words that do not make a whole,
     or a whole that cannot be parted."""
-    names, doubled = mapping.common_names(tensors, lambda name: _common_name(name, tensors))
-    upright = {common: _upright(common, tensors[name], tensors) for common, name in names.items()}
+    spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors))
+    gamma = tensors.get("Embedding/Gamma")
+    upright = dict(spelling.tensors)
+    if gamma is not None and len(gamma.shape) == 1:
+        upright = {name: _upright(name, tensor, gamma.shape[0]) for name, tensor in upright.items()}
     rest, words = mapping.join_rows(upright)
     rest, parts = mapping.unstack(rest, _STACKS)
     mapped = mapping.to_canonical(TABLE, {**rest, **parts}, _DROPPED)
-    mapping.restore_names(mapped, names, doubled)
+    spelling.restore(mapped)
     mapped.tensors |= words
     mapping.add_zero_biases(mapped)
     return mapped
@@ -103,35 +106,25 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     return mapped
 
 
-def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor is always float32, also where the source has float16: the optimizer's
-    moments."""
-    return name.startswith(tuple(_SLOT_PREFIXES.values()))
-
-
 def _common_name(name: str, tensors: Tensors) -> str:
     """Returns the name with its slot at the end, in the spelling of TABLE; of a block of words, as
-    `blocks` names it."""
+    `mapping.join_rows` has it."""
     common = name
     for slot, prefix in _SLOT_PREFIXES.items():
         if name.startswith(prefix):
             common = f"{name.removeprefix(prefix)}/{slot}"
     common = re.sub(r"(/Attention/\w+)_Bias\b", r"\1_bias", common)
-    whole = re.sub(r"/split\d+$", "", name)
-    return (
-        common
-        if whole in tensors
-        else re.sub(r"^Embedding/Embedding_Dict/split(\d+)", r"bert/embeddings/s\1/word_embeddings", common)
-    )
+    if re.sub(r"/split\d+$", "", name) in tensors:  # beside the whole, or no block
+        return common
+    return re.sub(r"^Embedding/Embedding_Dict/split(\d+)", r"bert/embeddings/s\1/word_embeddings", common)
 
 
-def _upright(common: str, tensor: Tensor, tensors: Tensors) -> Tensor:
+def _upright(common: str, tensor: Tensor, hidden: int) -> Tensor:
     """Returns an embedding table as rows of the hidden size."""
-    gamma = tensors.get("Embedding/Gamma")
-    if gamma is None or len(gamma.shape) != 1 or not re.match(_ROWS, common) or len(tensor.shape) != 2:
-        return tensor
-    hidden = gamma.shape[0]
-    return tensors_lib.transposed(tensor) if tensor.shape[0] == hidden != tensor.shape[1] else tensor
+    is_table = re.match(r"Embedding/(Embedding|Positional)_Dict\b|bert/embeddings/s\d+/", common)
+    if is_table and len(tensor.shape) == 2 and tensor.shape[0] == hidden != tensor.shape[1]:
+        return tensors_lib.transposed(tensor)
+    return tensor
 
 
 def _file_name(name: str) -> str:
@@ -155,5 +148,5 @@ FORMAT = Format(
     from_canonical=from_canonical,
     precedence=12,
     encoder_names=rf"{ENCODER_NAMES}|^(Layer\d+|Embedding)/",
-    keeps_float32=keeps_float32,
+    float32_names="Accl[12]___.*",  # the optimizer's moments
 )

@@ -25,7 +25,7 @@ import re
 
 from official.checkpoint import canonical, mapping
 from official.checkpoint.formats import Format, Options, graphcore
-from official.checkpoint.mapping import Mapped, Stack
+from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors
 from official.io.errors import ConfigError, shortened
 
@@ -36,21 +36,17 @@ _WORDS = {
     r"^output_(weights|bias)": r"glue_loss/output_\1",
     "LayerNorm": "GroupNorm",
     "attention/self/(query|key|value)/bias": r"attention/qkv/\1/bias",
-    "attention/(output|projection)/dense/kernel": "attention/output/weight",
-    "attention/(output|projection)/dense/bias": "attention/output/bias",
+    "attention/(output|projection)/dense/": "attention/output/",
     "attention/output/GroupNorm": "attention/postnorm/GroupNorm",
     "/convolution/": "/conv/",
-    "/post/dense/kernel": "/post/weight",
-    "/post/dense/bias": "/post/bias",
+    "/post/dense/": "/post/",
     r"/feed_forward_(\d)/": r"/boom\1/",
     "/layer_{layer}/(?=intermediate|output/)": "/layer_{layer}/boom/",
     "/boom/output/GroupNorm": "/boom/postnorm/GroupNorm",
-    "/intermediate/dense/kernel": "/up/weight",
-    "/intermediate/dense/bias": "/up/bias",
-    "/output/mixer/dense/kernel": "/mixer/weight",
-    "/output/mixer/dense/bias": "/mixer/bias",
-    r"(/boom\d?)/output/dense/kernel": r"\1/down/weight",
-    r"(/boom\d?)/output/dense/bias": r"\1/down/bias",
+    "/intermediate/dense/": "/up/",
+    "/output/mixer/dense/": "/mixer/",
+    r"(/boom\d?)/output/dense/": r"\1/down/",
+    "/(output|post|up|mixer|down)/kernel": r"/\1/weight",
 }
 _JOINED = "/pre/glu/|/attention/self/(query|key|value)/kernel"  # in _STACKS
 
@@ -68,20 +64,17 @@ def _table(encoder: tuple[str, ...]) -> mapping.Table:
 
 
 # Names within the scope.
-TABLE = _table(canonical.GROUPBERT)
-BASELINE_TABLE = _table(canonical.ENCODER)
-
-_GLU = "bert/encoder/layer_{layer}/convolution/pre/glu"
-_STACKS = (
-    Stack("bert/encoder/layer_{layer}/attention/qkv/weight", mapping.QKV_KERNELS),
-    Stack(
-        "bert/encoder/layer_{layer}/conv/pre/weight",
-        (f"{_GLU}/values/dense/kernel", f"{_GLU}/gates/dense/kernel"),
-    ),
-    Stack(
-        "bert/encoder/layer_{layer}/conv/pre/bias", (f"{_GLU}/values/dense/bias", f"{_GLU}/gates/dense/bias")
-    ),
-)
+TABLE, BASELINE_TABLE = _table(canonical.GROUPBERT), _table(canonical.ENCODER)
+_STACKS = {
+    "bert/encoder/layer_{layer}/attention/qkv/weight": mapping.QKV_KERNELS,
+    **{
+        f"bert/encoder/layer_{{layer}}/conv/pre/{theirs}": tuple(
+            f"bert/encoder/layer_{{layer}}/convolution/pre/glu/{part}/dense/{ours}"
+            for part in ("values", "gates")
+        )
+        for ours, theirs in (("kernel", "weight"), ("bias", "bias"))
+    },
+}
 _STATE = {
     r"(all/)?global_step": "a run that starts from weights alone starts at step 0",
     r"(?i).*(adam|momentum|lamb|accum).*": "optimizer state, whose names are not published",
@@ -97,18 +90,24 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names.
 
     Raises:
-      ConfigError: for parts that do not make a whole, a whole that cannot be parted, and where `baseline` is
-        on for GroupBERT's names.
+      ConfigError: for parts that do not make a whole, a whole that cannot be parted, names with and without
+        the scope, and where `baseline` is on for GroupBERT's names.
     """
     weights, dropped = mapping.without(tensors, _STATE)
-    inside = _strip_scope(weights)
-    rest, words = mapping.join_rows(inside)
+    spelling = mapping.Spelling(weights, lambda name: name.removeprefix(_SCOPE))
+    if spelling.doubled:
+        twice = sorted(name.removeprefix(_SCOPE) for name in spelling.doubled)
+        raise ConfigError(
+            f"The checkpoint has these names with and without {_SCOPE}, and one of each is wanted:"
+            f" {shortened(twice)}."
+        )
+    rest, words = mapping.join_rows(spelling.tensors)
     rest, parts = mapping.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(
-        _names_in_file(inside, options), graphcore.METRICS, rest
+        _names_in_file(spelling.tensors, options), graphcore.METRICS, rest
     )
     mapped = mapping.to_canonical(names, rest, patterns)
-    _restore_scope(mapped, weights)
+    spelling.restore(mapped)
     mapped.tensors |= {**words, **parts}
     mapped.dropped |= dropped
     mapping.add_zero_biases(mapped)
@@ -122,15 +121,12 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
       ConfigError: for a vocabulary that is not a multiple of `num_embeddings_splits`, and where `baseline` is
         not what the model is.
     """
-    weights, dropped = mapping.without(
-        tensors,
-        _STATE | graphcore.left_out(options) | ({} if options.get(graphcore.PLAIN_BERT) else _KEY_BIAS),
-    )
+    key_bias = {} if options.get(graphcore.PLAIN_BERT) else _KEY_BIAS
+    weights, dropped = mapping.without(tensors, {**key_bias, **graphcore.left_out(options), **_STATE})
     rest, wholes = mapping.stack(weights, _STACKS)
     mapped = mapping.from_canonical(_names(tensors, options), rest, "a counter of this project's trainer")
-    mapped.tensors = mapping.split_rows(
-        {**mapped.tensors, **wholes}, options.get(graphcore.NUM_EMBEDDINGS_SPLITS)
-    )
+    splits = options.get(graphcore.NUM_EMBEDDINGS_SPLITS)
+    mapped.tensors = mapping.split_rows({**mapped.tensors, **wholes}, splits)
     mapped.dropped |= dropped
     graphcore.copy_pooler(mapped)
     mapped.tensors = {_SCOPE + name: tensor for name, tensor in mapped.tensors.items()}
@@ -138,21 +134,13 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     return mapped
 
 
-def keeps_float32(name: str) -> bool:
-    """Returns whether a tensor is always float32, also where the source has float16: the masked-LM head's
-    bias, as published."""
-    return name == f"{_SCOPE}cls/predictions/output_bias"
-
-
 def _names_in_file(tensors: Tensors, options: Options) -> mapping.Table:
     """Returns the table to read with. The names tell plain BERT, so that reading needs no option. Raises
     ConfigError as `_names`."""
-    plain = options.get(graphcore.PLAIN_BERT) or any(
-        re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors
-    )
-    if plain and not _has_convolutions(tensors):
-        return BASELINE_TABLE
-    return _names(tensors, options) if options.get(graphcore.PLAIN_BERT) else TABLE
+    if options.get(graphcore.PLAIN_BERT):
+        return _names(tensors, options)
+    plain = any(re.match(r"bert/encoder/layer_\d+/(boom/|\w+/postnorm/)", name) for name in tensors)
+    return BASELINE_TABLE if plain and not _has_convolutions(tensors) else TABLE
 
 
 def _has_convolutions(tensors: Tensors) -> bool:
@@ -165,34 +153,15 @@ def _names(tensors: Tensors, options: Options) -> mapping.Table:
     plain = options.get(graphcore.PLAIN_BERT)
     groupbert = _has_convolutions(tensors)
     if canonical.layers_of(tensors) and groupbert == plain:
-        found, advice = (
-            ("convolutions: it is GroupBERT", "Leave out")
+        found, state, advice = (
+            ("convolutions: it is GroupBERT", "on", "Leave out")
             if groupbert
-            else ("no convolutions: it is BERT", "Add")
+            else ("no convolutions: it is BERT", "off", "Add")
         )
         raise ConfigError(
-            f"The checkpoint's layers have {found}, and --baseline is {'on' if plain else 'off'}."
-            f" {advice} --baseline."
+            f"The checkpoint's layers have {found}, and --baseline is {state}. {advice} --baseline."
         )
     return BASELINE_TABLE if plain else TABLE
-
-
-def _strip_scope(tensors: Tensors) -> Tensors:
-    """Removes the scope from names. Raises ConfigError where a name is there with and without it."""
-    twice = sorted(name for name in tensors if _SCOPE + name in tensors)
-    if twice:
-        raise ConfigError(
-            f"The checkpoint has these names with and without {_SCOPE}, and one of each is wanted:"
-            f" {shortened(twice)}."
-        )
-    return {name.removeprefix(_SCOPE): tensor for name, tensor in tensors.items()}
-
-
-def _restore_scope(mapped: Mapped, tensors: Tensors) -> None:
-    """Names what found no place as the file does."""
-    in_file = {name.removeprefix(_SCOPE): name for name in tensors}
-    mapped.unmatched = [in_file[name] for name in mapped.unmatched]
-    mapped.dropped = {in_file[name]: reason for name, reason in mapped.dropped.items()}
 
 
 FORMAT = Format(
@@ -208,6 +177,6 @@ FORMAT = Format(
     as_source={"precision": 16},
     as_target={"precision": 16},
     usual_epsilon=graphcore.EPSILON,
-    keeps_float32=keeps_float32,
+    float32_names=f"{_SCOPE}cls/predictions/output_bias",  # as published
     may_lack_biases=True,
 )

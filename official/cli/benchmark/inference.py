@@ -15,20 +15,21 @@ import contextlib
 import dataclasses
 import math
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from official.cli import command_line, configs, outputs
-from official.cli.benchmark import latency
 from official.cli.benchmark.answering import Batch, write_batches
-from official.cli.benchmark.latency import Block
 from official.cli.benchmark.programs import Program
 from official.config import BertConfig, bert_config_from_dict, read_json
+from official.graphcore import popart_lines
 from official.io.errors import ConfigError
+from official.reporting.measurement import Timing
 
 if TYPE_CHECKING:
     from official.inference.source import Source
@@ -37,9 +38,9 @@ BACKENDS = ("tensorflow", "onnxruntime", "openvino")
 DTYPES = ("fp32", "bf16", "int8")
 SEED = 12345
 ANSWERING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answering.py")
-_BATCHES = "1,2,4,8,16,32,64,80"
 _LENGTHS = "128,384"
 _HEAD = "answer"
+_COUNTS = ("instances", "num_inference_thread", "rounds", "num_threads", "num_iter", "sequences")
 _CALIBRATION = 8, 8  # batches and their sequences, for the ranges of int8
 _GENERATED = 4  # different batches; their answers take the same time
 _MAX_REAL = 64
@@ -80,48 +81,67 @@ PRODUCTS = System("products", "bare products", "products", ("fp32", "bf16"))
 # Flags
 
 
-def make_parser(text: str | None = __doc__) -> command_line.Parser:
-    parser = command_line.Parser(text)
-    add = parser.add_argument
-    add("--bert_config_file", default=None, help="Sizes of a made-up model. Unset: --config's, else base's.")
-    add("--config", default=None, help="Ours or Graphcore's, such as squad_base_128_inf: sizes and length.")
-    add("--checkpoint", default=None, help="A model that was fine-tuned on SQuAD, of any known format.")
-    add("--vocab_file", default=None, help="Vocabulary of real questions. Unset: that beside --checkpoint.")
-    lengths = f"Tokens of a row, comma-separated. Unset: --config's, else {_LENGTHS}."
-    add("--max_seq_length", default=None, help=lengths)
-    add("--micro_batch_size", default=_BATCHES, help="Sequences of a batch, comma-separated.")
-    generated = "Ask about made-up rows, all of full length. Unset: without questions."
-    parser.add_bool("generated_data", None, generated)
-    add("--predict_file", default=None, help="Real questions: SQuAD JSON.")
-    whole = "Each turn answers all questions once; systems that pad do it in every usual way."
-    parser.add_bool("whole_set", False, whole)
-    sequences = "Take so many of the questions' windows, drawn at random."
-    add("--sequences", type=int, default=None, help=sequences)
-    add("--backends", default=",".join(BACKENDS), help="Comma-separated back ends of this project.")
-    add("--dtypes", default="fp32", help=f"Comma-separated: {', '.join(DTYPES)}.")
-    add("--instances", type=int, default=1, help="Processes of each system that answer at once.")
-    add("--num_inference_thread", type=int, default=1, help="Threads of a process that ask at the same time.")
-    add("--num_threads", type=int, default=None, help="Threads of a process's products. Unset: its cores.")
-    add("--rounds", type=int, default=10, help="Turns of every system in every case.")
-    add("--num_iter", type=int, default=None, help="Batches of a thread in all turns. Unset: for --secs.")
-    add("--secs", type=float, default=10.0, help="Seconds of a system's turns in a case, without --num_iter.")
-    add("--log_style", default="plain", choices=("plain", "popart"), help="Words of the log's lines.")
-    add("--work_dir", default=None, help="Keep the instances' folders in this new one. Unset: temporary.")
-    outputs.add_flags(parser)
-    parser.also(
-        {
-            "input_files": "predict_file",
-            "epochs_inference": "rounds",
-            "sequence_length": "max_seq_length",
-            "seq_length": "max_seq_length",
-            "dtype": "dtypes",
-        }
-    )
-    return parser
+class Main(command_line.Flags):
+    """Measures inference: throughput and latency of this project's back ends.
+
+    Attributes:
+      bert_config_file: Sizes of a made-up model. Unset: --config's, else base's.
+      config: Ours or Graphcore's, such as squad_base_128_inf: sizes and length.
+      checkpoint: A model that was fine-tuned on SQuAD, of any known format.
+      vocab_file: Vocabulary of real questions. Unset: that beside --checkpoint.
+      max_seq_length: Tokens of a row, comma-separated. Unset: --config's, else 128,384.
+      micro_batch_size: Sequences of a batch, comma-separated.
+      generated_data: Ask about made-up rows, all of full length. Unset: without questions.
+      predict_file: Real questions: SQuAD JSON.
+      whole_set: Each turn answers all questions once; systems that pad do it in every usual way.
+      sequences: Take so many of the questions' windows, drawn at random.
+      backends: Comma-separated back ends of this project.
+      dtypes: Comma-separated: fp32, bf16, int8.
+      instances: Processes of each system that answer at once.
+      num_inference_thread: Threads of a process that ask at the same time.
+      num_threads: Threads of a process's products. Unset: its cores.
+      rounds: Turns of every system in every case.
+      num_iter: Batches of a thread in all turns. Unset: for --secs.
+      secs: Seconds of a system's turns in a case, without --num_iter.
+      log_style: Words of the log's lines.
+      work_dir: Keep the instances' folders in this new one. Unset: temporary.
+      output: Also write OUTPUT.json and the chart OUTPUT.png.
+      overwrite: Replace them where they are there.
+    """
+
+    ALIASES = {
+        "input_files": "predict_file",
+        "epochs_inference": "rounds",
+        "sequence_length": "max_seq_length",
+        "seq_length": "max_seq_length",
+        "dtype": "dtypes",
+    }
+    bert_config_file: str | None = None
+    config: str | None = None
+    checkpoint: str | None = None
+    vocab_file: str | None = None
+    max_seq_length: str | None = None
+    micro_batch_size: str = "1,2,4,8,16,32,64,80"
+    generated_data: bool | None = None
+    predict_file: str | None = None
+    whole_set: bool = False
+    sequences: int | None = None
+    backends: str = "tensorflow,onnxruntime,openvino"
+    dtypes: str = "fp32"
+    instances: int = 1
+    num_inference_thread: int = 1
+    num_threads: int | None = None
+    rounds: int = 10
+    num_iter: int | None = None
+    secs: float = 10.0
+    log_style: Literal["plain", "popart"] = "plain"
+    work_dir: str | None = None
+    output: str | None = None
+    overwrite: bool = False
 
 
 def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace:
-    flags = (parser or make_parser()).parse()
+    flags: argparse.Namespace = (parser or Main.parser()).parse()
     flags.rank = find_rank()
     if flags.rank:  # DIR/NAME becomes DIR/NAME_rank_N/NAME
         for name in ("output", "work_dir"):
@@ -129,10 +149,7 @@ def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace
             own = path and os.path.join(f"{path}_rank_{flags.rank.rank}", os.path.basename(path))
             setattr(flags, name, own)
     outputs.check_results(flags)
-    command_line.check_counts(flags, "instances", "num_inference_thread", "rounds")
-    for name in ("num_threads", "num_iter", "sequences"):
-        if getattr(flags, name) is not None:
-            command_line.check_counts(flags, name)
+    command_line.check_counts(flags, *_COUNTS)
     if flags.secs <= 0:
         raise ConfigError(f"--secs={flags.secs:g}, expected more than 0.")
     if flags.work_dir and os.path.exists(flags.work_dir):
@@ -176,17 +193,12 @@ def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # Processes that mpirun started, and their cores
 
-# Variable of the rank -> those of processes, of the rank on this machine and of processes on this machine, as
-# mpirun's kinds name them.
-_MPI_VARIABLES = {
-    "OMPI_COMM_WORLD_RANK": (
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    "PMI_RANK": ("PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    "PMIX_RANK": ("PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
-}
+# Variables of mpirun's kinds: rank, number of processes, and both on this machine.
+_MPI_VARIABLES = (
+    tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
+)
 
 
 class Rank(NamedTuple):
@@ -200,19 +212,16 @@ class Rank(NamedTuple):
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
     ConfigError for variables that are not numbers."""
-    rank = next((name for name in _MPI_VARIABLES if name in environment), None)
-    if rank is None:
+    names = next((row for row in _MPI_VARIABLES if row[0] in environment), None)
+    if names is None:
         return None
-    size, local_rank, local_size = _MPI_VARIABLES[rank]
-    names = (
-        rank,
-        local_rank if local_rank in environment else rank,
-        local_size if local_size in environment else size,
-    )
+    rank, size, local_rank, local_size = names
+    own = environment[rank]
+    places = (own, environment.get(local_rank, own), environment.get(local_size, environment.get(size, "1")))
     try:
-        return Rank(*(int(environment.get(name, "1")) for name in names))
+        return Rank(*map(int, places))
     except ValueError:
-        shown = ", ".join(f"{name}={environment.get(name)}" for name in names)
+        shown = f"{rank}={own}, on this machine {places[1]} of {places[2]}"
         raise ConfigError(f"{shown[:150]}: expected the numbers that mpirun sets.") from None
 
 
@@ -338,6 +347,78 @@ def real_windows(path: str, found: Source, length: int) -> Windows:
 
 
 # ------------------------------------------------------------------------------------------------------------
+# Timed calls: throughput and latency, and lines of a log that tell them
+
+_PERCENTILES = {"p50": 50.0, "p99": 99.0, "p999": 99.9}
+
+
+class Block(NamedTuple):
+    """Calls that were timed together, of all instances.
+
+    Attributes:
+      secs: of each call.
+      sequences_per_sec, tokens_per_sec: of the instances together: each one's own rate, summed.
+    """
+
+    secs: tuple[float, ...]
+    sequences_per_sec: float
+    tokens_per_sec: float
+
+
+def block_of(answers: Sequence[dict]) -> Block:
+    """Returns the block of the instances' answers, see `answering.measure`."""
+    return Block(
+        tuple(secs for answer in answers for secs in answer["secs"]),
+        sum(answer["sequences"] / answer["total_secs"] for answer in answers),
+        sum(answer["tokens"] / answer["total_secs"] for answer in answers),
+    )
+
+
+def latency_ms(secs: Sequence[float]) -> dict[str, float]:
+    """Returns {mean, min, max, p50, p99, p999} of calls in milliseconds. Between two calls, percentiles are
+    interpolated linearly, as NumPy does it."""
+    values = np.asarray(secs, np.float64) * 1000
+    percentiles = {name: float(np.percentile(values, share)) for name, share in _PERCENTILES.items()}
+    extremes = {"min": float(values.min()), "max": float(values.max())}
+    return {"mean": float(values.mean()), **extremes, **percentiles}
+
+
+def summary(blocks: Sequence[Block]) -> dict:
+    """Returns the statistics of a case's blocks.
+
+    Returns:
+      sequences_per_sec, tokens_per_sec: medians over the blocks; spread: half the distance between the
+      quartiles of the first, over it; latency_ms of all calls; calls: their number.
+    """
+    rates = Timing(tuple(block.sequences_per_sec for block in blocks))
+    secs = [secs for block in blocks for secs in block.secs]
+    return {
+        "sequences_per_sec": rates.median,
+        "tokens_per_sec": statistics.median(block.tokens_per_sec for block in blocks),
+        "spread": rates.spread,
+        "latency_ms": latency_ms(secs),
+        "calls": len(secs),
+    }
+
+
+def plain_line(case: str, block: Block) -> str:
+    """Returns the line of a case in the words of the published benchmarks' regular expressions.
+
+    Source: Graphcore's examples v3.4.1, run_squad_runtime.py and benchmarks.yml.
+    """
+    latency = latency_ms(block.secs)
+    shown = {"avg": "mean", "min": "min", "max": "max", "99p": "p99", "99p9": "p999"}
+    latencies = [f"latency {name}: {latency[key]:.3f} ms" for name, key in shown.items()]
+    return ", ".join([f"{case}: throughput: {block.sequences_per_sec:.3f} samples/sec", *latencies])
+
+
+def popart_line(number: int, block: Block) -> str:
+    """Returns the line of PopART's inference; `number` counts blocks from 0."""
+    duration = sum(block.secs) / len(block.secs)
+    return popart_lines.inference_line(number, duration, block.sequences_per_sec, block.secs)
+
+
+# ------------------------------------------------------------------------------------------------------------
 # Instances of a system, and their turns
 
 
@@ -369,7 +450,7 @@ class Instances(contextlib.ExitStack):
         """Asks all at the same time, and returns their timed calls."""
         for program in self._programs:
             program.ask(question)
-        return latency.block_of([program.answer() for program in self._programs])
+        return block_of([program.answer() for program in self._programs])
 
     def logits(self, batches: str, width: int | None, folder: str) -> np.ndarray:
         """Returns the first one's logits [2, T] of all batches in a file. Also compiles for their shapes."""
@@ -542,11 +623,7 @@ def measure_dtype(bench: Bench, dtype: str) -> tuple[list[dict], float | None]:
 
 
 def measure_case(
-    bench: Bench,
-    running: dict[str, Instances],
-    case: dict[str, Any],
-    windows: Windows,
-    seconds: list[float],
+    bench: Bench, running: dict[str, Instances], case: dict[str, Any], windows: Windows, seconds: list[float]
 ) -> list[dict]:
     """Returns a result row for each system and way of padding; adds the seconds of bare products to
     `seconds`."""
@@ -568,9 +645,9 @@ def measure_case(
             if label == PRODUCTS.name:
                 seconds.extend(block.secs)
             elif flags.log_style == "popart":
-                print(latency.popart_line(number, block), flush=True)
+                print(popart_line(number, block), flush=True)
             else:
-                print(latency.plain_line(f"{shape}: {label}", block), flush=True)
+                print(plain_line(f"{shape}: {label}", block), flush=True)
     rows = []
     for label, values in compared.items():
         turn = turns[label]
@@ -584,7 +661,7 @@ def measure_case(
                 **case,
                 "padding": turn.padding,
                 "order": turn.order,
-                **latency.summary(blocks[label]),
+                **summary(blocks[label]),
                 **values,
                 "start_secs": turn.instances.start_secs,
                 "flops_of_a_sequence": flops / len(turn.lengths) if flops else None,

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from official.cli import command_line, outputs
 from official.cli.benchmark import runs, spec
@@ -179,7 +179,6 @@ def draw(results: list[Result], variants: Variants) -> bytes | None:
 # bert benchmark run
 
 
-_LISTS = ("spec", "benchmark", "csv_metrics", "custom_metrics_files")
 _FILES = ("benchmark_results.json", "benchmark_results.csv", "benchmark_results.xml", "benchmark_results.md")
 _PICTURE = "benchmark_results.png"
 # Options of the published runner that are refused -> why.
@@ -198,39 +197,51 @@ _REFUSED = {
 }
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    parser.lists |= set(_LISTS)
-    parser.also({"logdir": "log_dir"})
-    add = parser.add_argument
-    add("--spec", default="benchmarks.yml", help="Files of benchmarks, separated by commas or blanks.")
-    add("--benchmark", help="Which to run, in this order, separated by commas or blanks. Unset: all.")
-    add("--log_dir", help="Folder for logs and results. Unset: log_<time> in the working folder.")
-    add(
-        "--output",
-        help="Also write OUTPUT.json with machine and versions, OUTPUT.md and a chart, OUTPUT.png.",
-    )
-    add("--overwrite", action="store_true", help="Replace results in --log_dir and of --output.")
-    add("--csv_metrics", help="More metrics that the CSV has columns for, separated by commas or blanks.")
-    add("--additional_metrics", action="store_true", help=f"More columns: {', '.join(ADDITIONAL)}.")
-    add("--custom_metrics_files", help="Python files that call register_custom_metric(name, function).")
-    levels = "Which messages are shown, and Poplar's level in runs on IPUs."
-    add("--logging", choices=runs.LEVELS, default="INFO", help=levels)
-    add("--timeout", type=float, help="Seconds of a run at most; then all its processes are ended.")
-    add("--stop_on_error", action="store_true", help="Stop after the first benchmark that fails.")
-    add(
-        "--compile_only",
-        action="store_true",
-        help="Give --compile-only to the programs; look for no numbers.",
-    )
-    add("--allow_wandb", action="store_true", help="Keep arguments for W&B; else they are taken out.")
-    add("--ignore_wandb", action="store_true", help="Take them out where an entry allows them, too.")
-    add("--include_convergence", action="store_true", help="Without --benchmark: entries with _conv, too.")
-    add("--profile", action="store_true", help="Runs on IPUs write Poplar's reports to <variant>_profile.")
-    add("--requirements_file", help="File that pip installs before the first run.")
-    period = "Seconds between two lines of time, on a terminal."
-    add("--progress_trace_period", type=float, default=1.0, help=period)
-    return parser
+class Main(command_line.Flags):
+    """Runs the benchmarks of a YAML file, takes their numbers from what they print, and writes JSON, CSV,
+    XML, markdown and a chart.
+
+    Attributes:
+      spec: Files of benchmarks, separated by commas or blanks.
+      benchmark: Which to run, in this order, separated by commas or blanks. Unset: all.
+      log_dir: Folder for logs and results. Unset: log_<time> in the working folder.
+      output: Also write OUTPUT.json with machine and versions, OUTPUT.md and a chart, OUTPUT.png.
+      overwrite: Replace results in --log_dir and of --output.
+      csv_metrics: More metrics that the CSV has columns for, separated by commas or blanks.
+      additional_metrics: More columns: test_duration, loss, result, cmd, env, git_commit_hash.
+      custom_metrics_files: Python files that call register_custom_metric(name, function).
+      logging: Which messages are shown, and Poplar's level in runs on IPUs.
+      timeout: Seconds of a run at most; then all its processes are ended.
+      stop_on_error: Stop after the first benchmark that fails.
+      compile_only: Give --compile-only to the programs; look for no numbers.
+      allow_wandb: Keep arguments for W&B; else they are taken out.
+      ignore_wandb: Take them out where an entry allows them, too.
+      include_convergence: Without --benchmark: entries with _conv, too.
+      profile: Runs on IPUs write Poplar's reports to <variant>_profile.
+      requirements_file: File that pip installs before the first run.
+      progress_trace_period: Seconds between two lines of time, on a terminal.
+    """
+
+    ALIASES = {"logdir": "log_dir"}
+    LISTS = ("spec", "benchmark", "csv_metrics", "custom_metrics_files")
+    spec: str = "benchmarks.yml"
+    benchmark: str | None = None
+    log_dir: str | None = None
+    output: str | None = None
+    overwrite: bool = False
+    csv_metrics: str | None = None
+    additional_metrics: bool = False
+    custom_metrics_files: str | None = None
+    logging: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+    timeout: float | None = None
+    stop_on_error: bool = False
+    compile_only: bool = False
+    allow_wandb: bool = False
+    ignore_wandb: bool = False
+    include_convergence: bool = False
+    profile: bool = False
+    requirements_file: str | None = None
+    progress_trace_period: float = 1.0
 
 
 def parse_flags() -> argparse.Namespace:
@@ -238,8 +249,8 @@ def parse_flags() -> argparse.Namespace:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
         if word.startswith("--") and name in _REFUSED:
             raise ConfigError(f"--{name} is not an option here: {_REFUSED[name]}.")
-    flags = make_parser().parse()
-    for name in _LISTS:
+    flags: argparse.Namespace = Main.parse()
+    for name in Main.LISTS:
         text = getattr(flags, name)
         setattr(flags, name, [part for part in (text or "").split(",") if part])
     if not flags.spec:

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import itertools
 import json
-import operator
 import os
 import re
 import string
@@ -24,19 +23,10 @@ from official.io.json_files import is_of_kind, kind_of, read_yaml
 # commands that it shows, and no other code.
 
 
-_LONGEST = 1000  # characters
-_OPERATIONS: dict[type, Callable[..., float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
-_FUNCTIONS: dict[str, Callable[..., float]] = {
+_MAX_CHARACTERS = 1000
+_NODES = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load)
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.UAdd, ast.USub)
+_FUNCTIONS: dict[str, Any] = {
     "abs": abs,
     "float": float,
     "int": lambda value: float(int(value)),
@@ -53,11 +43,21 @@ def evaluate(expression: str) -> float:
       ValueError: where it is no arithmetic, or its value is no real number.
       ArithmeticError: for a division by zero and the like.
     """
-    if len(expression) > _LONGEST:
-        raise ValueError(f"it has {len(expression)} characters, expected {_LONGEST} at most")
+    if len(expression) > _MAX_CHARACTERS:
+        raise ValueError(f"it has {len(expression)} characters, expected {_MAX_CHARACTERS} at most")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
-        value = _value(tree.body)
+        for node in ast.walk(tree):
+            is_other_name = isinstance(node, ast.Name) and node.id not in _FUNCTIONS
+            is_text = isinstance(node, ast.Constant) and not isinstance(node.value, (int, float))
+            if not isinstance(node, _NODES + _OPERATORS) or is_other_name or is_text:
+                raise ValueError(
+                    f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of"
+                    f" {', '.join(_FUNCTIONS)}"
+                )
+            if isinstance(node, ast.Constant):
+                node.value = float(node.value)  # type: ignore[arg-type]
+        value = eval(compile(tree, "expression", "eval"), {"__builtins__": {}, **_FUNCTIONS})
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("it is no arithmetic") from None
     except TypeError as error:
@@ -67,24 +67,11 @@ def evaluate(expression: str) -> float:
     return value
 
 
-def _value(node: ast.expr) -> float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return float(node.value)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATIONS:
-        return _OPERATIONS[type(node.op)](_value(node.operand))
-    if isinstance(node, ast.Call) and not node.keywords:
-        function = _FUNCTIONS.get(ast.unparse(node.func))
-        if function:
-            return function(*map(_value, node.args))
-    raise ValueError(
-        f"{ast.unparse(node)[:40]!r} is neither a number, an operation, nor one of {', '.join(_FUNCTIONS)}"
-    )
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Parameters: a run for each combination or row, and their {places} in a text
+
+
+_BRACES = "Braces that are no {parameter} are written twice."
 
 
 def expand(values: Any, source: str) -> list[dict[str, str]]:
@@ -103,10 +90,8 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
     if isinstance(values, dict):
         for name, value in values.items():
             if isinstance(value, (dict, list)) or value is None:
-                raise ConfigError(
-                    f"{source}: parameters: {name} is {value!s:.40}, expected values with commas between"
-                    ' them, such as "1,2".'
-                )
+                wanted = 'values with commas between them, such as "1,2"'
+                raise ConfigError(f"{source}: parameters: {name} is {value!s:.40}, expected {wanted}.")
         names = [str(name) for name in values]
         choices = [str(value).split(",") for value in values.values()]
         # As published: the parameter that is named first changes fastest.
@@ -116,10 +101,8 @@ def expand(values: Any, source: str) -> list[dict[str, str]]:
     names = [str(name) for name in values[0]]
     for number, row in enumerate(values[1:], start=1):
         if len(row) != len(names):
-            raise ConfigError(
-                f"{source}: parameters: row {number} has {len(row)} values, expected {len(names)}:"
-                f" {', '.join(names)}."
-            )
+            wanted = f"{len(names)}: {', '.join(names)}"
+            raise ConfigError(f"{source}: parameters: row {number} has {len(row)} values, expected {wanted}.")
     return [dict(zip(names, map(str, row))) for row in values[1:]]
 
 
@@ -133,14 +116,12 @@ def check_placeholders(text: str, known: Collection[str], source: str) -> list[s
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
     except ValueError as error:
-        raise ConfigError(f"{source}: {error}. Braces that are no {{parameter}} are written twice.") from None
+        raise ConfigError(f"{source}: {error}. {_BRACES}") from None
     for field in fields:
         if field not in known:
             names = ", ".join(sorted(known)) or "none"
-            raise ConfigError(
-                f"{source}: there is no parameter {{{field}}}{suggest(field, known)}. Known: {names}. Braces"
-                " that are no parameter are written twice."
-            )
+            problem = f"{source}: there is no parameter {{{field}}}{suggest(field, known)}"
+            raise ConfigError(f"{problem}. Known: {names}. {_BRACES}")
     return fields
 
 
@@ -346,10 +327,8 @@ def _read_entry(name: str, entry: dict[str, Any], path: str, source: str) -> Ben
 def _check_names(values: dict[Any, Any], known: Iterable[str], source: str) -> None:
     for key in values:
         if key not in known:
-            raise ConfigError(
-                f"{source}: unknown key {str(key)[:60]!r}{suggest(str(key), known)}. Allowed:"
-                f" {', '.join(known)}."
-            )
+            meant = f"{str(key)[:60]!r}{suggest(str(key), known)}"
+            raise ConfigError(f"{source}: unknown key {meant}. Allowed: {', '.join(known)}.")
 
 
 def _read_metric(name: Any, value: Any, source: str) -> Metric:
@@ -363,16 +342,12 @@ def _read_metric(name: Any, value: Any, source: str) -> Metric:
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(f"{source}: regexp {value['regexp']!r} is none: {error}.") from None
     if pattern.groups > 1:
-        raise ConfigError(
-            f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups, expected one at most: (?:...)"
-            " is none."
-        )
+        found = f"{source}: regexp {value['regexp']!r} has {pattern.groups} groups"
+        raise ConfigError(f"{found}, expected one at most: (?:...) is none.")
     reduction = value.get("reduction_type", REDUCTIONS[0])
     if reduction not in REDUCTIONS:
-        raise ConfigError(
-            f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}, expected one of"
-            f" {', '.join(REDUCTIONS)}."
-        )
+        given = f"{source}: reduction_type={reduction!r}{suggest(str(reduction), REDUCTIONS)}"
+        raise ConfigError(f"{given}, expected one of {', '.join(REDUCTIONS)}.")
     return Metric(str(name), pattern, skip, reduction)
 
 

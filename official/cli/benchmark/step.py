@@ -12,44 +12,83 @@ dropout as the model says, on synthetic full-length data. Several models, comma-
 
 import argparse
 import itertools
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import official  # first: sets what TensorFlow reads when it is imported
-from official.cli import command_line, outputs
-from official.cli.benchmark import inputs
-from official.config import Config
+from official.cli import command_line, configs, outputs
+from official.config import Config, read_json
+from official.io.errors import ConfigError
 
 
-def make_parser() -> command_line.Parser:
-    parser = command_line.Parser(__doc__)
-    inputs.add_model_flag(parser)
-    inputs.add_shapes_flag(parser, "128x8,512x2")
-    parser.add_argument("--dtypes", default="fp32,bf16", help="Comma-separated: fp32, bf16, fp16.")
-    parser.add_argument(
-        "--blocks",
-        default="fused",
-        help=(
-            "Comma-separated: fused, what a run takes by itself; plain and compiled, --kernels=plain and"
-            " --kernels=fused; packed, the first one on packed rows."
-        ),
-    )
-    parser.add_argument("--optimizer_type", default="lamb", choices=("lamb", "adamw"), help="Optimizer.")
-    parser.add_argument("--num_accumulation_steps", type=int, default=1, help="Micro batches of a step.")
-    parser.add_argument(
-        "--enable_xla", action="store_true", help="Compile forward and backward pass with XLA."
-    )
-    inputs.add_gpus_flag(parser)
-    inputs.add_timing_flags(parser, rounds=7, steps=1)
-    outputs.add_flags(parser)
-    return parser
+def read_model(path: str) -> dict:
+    """Returns the keys of --bert_config_file. Raises ConfigError."""
+    return read_json(configs.find(path), "bert_config_file")
 
 
-def parse_flags(parser: command_line.Parser | None = None) -> argparse.Namespace:
-    flags = (parser or make_parser()).parse()
+def read_shapes(text: str) -> list[tuple[int, int]]:
+    """Returns (tokens of a sequence, sequences) of each LENGTHxBATCH in a comma-separated list. Raises
+    ConfigError."""
+    try:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
+    except ValueError:
+        shapes = []
+    if not shapes or any(len(shape) != 2 or min(shape) < 1 for shape in shapes):
+        raise ConfigError(f"--shapes={text}, expected LENGTHxBATCH,LENGTHxBATCH,... such as 128x8,512x2.")
+    return [(length, batch) for length, batch in shapes]
+
+
+def in_turns(works: dict[str, Callable[[], Any]], rounds: int, warmup_rounds: int = 2, title: str = "rounds"):
+    """Times all works once a round, under a progress bar. Returns {name: Timing}."""
+    from official.io.bars import Bar
+    from official.reporting import measurement
+
+    with Bar(total=rounds + warmup_rounds, desc=title, file=sys.stderr) as progress:
+        return measurement.measure_in_turns(
+            works, rounds, warmup_rounds=warmup_rounds, after_round=lambda _: progress.update()
+        )
+
+
+class Main(command_line.Flags):
+    """Measures the training step: sequences/s, and GFLOP/s of its matrix products over what the machine's
+    matrix products reach.
+
+    Attributes:
+      bert_config_file: Model.
+      shapes: Comma-separated LENGTHxBATCH: tokens of a sequence x sequences of a step.
+      dtypes: Comma-separated: fp32, bf16, fp16.
+      blocks: Comma-separated: fused, what a run takes by itself; plain and compiled, --kernels=plain and
+        --kernels=fused; packed, the first one on packed rows.
+      optimizer_type: Optimizer.
+      num_accumulation_steps: Micro batches of a step.
+      enable_xla: Compile forward and backward pass with XLA.
+      num_gpus: 0 for the CPU, 1 for a GPU; unset: a GPU where there is one.
+      rounds: How many times every case is timed.
+      steps: Steps of one timing.
+      output: Also write OUTPUT.json and the chart OUTPUT.png.
+      overwrite: Replace them where they are there.
+    """
+
+    bert_config_file: str = "configs/models/bert_base.json"
+    shapes: str = "128x8,512x2"
+    dtypes: str = "fp32,bf16"
+    blocks: str = "fused"
+    optimizer_type: Literal["lamb", "adamw"] = "lamb"
+    num_accumulation_steps: int = 1
+    enable_xla: bool = False
+    num_gpus: int | None = None
+    rounds: int = 7
+    steps: int = 1
+    output: str | None = None
+    overwrite: bool = False
+
+
+def parse_flags() -> argparse.Namespace:
+    flags: argparse.Namespace = Main.parse()
     outputs.check_results(flags)
     command_line.check_counts(flags, "rounds", "steps")
-    flags.shapes = inputs.read_shapes(flags.shapes)
+    flags.shapes = read_shapes(flags.shapes)
     flags.dtypes = command_line.read_list(flags.dtypes, "dtypes", ("fp32", "bf16", "fp16"))
     flags.blocks = command_line.read_list(flags.blocks, "blocks", ("fused", "plain", "compiled", "packed"))
     return flags
@@ -71,7 +110,7 @@ def make_configs(flags: argparse.Namespace) -> dict[str, Config]:
         parts += [dtype, f"{length} tokens x {batch}"] + ([] if blocks == "fused" else [blocks])
         kernels = {"plain": "plain", "compiled": "fused"}.get(blocks, "auto")
         own = {**settings, "kernels": kernels, "pack_on_the_fly": blocks == "packed"}
-        model = inputs.read_model(path)
+        model = read_model(path)
         configs[", ".join(parts)] = step_benchmark.step_config(model, length, batch, dtype, own)
     return configs
 
@@ -91,7 +130,7 @@ def measure(flags: argparse.Namespace) -> dict:
     }
     products = {dtype: step_benchmark.make_products(dtype) for dtype in flags.dtypes}
     works |= {dtype: work for dtype, (work, _) in products.items()}
-    timings = inputs.in_turns(works, flags.rounds)
+    timings = in_turns(works, flags.rounds)
     peaks = {dtype: timings[dtype].rate(amount) / 1e9 for dtype, (_, amount) in products.items()}
     cases = [
         {"name": name, **case(config, timings[name], flags.steps, plans[name], peaks)}

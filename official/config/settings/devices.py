@@ -102,7 +102,8 @@ class Devices:
     worker_hosts: str | None = setting(
         None,
         "Comma-separated host:port of all processes, for multi_worker_mirrored; without it what started "
-        "them says so: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md).",
+        "them says so: TF_CONFIG, Kubernetes, Slurm, MPI (docs/clusters.md). That of the first process alone "
+        "where MPI, Slurm or Kubernetes give numbers: all learn each other's addresses through it.",
         backends=WORKERS,
     )
     task_index: int | None = setting(
@@ -111,31 +112,13 @@ class Devices:
         minimum=0,
         backends=WORKERS,
     )
-    coordinator_address: str | None = setting(
-        None,
-        "host:port of the first process, through which all learn each other's addresses, where what started "
-        "them gives numbers only, as mpirun does on several hosts; over the addresses of Kubernetes and "
-        "Slurm.",
-        backends=WORKERS,
-    )
     peer_timeout_secs: int = setting(
         300,
-        "multi_worker_mirrored: how long to wait for the other processes to start; exit code 4 after it.",
+        "multi_worker_mirrored: how long to wait for the other processes to start, and six times as long for "
+        "one that is there but does not go on, such as for storage that hangs; exit code 4 after it. One "
+        "that is silent, because its machine is down, is waited for a fifth as long, a minute at most; one "
+        "that has ended is noticed at once.",
         minimum=1,
-        maximum=86400,
-    )
-    peer_silence_secs: int = setting(
-        60,
-        "multi_worker_mirrored: how long another process may be silent, because its machine is down, cut "
-        "off or stopped; exit code 4 after it. One that has ended is noticed at once.",
-        minimum=2,
-        maximum=86400,
-    )
-    peer_stall_secs: int = setting(
-        1800,
-        "multi_worker_mirrored: how long processes may wait for one that is there but does not go on, such "
-        "as for storage that hangs; exit code 4 after it. More than any compilation and call take.",
-        minimum=5,
         maximum=86400,
     )
     all_reduce_alg: str | None = setting(
@@ -190,12 +173,6 @@ class Devices:
         "softmax and dropout of attention, `block` whole blocks, of which only the input is kept. The masks "
         "are the same.",
         choices=("none", "attention", "block"),  # each keeps less than those before it
-    )
-    narrow_last_block: bool = setting(
-        True,
-        "The last block computes only the vectors that the heads read: those of predicted tokens and of "
-        "[CLS]. Equal to rounding; dropout's masks in it are others. SQuAD reads all vectors, IPUs compute "
-        "them all.",
     )
     unpad: bool = setting(
         False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from official.config.setting import LENGTH, PRETRAIN, RECIPE, REPLICATED, Section, setting
+from official.config.setting import LENGTH, RECIPE, REPLICATED, Section, setting
 
 # -----------------------------------------------------------------------------------------------------------
 # Batches and steps
@@ -45,19 +45,13 @@ class Batch:
     )
     num_steps_per_epoch: int = setting(
         None,
-        "Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate decay. Unset: "
-        "1000 for pre-training (but see --count_records), once through the data for fine-tuning.",
-        minimum=1,
+        "Steps of an epoch; times --num_train_epochs it is the horizon of the learning-rate decay. 0: once "
+        "through the data, whose records are counted first; of pre-training, what fills no whole batch is "
+        "left out. Unset: 1000 for pre-training, 0 for fine-tuning.",
+        minimum=0,
         training=LENGTH,
     )
     num_train_epochs: int = setting(3, "Epochs of the schedule.", minimum=1, training=LENGTH)
-    count_records: bool = setting(
-        False,
-        "With --num_steps_per_epoch unset: an epoch of pre-training is once through the records of "
-        "--input_files, which are counted first; what fills no whole batch is left out.",
-        tasks=PRETRAIN,
-        training=LENGTH,
-    )
     stop_steps: int | None = setting(
         None,
         "Train only this many steps of the schedule; the decay horizon stays.",
@@ -111,7 +105,6 @@ BATCH = Section("Batch and steps (a step is one optimizer update)", Batch, evalu
 
 
 _ADAM = ("adam", "adamw", "mpadamw")
-_LAMB = ("optimizer_type", ("lamb",))
 _WITH_MOMENTS = ("optimizer_type", ("lamb", *_ADAM))
 _WARMED_UP = ("lr_schedule", ("polynomial", "cosine", "natural_exponential", "up_down"))
 _EXPONENTIAL = ("lr_schedule", ("natural_exponential",))
@@ -126,13 +119,6 @@ class Optimization:
         "Optimizer. mpadamw: adamw with its first moment in float16. docs/optimization.md has the formulas.",
         choices=("adamw", "lamb", "adam", "mpadamw", "sgd", "momentum"),
     )
-    lamb_variant: str = setting(
-        "lamb",
-        "With --optimizer_type=lamb, how the step's gradient is clipped. lamb: as --clip_scope says. "
-        "nvlamb: to a global norm of 1. mpclip: to a global norm of the number of replicas.",
-        choices=("lamb", "nvlamb", "mpclip"),
-        only_with=_LAMB,
-    )
     bias_correction: bool = setting(
         True,
         "LAMB, Adam, AdamW and mpadamw correct their moments for having started at 0. false: as Google's "
@@ -143,14 +129,7 @@ class Optimization:
         False,
         "LAMB decays the gamma of LayerNorm, too, and does not adapt it: as Graphcore's TensorFlow programs "
         "do for BERT.",
-        only_with=_LAMB,
-    )
-    momentum: float = setting(
-        0.984375,
-        "With --optimizer_type=momentum: share of the last update that is kept.",
-        minimum=0,
-        maximum=1,
-        only_with=("optimizer_type", ("momentum",)),
+        only_with=("optimizer_type", ("lamb",)),
     )
     learning_rate: float = setting(5e-05, "Peak learning rate.", minimum=0, only_with=_WARMED_UP)
     end_learning_rate: float = setting(
@@ -158,14 +137,11 @@ class Optimization:
     )
     lr_schedule: str = setting(
         "polynomial",
-        "Learning rate after the warm-up. up_down: a straight line that is at 0 one step after the last. "
-        "custom: --lr_schedule_by_step, without a warm-up. docs/optimization.md has the formulas.",
-        choices=("polynomial", "cosine", "natural_exponential", "up_down", "custom"),
-    )
-    lr_schedule_by_step: str | None = setting(
-        None,
-        'Learning rates of --lr_schedule=custom, each from its step on: {"0": 1e-4, "1000": 1e-5}.',
-        only_with=("lr_schedule", ("custom",)),
+        "Learning rate after the warm-up. up_down: a straight line that is at 0 one step after the last. Or "
+        'rates without a warm-up, each from its step on: {"0": 1e-4, "1000": 1e-5}. docs/optimization.md has '
+        "the formulas.",
+        choices=("polynomial", "cosine", "natural_exponential", "up_down"),
+        by_step=True,
     )
     poly_power: float = setting(
         1.0, "Power of the polynomial decay.", minimum=0, only_with=("lr_schedule", ("polynomial",))
@@ -216,7 +192,11 @@ class Optimization:
         only_with=("optimizer_type", ("lamb", "adamw", "mpadamw")),
     )
     beta_1: float = setting(
-        0.9, "Decay rate of the first moment.", minimum=0, maximum=1, only_with=_WITH_MOMENTS
+        0.9,
+        "Decay rate of the first moment; of momentum, the share of the last update that is kept.",
+        minimum=0,
+        maximum=1,
+        only_with=("optimizer_type", ("lamb", *_ADAM, "momentum")),
     )
     beta_2: float = setting(
         0.999, "Decay rate of the second moment.", minimum=0, maximum=1, only_with=_WITH_MOMENTS
@@ -227,34 +207,29 @@ class Optimization:
     clip_norm: float = setting(1.0, "Global norm that --clip_scope clips gradients to.", minimum=0)
     clip_scope: str = setting(
         None,
-        "global: clip the step's gradient after the all-reduce. micro_batch: clip every replica's "
-        "micro-batch gradient before it is averaged (the MLPerf v0.7 reference, with "
-        "--loss_normalization=local). none: do not clip. Unset: micro_batch where --scale_loss alone asks "
-        "for that reference, else global.",
-        choices=("micro_batch", "global", "none"),
+        "global: clip the step's gradient after the all-reduce. replicas: likewise, to --clip_norm times the "
+        "number of replicas (Graphcore's use_mpclip). micro_batch: clip every replica's micro-batch gradient "
+        "before it is averaged (the MLPerf v0.7 reference, with --loss_normalization=local). none: do not "
+        "clip. Unset: micro_batch where --scale_loss alone asks for that reference, else global.",
+        choices=("micro_batch", "global", "replicas", "none"),
     )
     loss_normalization: str = setting(
         None,
         "global: losses are divided by the weights of the whole step over all replicas. local: by those "
-        "of each replica's micro batch, and micro batches are averaged (the MLPerf v0.7 reference). Unset: "
-        "local with --scale_loss, else global.",
-        choices=("global", "local"),
+        "of each replica's micro batch, and micro batches are averaged (the MLPerf v0.7 reference). "
+        "local_sum: likewise, and their gradients are added up. Unset: local with --scale_loss, else global.",
+        choices=("global", "local", "local_sum"),
     )
     scale_loss: bool = setting(
         False,
         "Divide each replica's loss by the number of replicas, so that the all-reduced gradient is a mean "
         "and not a sum. Needs --loss_normalization=local, which it sets where that is unset.",
     )
-    gradient_reduction: str = setting(
-        "mean",
-        "With --loss_normalization=local: whether the gradients of a replica's micro batches are averaged or "
-        "added up.",
-        choices=("mean", "sum"),
-    )
     loss_scale: str | None = setting(
         None,
         'dynamic, a number, or numbers, each from its step on: {"0": 128, "1000": 512}. Unset: dynamic for '
         "fp16, none otherwise.",
+        by_step=True,
     )
 
 

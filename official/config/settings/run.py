@@ -88,14 +88,10 @@ class Messages:
         False,
         "Send metrics to Weights & Biases, too (pip install '.[wandb]'; WANDB_MODE=offline keeps them here).",
     )
-    wandb_project: str | None = setting(
-        None,
-        "With --wandb: project. Unset: bert-tf2, with --log_style=graphcore tf-bert.",
-        needs="wandb",
-    )
     wandb_name: str | None = setting(
         None,
-        "With --wandb: name of the run. Unset: the name of --model_dir's folder.",
+        "With --wandb: name of the run, or PROJECT/NAME, or PROJECT/. Unset: the name of --model_dir's "
+        "folder in bert-tf2, with --log_style=graphcore in tf-bert.",
         needs="wandb",
     )
 
@@ -156,10 +152,10 @@ class Plan:
         "its sequences a second. Saves nothing.",
         needs="plan",
     )
-    plan_file: str | None = setting(None, "With --plan: also write it as JSON.", needs="plan")
-    plan_config_file: str | None = setting(
+    plan_file: str | None = setting(
         None,
-        "With --plan: also write the whole configuration as JSON, for python -m official.graphcore FILE.",
+        "With --plan: also write it as JSON, with the whole configuration, which python -m "
+        "official.graphcore FILE runs.",
         needs="plan",
     )
     plan_picture: str | None = setting(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
 from threadpoolctl import threadpool_limits
 
-from official.data.packing import plan
 from official.data.packing import plan as plan_lib
 from official.data.packing.plan import Histogram, PackingPlan, make_plan
 from official.io import json_files
@@ -39,10 +39,7 @@ def nonnegative_least_squares(histogram: Histogram, depth: int | None = None) ->
       histogram: of the lengths.
       depth: sequences of a pack, at most: 1, 2 or 3; None: 3. Larger ones mean 3.
     """
-    kinds = _kinds(histogram.max_length, depth)
-    counts = histogram.counts[1:].astype(np.float64)
-    solution = _solve(kinds, counts, _weights(histogram.max_length))
-    return _rounded(histogram, kinds, solution, depth)
+    return _least_squares(histogram, depth, max_turns=0)
 
 
 def extended_least_squares(histogram: Histogram, depth: int | None = None) -> PackingPlan:
@@ -56,37 +53,48 @@ def extended_least_squares(histogram: Histogram, depth: int | None = None) -> Pa
 
     Args: as of `nonnegative_least_squares`.
     """
-    kinds = _kinds(histogram.max_length, depth)
+    return _least_squares(histogram, depth, _MAX_TURNS)
+
+
+def _least_squares(histogram: Histogram, depth: int | None, max_turns: int) -> PackingPlan:
+    length, depth = histogram.max_length, min(depth or _PARTS, _PARTS)
+    first, second = np.meshgrid(np.arange(length + 1), np.arange(length + 1), indexing="ij")
+    third = length - first - second
+    # All ways to fill a row with one to three lengths, int [K, 3], long ones first; 0 where there is none.
+    kinds = np.stack([first, second, third], axis=-1)[(first >= second) & (second >= third) & (third >= 0)]
+    kinds = kinds[(kinds > 0).sum(axis=1) <= depth].astype(np.int32)
     counts = histogram.counts[1:].astype(np.float64)
-    weights = _weights(histogram.max_length)
+    weights = np.where(np.arange(1, length + 1) <= _SHORT, _SHORT_WEIGHT, 1.0)
     solution = _solve(kinds, counts, weights)
-    too_few: np.ndarray = np.zeros(len(counts), bool)
-    for _ in range(_MAX_TURNS):
-        earlier, too_few = too_few, _places(kinds, solution) < counts
+    too_few = np.zeros(length, bool)
+    for _ in range(max_turns):
+        places = np.bincount(kinds.ravel(), np.repeat(solution, _PARTS), minlength=int(kinds.max()) + 1)[1:]
+        earlier, too_few = too_few, places < counts
         if np.array_equal(earlier, too_few):
             break
         solution = _solve(kinds, counts, np.where(too_few, _EXACT_WEIGHT, weights), solution)
-    return _rounded(histogram, kinds, solution, depth)
+    # Whole packs: places too many are taken out, sequences left over are packed among themselves.
+    numbers = np.rint(solution).astype(np.int64)
+    packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
+    surplus = plan_lib.counts_of(length, plan_lib.placed(packs)) - histogram.counts
+    rest = plan_lib.longest_pack_first(Histogram(np.maximum(-surplus, 0)), depth)
+    return make_plan(length, [*_without(packs, np.maximum(surplus, 0)), *rest.packs.items()])
 
 
-def _places(kinds: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Returns A x: the places for sequences of 1, 2, .. tokens in x packs of each kind."""
-    depth = kinds.shape[1]
-    return np.bincount(kinds.ravel(), np.repeat(x, depth), minlength=int(kinds.max()) + 1)[1:]
-
-
-def _weights(row_length: int) -> np.ndarray:
-    return np.where(np.arange(1, row_length + 1) <= _SHORT, _SHORT_WEIGHT, 1.0)
-
-
-def _kinds(row_length: int, depth: int | None) -> np.ndarray:
-    """Returns all ways to fill a row with one to three lengths, int32 [K, 3], long ones first; 0 where there
-    is none.
-    """
-    first, second = np.meshgrid(np.arange(row_length + 1), np.arange(row_length + 1), indexing="ij")
-    third = row_length - first - second
-    kinds = np.stack([first, second, third], axis=-1)[(first >= second) & (second >= third) & (third >= 0)]
-    return kinds[(kinds > 0).sum(axis=1) <= min(depth or _PARTS, _PARTS)].astype(np.int32)
+def _without(packs: list, surplus: np.ndarray) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yields the packs without `surplus[n]` places of each length n."""
+    stack = list(packs)
+    while stack:
+        lengths, count = stack.pop()
+        place = next((place for place, length in enumerate(lengths) if surplus[length]), None)
+        if place is None:
+            yield lengths, count
+            continue
+        changed = int(min(count, surplus[lengths[place]]))
+        surplus[lengths[place]] -= changed
+        stack.append((lengths[:place] + lengths[place + 1 :], changed))
+        if count > changed:
+            stack.append((lengths, count - changed))
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -145,16 +153,12 @@ class _Factor:
         size = len(self.columns)
         if size == len(self._dense):
             return False
-        new = np.zeros(len(self._dense))
+        new, row = np.zeros(len(self._dense)), np.zeros(0)
         np.add.at(new, self._rows[column], self._values[column])
         norm = new @ new
-        row = (
-            linalg.solve_triangular(
-                self._lower[:size, :size], self._dense[:, :size].T @ new, lower=True, check_finite=False
-            )
-            if size
-            else np.zeros(0)
-        )
+        if size:
+            products, lower = self._dense[:, :size].T @ new, self._lower[:size, :size]
+            row = linalg.solve_triangular(lower, products, lower=True, check_finite=False)
         rest = norm - row @ row
         if rest <= 1e-10 * norm:
             return False
@@ -166,18 +170,15 @@ class _Factor:
     def remove(self, places: np.ndarray) -> None:
         """Drops columns, by their places in `columns`."""
         kept = np.setdiff1d(np.arange(len(self.columns)), places)
-        self._dense[:, : len(kept)] = self._dense[:, kept]
-        self.columns = [self.columns[place] for place in kept]
-        size = len(kept)
+        size, used = len(kept), self._dense[:, kept]
+        self._dense[:, :size], self.columns = used, [self.columns[place] for place in kept]
         used = self._dense[:, :size]
-        gram = used.T @ used
-        self._lower[:size, :size] = linalg.cholesky(gram, lower=True, check_finite=False)
+        self._lower[:size, :size] = linalg.cholesky(used.T @ used, lower=True, check_finite=False)
 
     def solution(self, target: np.ndarray) -> np.ndarray:
         size = len(self.columns)
-        return linalg.cho_solve(
-            (self._lower[:size, :size], True), self._dense[:, :size].T @ target, check_finite=False
-        )
+        factor = self._lower[:size, :size], True
+        return linalg.cho_solve(factor, self._dense[:, :size].T @ target, check_finite=False)
 
     def product(self, x: np.ndarray) -> np.ndarray:
         return self._dense[:, : len(self.columns)] @ x
@@ -201,39 +202,6 @@ def _step(factor: _Factor, x: np.ndarray, target: np.ndarray) -> None:
         moved[out] = 0
         x[factor.columns] = moved
         factor.remove(out)
-
-
-def _rounded(histogram: Histogram, kinds: np.ndarray, x: np.ndarray, depth: int | None) -> PackingPlan:
-    """Returns whole packs: places too many are taken out, sequences left over are packed among themselves."""
-    numbers = np.rint(x).astype(np.int64)
-    packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
-    places = np.zeros_like(histogram.counts)
-    for lengths, count in packs:
-        for length in lengths:
-            places[length] += count
-    left = np.maximum(histogram.counts - places, 0)
-    surplus = np.maximum(places - histogram.counts, 0)
-    rest = plan.longest_pack_first(Histogram(left), min(depth or _PARTS, _PARTS))
-    return make_plan(histogram.max_length, [*_without(packs, surplus), *rest.packs.items()])
-
-
-def _without(packs, surplus: np.ndarray):
-    """Yields the packs without `surplus[n]` places of each length n."""
-    surplus = surplus.copy()
-    stack = list(packs)
-    while stack:
-        lengths, count = stack.pop()
-        length = next((n for n in lengths if surplus[n]), None)
-        if length is None:
-            yield lengths, count
-            continue
-        changed = int(min(count, surplus[length]))
-        surplus[length] -= changed
-        fewer = list(lengths)
-        fewer.remove(length)
-        stack.append((tuple(fewer), changed))
-        if count > changed:
-            stack.append((lengths, count - changed))
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from official.data.packing import algorithms, rounds
 from official.data.packing.plan import Histogram, PackingPlan
 from official.data.packing.rounds import Part
 from official.data.records import files as record_files
-from official.data.records import shard_files
-from official.io import engines, files, jobs, json_files, record_paths
+from official.data.records import record_formats, shard_files
+from official.io import engines, files, jobs, record_paths
 from official.io.engines import Round
 from official.io.errors import ConfigError
 
@@ -72,18 +72,20 @@ def pack_records(job: Job) -> dict:
       ConfigError: for records that are wrong, by file and number, or an output folder that is in use already
         or cannot be written to.
     """
-    _check(job)
+    engines.check(job)
+    counts = {name: getattr(job, name) for name in ("num_shards", "max_sequences_per_pack")}
+    shard_files.check_flags(job.random_seed, counts)
     paths = record_files.find_files(job.input_files, "input_files")
     states = files.states(paths)
-    identity = {"version": _VERSION, **job.flags(), "records": _versions(paths)}
+    versions = {path: "{} bytes, {}".format(*version) for path, version in zip(paths, files.versions(paths))}
+    identity = {"version": _VERSION, **job.flags(), "records": versions}
     manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
         vocabulary = record_paths.find_vocabulary(paths)
         record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
+        unfinished = identity | {"blocks": rounds.BLOCKS_VERSION}
         with (
-            jobs.unfinished_folder(
-                job.output_dir, identity | {"blocks": rounds.BLOCKS_VERSION}, job.overwrite
-            ) as folder,
+            jobs.unfinished_folder(job.output_dir, unfinished, job.overwrite) as folder,
             engines.opened(job) as engine,
         ):
             shard_files.remove_earlier(job.output_dir)
@@ -92,16 +94,6 @@ def pack_records(job: Job) -> dict:
             record_paths.put_vocabulary(job.output_dir, vocabulary)
             manifest = jobs.write_manifest(job.output_dir, identity, made)
     return manifest
-
-
-def _check(job: Job) -> None:
-    engines.check(job)
-    counts = {name: getattr(job, name) for name in ("num_shards", "max_sequences_per_pack")}
-    shard_files.check_flags(job.random_seed, counts)
-
-
-def _versions(paths: list[str]) -> dict[str, str]:
-    return {path: "{} bytes, {}".format(*version) for path, version in zip(paths, files.versions(paths))}
 
 
 def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str, str]) -> dict:
@@ -114,7 +106,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     shard_files.remove_temporary(job.output_dir)
     paths = list(states)
     folder, sizes = grouping.folder, files.sizes(paths)
-    shape, total = rounds.shape_of(paths[0]), sum(sizes)
+    shape, total = rounds.describe_first(paths[0])[0], sum(sizes)
     parts = rounds.parts_of(paths, sizes, shape, states)
 
     def run(tasks: Iterable[tuple], number: int, doing: str) -> None:
@@ -137,7 +129,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
 
 def _counts(folder: str, parts: list[Part]) -> Iterator[np.ndarray]:
     """Yields how many sequences of each part have each length, int64 [L + 1]."""
-    for done in jobs.each_done(rounds.counts_path(folder, part.number) for part in parts):
+    for done in jobs.each_done(rounds.done_path(folder, "counts", part.number) for part in parts):
         yield np.array(done["lengths"], np.int64)
 
 
@@ -157,17 +149,17 @@ def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, r
       run: (tasks, number of them, doing) -> None.
     """
     spilled: collections.Counter[str] = collections.Counter()
-    for done in jobs.each_done(rounds.spilled_path(grouping.folder, part.number) for part in parts):
+    for done in jobs.each_done(rounds.done_path(grouping.folder, "spilled", part.number) for part in parts):
         spilled.update(done)
 
     def task(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
         return rounds.merge, above, files_below, place, shards, total / above.ranges / above.files
 
+    def regroup(tasks: Iterable[tuple], number: int) -> None:
+        run(tasks, number, "Regrouping")
+
     grouping = dataclasses.replace(grouping, files=spilled["blocks"])
-    size = spilled["block_bytes"]
-    return compaction.compact(
-        grouping, size, shards, task, lambda tasks, number: run(tasks, number, "Regrouping")
-    )[0]
+    return compaction.compact(grouping, spilled["block_bytes"], shards, task, regroup)[0]
 
 
 def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
@@ -195,12 +187,14 @@ def _num_shards(job: Job, rows: int, sequences: int) -> int:
 def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: dict) -> dict:
     """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
     of slots for predicted tokens count in them, not in `plan`."""
-    shards = jobs.read_all_done(rounds.shard_path(folder, number) for number in range(deal.num_shards))
-    shape = first.shape
+    numbers_of_shards, shape = range(deal.num_shards), first.shape
+    shards = jobs.read_all_done(rounds.done_path(folder, "shard", number) for number in numbers_of_shards)
     packs = sum(shard["packs"] for shard in shards)
-    names = [deal.file(number) for number in range(deal.num_shards)]
+    names = [deal.file(number) for number in numbers_of_shards]
+    told = record_formats.flags_of(first.files[0][0])
+    words = {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}
     return {
-        "flags": _flags_of(first.files[0][0]) | job.flags() | {"num_shards": deal.num_shards},
+        "flags": words | job.flags() | {"num_shards": deal.num_shards},
         "packs": packs,
         "sequences": sum(shard["sequences"] for shard in shards),
         "split_packs": sum(shard["split"] for shard in shards),
@@ -213,11 +207,3 @@ def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: di
         "files": {name: shard["packs"] for name, shard in zip(names, shards)},
         "file_bytes": {name: shard["bytes"] for name, shard in zip(names, shards)},
     }
-
-
-def _flags_of(path: str) -> dict:
-    """Returns the flags for words, `vocab_file` and `do_lower_case`, of the manifest beside the records."""
-    manifest = os.path.join(os.path.dirname(path), jobs.MANIFEST)
-    told = json_files.read_json_or_empty(manifest).get("flags")
-    told = told if isinstance(told, dict) else {}
-    return {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -105,18 +105,24 @@ class PackingPlan:
 
     def tokens_of_rows(self) -> np.ndarray:
         """Counts the rows by their tokens, int64 [row_length + 1]."""
-        counts = np.zeros(self.row_length + 1, np.int64)
-        for lengths, count in self.packs.items():
-            counts[sum(lengths)] += count
-        return counts
+        return counts_of(self.row_length, ((sum(lengths), count) for lengths, count in self.packs.items()))
 
     def histogram(self) -> Histogram:
         """Counts the lengths of the sequences that are in the packs."""
-        counts = np.zeros(self.row_length + 1, np.int64)
-        for lengths, count in self.packs.items():
-            for length in lengths:
-                counts[length] += count
-        return Histogram(counts)
+        return Histogram(counts_of(self.row_length, placed(self.packs.items())))
+
+
+def placed(packs: Iterable[tuple[tuple[int, ...], int]]) -> Iterator[tuple[int, int]]:
+    """Yields the lengths in packs, each with the number of its places."""
+    return ((length, count) for lengths, count in packs for length in lengths)
+
+
+def counts_of(most: int, numbers: Iterable[tuple[int, int]]) -> np.ndarray:
+    """Adds up pairs (number, count) by the number, int64 [most + 1]."""
+    counts = np.zeros(most + 1, np.int64)
+    for number, count in numbers:
+        counts[number] += count
+    return counts
 
 
 def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> PackingPlan:
@@ -136,9 +142,6 @@ def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> 
 # 2107.02027.
 
 
-_Kind = tuple  # (tuple of lengths, int): the lengths in a pack, and how many packs have them
-
-
 def shortest_pack_first(histogram: Histogram, depth: int | None = None) -> PackingPlan:
     """SPFHP: a sequence goes into the open pack with the most room.
 
@@ -146,7 +149,7 @@ def shortest_pack_first(histogram: Histogram, depth: int | None = None) -> Packi
       histogram: of the lengths.
       depth: sequences of a pack, at most; None: any number.
     """
-    return _pack(histogram, depth, _roomiest, repeats=False)
+    return _pack(histogram, depth, is_tightest=False)
 
 
 def longest_pack_first(histogram: Histogram, depth: int | None = None) -> PackingPlan:
@@ -155,67 +158,33 @@ def longest_pack_first(histogram: Histogram, depth: int | None = None) -> Packin
 
     Args: as of `shortest_pack_first`.
     """
-    return _pack(histogram, depth, _tightest, repeats=True)
+    return _pack(histogram, depth, is_tightest=True)
 
 
-class _OpenPacks:
-    """Packs that still take sequences, by the tokens that are free in them."""
-
-    def __init__(self, row_length: int):
-        self.by_room: list[list[_Kind]] = [[] for _ in range(row_length + 1)]
-
-    def add(self, kind: _Kind, room: int) -> None:
-        self.by_room[room].append(kind)
-
-
-def _roomiest(packs: _OpenPacks, length: int, largest: int) -> int | None:
-    """Returns the most room that an open pack has, at least `length`; None where there is none."""
-    return next((room for room in range(largest, length - 1, -1) if packs.by_room[room]), None)
-
-
-def _tightest(packs: _OpenPacks, length: int, largest: int) -> int | None:
-    """Returns the least room, at least `length`, that an open pack has; None where there is none."""
-    return next((room for room in range(length, largest + 1) if packs.by_room[room]), None)
-
-
-def _pack(
-    histogram: Histogram,
-    depth: int | None,
-    choose: Callable[[_OpenPacks, int, int], int | None],
-    repeats: bool,
-) -> PackingPlan:
+def _pack(histogram: Histogram, depth: int | None, is_tightest: bool) -> PackingPlan:
     row_length = histogram.max_length
     limit = depth or row_length
-    packs, full = _OpenPacks(row_length), []
+    by_room: list[list] = [[] for _ in range(row_length + 1)]  # packs by the tokens that are free in them
 
     def put(lengths: tuple[int, ...], count: int) -> None:
-        room = row_length - sum(lengths)
-        if len(lengths) < limit and room:
-            packs.add((lengths, count), room)
-        else:
-            full.append((lengths, count))
+        """Takes packs in; those that are full have no room, however many tokens are free."""
+        by_room[row_length - sum(lengths) if len(lengths) < limit else 0].append((lengths, count))
 
     for length in range(row_length, 0, -1):
         left = int(histogram.counts[length])
+        rooms = range(length, row_length + 1)
         while left:
-            room = choose(packs, length, row_length)
+            room = next((room for room in (rooms if is_tightest else reversed(rooms)) if by_room[room]), None)
             if room is None:
-                left -= _open_new(length, left, min(row_length // length, limit) if repeats else 1, put)
+                repeated = min(left, row_length // length, limit) if is_tightest else 1
+                count = left // repeated
+                put((length,) * repeated, count)
+                left -= count * repeated
                 continue
-            lengths, count = packs.by_room[room].pop()
+            lengths, count = by_room[room].pop()
             taken = min(count, left)
             if count > taken:
-                packs.add((lengths, count - taken), room)
+                by_room[room].append((lengths, count - taken))
             put((*lengths, length), taken)
             left -= taken
-    return make_plan(row_length, [*full, *(kind for kinds in packs.by_room for kind in kinds)])
-
-
-def _open_new(length: int, left: int, most: int, put: Callable[[tuple[int, ...], int], None]) -> int:
-    """Opens packs of one length, with `most` sequences each where there are so many; returns the sequences
-    placed.
-    """
-    repeated = min(most, left)
-    count = left // repeated
-    put((length,) * repeated, count)
-    return count * repeated
+    return make_plan(row_length, (kind for kinds in by_room for kind in kinds))

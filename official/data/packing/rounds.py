@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import functools
 import os
 import struct
@@ -12,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from official.data import compaction
 from official.data.compaction import KEY_BITS, Grouping, damaged
 from official.data.packing.plan import PackingPlan
 from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
+from official.data.records import shard_files, wire
 from official.data.records.formats import packed
 from official.data.rows import ragged
 from official.io import engines, jobs, writing
@@ -36,7 +35,7 @@ from official.io.files import store_of
 
 
 _ROUNDS = 4
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of SplitMix64
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # of SplitMix64
 
 
 def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
@@ -50,27 +49,19 @@ def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
       key: 0 to 2**64 - 1: chooses p.
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
     found = numbers.astype(np.uint64)
     left = np.arange(len(found))
     while len(left):
-        found[left] = _feistel(found[left], half, key)
+        upper, lower = found[left] >> half, found[left] & mask
+        for turn in range(_ROUNDS):
+            mixed = lower ^ np.uint64((key + turn * 0x9E3779B97F4A7C15) % 2**64)
+            for shift, factor in _MIX:
+                mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+            upper, lower = lower, upper ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
+        found[left] = upper << half | lower
         left = left[found[left] >= size]
     return found.astype(np.int64)
-
-
-def _feistel(numbers: np.ndarray, half: np.uint64, key: int) -> np.ndarray:
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    upper, lower = numbers >> half, numbers & mask
-    for turn in range(_ROUNDS):
-        salt = np.uint64((key + turn * 0x9E3779B97F4A7C15) % 2**64)
-        upper, lower = lower, upper ^ (_mixed(lower ^ salt) & mask)
-    return upper << half | lower
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    for shift, factor in zip((30, 27), _MIX):
-        values = (values ^ (values >> np.uint64(shift))) * factor
-    return values ^ (values >> np.uint64(31))
 
 
 class _Places(NamedTuple):
@@ -150,8 +141,8 @@ _HEADER = struct.Struct("<8sBBB5xQ")  # magic, bytes of a word, bits of the rang
 _MAGIC = b"BERTSEQS"
 _WORDS = {2: "<u2", 4: "<i4"}  # by their bytes
 _READERS = 8  # reads that wait at the same time: a store takes its time for each
-_SHARD, _PLACE, _LENGTH, _FIRST, _PREDICTIONS, _RANDOM = range(6)  # columns of the heads
-_COLUMNS = 6
+_OF_EXAMPLES = ("lengths", "first_lengths", "predictions", "is_random")
+_HEAD = np.dtype([(name, "<i4") for name in ("shard", "place", *_OF_EXAMPLES)])
 _PLACE_BYTES = 16  # of a place of the index
 
 
@@ -183,40 +174,18 @@ class Spilled:
     """N sequences.
 
     Attributes:
-      heads: int32 [N, 6].
+      heads: _HEAD [N]; `place` is that among those of its length in its shard.
       words: uint16 or int32 [W].
       starts: int64 [N + 1]: where in the words a sequence begins.
     """
 
     def __init__(self, heads: np.ndarray, words: np.ndarray):
         self.heads, self.words = heads, words
-        self.starts = ragged.offsets(self.lengths.astype(np.int64) + 2 * self.predictions)
-
-    @property
-    def shards(self) -> np.ndarray:
-        """The shard that each sequence goes to, int [N]."""
-        return self.heads[:, _SHARD]
-
-    @property
-    def places(self) -> np.ndarray:
-        """The place of each sequence among those of its length in its shard, int [N]."""
-        return self.heads[:, _PLACE]
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.heads[:, _LENGTH]
-
-    @property
-    def predictions(self) -> np.ndarray:
-        return self.heads[:, _PREDICTIONS]
+        self.starts = ragged.offsets(heads["lengths"].astype(np.int64) + 2 * heads["predictions"])
 
     def take(self, order: np.ndarray) -> Spilled:
         """Returns some of the sequences, by number, in the order given."""
         return Spilled(self.heads[order], ragged.take(self.words, self.starts, order))
-
-    def by_shard(self) -> Spilled:
-        """Returns the sequences in the order of their shards."""
-        return self.take(np.argsort(self.shards, kind="stable"))
 
     def examples(self, chosen: np.ndarray, length: int, most: int) -> Examples:
         """Returns some of the sequences, by number, as examples of `length` tokens and `most` predictions."""
@@ -225,33 +194,26 @@ class Spilled:
         words = np.zeros(is_there.shape, np.int32)
         words[is_there] = ragged.take(self.words, self.starts, chosen)
         ids, positions, labels = np.split(words, [length, length + most], axis=1)
-        return Examples(
-            ids,
-            heads[:, _LENGTH].astype(np.int64),
-            heads[:, _FIRST].astype(np.int64),
-            positions,
-            labels,
-            heads[:, _PREDICTIONS].astype(np.int64),
-            heads[:, _RANDOM] > 0,
-        )
+        lengths, firsts, predictions, is_random = (heads[name].astype(np.int64) for name in _OF_EXAMPLES)
+        return Examples(ids, lengths, firsts, positions, labels, predictions, is_random > 0)
 
 
 def _are_there(heads: np.ndarray, length: int, most: int) -> np.ndarray:
     """Returns the mask of the ids, places and labels that a sequence has, bool [N, L + 2 M]."""
-    is_token = np.arange(length) < heads[:, _LENGTH, None]
-    is_used = np.arange(most) < heads[:, _PREDICTIONS, None]
+    is_token = np.arange(length) < heads["lengths"][:, None]
+    is_used = np.arange(most) < heads["predictions"][:, None]
     return np.concatenate([is_token, is_used, is_used], axis=1)
 
 
 def dealt(some: list[Examples], shards: np.ndarray, places: np.ndarray) -> Spilled:
     """Returns examples, N in all, as sequences in the order of their shards; `shards`, `places`: int [N]."""
     words = np.concatenate([np.concatenate([one.input_ids, one.positions, one.labels], 1) for one in some])
-    columns = [
-        np.stack([one.lengths, one.first_lengths, one.predictions, one.is_random], axis=1) for one in some
-    ]
-    heads = np.concatenate([np.stack([shards, places], axis=1), np.concatenate(columns)], axis=1)
+    heads = np.empty(len(shards), _HEAD)
+    heads["shard"], heads["place"] = shards, places
+    for name in _OF_EXAMPLES:
+        heads[name] = np.concatenate([getattr(one, name) for one in some])
     order = np.argsort(shards, kind="stable")
-    heads, words = heads[order].astype(np.int32), words[order]
+    heads, words = heads[order], words[order]
     kept = words[_are_there(heads, some[0].input_ids.shape[1], some[0].positions.shape[1])]
     return Spilled(heads, kept.astype(np.uint16 if kept.max(initial=0) < 1 << 16 else np.int32))
 
@@ -276,9 +238,9 @@ def write_file(
     bits = compaction.BITS
     step = 1 << (range_bits - bits)
     shards = [_first_shard(first_key + number * step, num_shards) for number in range((1 << bits) + 1)]
-    ends = np.searchsorted(sequences.shards, shards)
+    ends = np.searchsorted(sequences.heads["shard"], shards)
     item = sequences.words.dtype.itemsize
-    index = np.stack([ends * (4 * _COLUMNS) + sequences.starts[ends] * item, ends], axis=1)
+    index = np.stack([ends * _HEAD.itemsize + sequences.starts[ends] * item, ends], axis=1)
     with writing.replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(_HEADER.pack(_MAGIC, item, range_bits, bits, first_key) + index.astype("<i8").tobytes())
         for first, end in zip(ends, ends[1:]):
@@ -297,7 +259,7 @@ def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Spilled:
     """
     with ThreadPoolExecutor(_READERS) as pool:
         parts = list(pool.map(functools.partial(_read_chunks, keys=(first_key, end_key)), paths))
-    heads = np.concatenate([np.zeros((0, _COLUMNS), np.int32), *(part[0] for part in parts)])
+    heads = np.concatenate([np.zeros(0, _HEAD), *(part[0] for part in parts)])
     return Spilled(heads, np.concatenate([np.zeros(0, np.uint16), *(part[1] for part in parts)]))
 
 
@@ -305,7 +267,7 @@ def read_shard(paths: Iterable[str], shard: int, num_shards: int) -> Spilled:
     """Returns the sequences of a shard. Raises ConfigError as `read_range` does."""
     key = key_of(shard, num_shards)
     found = read_range(paths, key, key + 1)
-    return found.take(np.flatnonzero(found.shards == shard))
+    return found.take(np.flatnonzero(found.heads["shard"] == shard))
 
 
 def _read_chunks(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -323,7 +285,7 @@ def _read_chunks(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarr
             index = np.frombuffer(head, "<i8", offset=_HEADER.size).reshape(-1, 2)
             (start, first), (stop, end) = index[number : number + 2].tolist()
             data = read(len(head) + start, stop - start)
-        heads = np.frombuffer(data, "<i4", (end - first) * _COLUMNS).reshape(-1, _COLUMNS)
+        heads = np.frombuffer(data, _HEAD, end - first)
         return heads, np.frombuffer(data, _WORDS[item], offset=heads.nbytes)
     except (OSError, ValueError, KeyError, struct.error) as error:
         raise damaged(path, error) from None
@@ -355,11 +317,6 @@ class Part:
     shape: Shape
     states: dict[str, str]
 
-    def named(self) -> str:
-        """Returns the name of the file, or the names of the first and the last one."""
-        names = [path for path, _ in self.files]
-        return names[0] if len(names) == 1 else f"{names[0]}, or a file up to {names[-1]},"
-
 
 def parts_of(
     paths: list[str], sizes: list[int], shape: Shape, states: Mapping[str, str] | None = None
@@ -379,27 +336,11 @@ def parts_of(
     ]
 
 
-def shape_of(path: str) -> Shape:
-    """Returns the shape of a file's first record. Raises ConfigError where that is none of ours."""
-    return _shape(*inspection.describe_first(path, None))
-
-
-def _shape(kind: str, features: dict) -> Shape:
-    return Shape(kind, features["input_ids"].length, features["masked_lm_ids"].length)
-
-
-def _features(path: str, shape: Shape) -> dict:
-    """Returns the schema of a file's examples. Raises ConfigError where it holds records of another shape."""
+def describe_first(path: str) -> tuple[Shape, dict]:
+    """Returns the shape and the schema of a file's first record. Raises ConfigError where that is none of
+    ours."""
     kind, features = inspection.describe_first(path, None)
-    if (found := _shape(kind, features)) != shape:
-        raise ConfigError(f"{path}, record 1: it is {_named(found)}; the first file's are {_named(shape)}.")
-    for name in ("input_ids", "masked_lm_ids"):
-        features[name] = dataclasses.replace(features[name], limit=packed.VOCABULARY_LIMIT)
-    return features
-
-
-def _named(shape: Shape) -> str:
-    return "{}, {} tokens, {} predictions at most".format(*shape)
+    return Shape(kind, features["input_ids"].length, features["masked_lm_ids"].length), features
 
 
 def examples_of_part(part: Part) -> Iterator[Examples]:
@@ -410,7 +351,12 @@ def examples_of_part(part: Part) -> Iterator[Examples]:
         since the job was planned.
     """
     for path, size in part.files:
-        features = _features(path, part.shape)
+        shape, features = describe_first(path)
+        if shape != part.shape:
+            own, first = ("{}, {} tokens, {} predictions at most".format(*one) for one in (shape, part.shape))
+            raise ConfigError(f"{path}, record 1: it is {own}; the first file's are {first}.")
+        for name in ("input_ids", "masked_lm_ids"):
+            features[name] = dataclasses.replace(features[name], limit=wire.LIMIT)
         for _, values in inspection.read_checked(path, part.shape.record_format, features):
             yield examples_of(values)
         engines.report(size, 0)
@@ -430,6 +376,15 @@ _ENCODED_ROWS = 512  # at once
 _ORDER = 1  # kind of random stream: the rows of a shard
 
 
+def done_path(folder: str, kind: str, number: int) -> str:
+    """Returns the path of what a task has counted; written last, it marks the task as finished.
+
+    Args:
+      kind: "counts" of a part, "spilled": its blocks, "shard".
+    """
+    return os.path.join(folder, f"{kind}-{number:05d}.json")
+
+
 def _is_done(path: str, part: Part) -> bool:
     """Tells whether a task over a part is done, and counts it for the bar where it is."""
     done = jobs.read_done(path) is not None
@@ -442,13 +397,9 @@ def _is_done(path: str, part: Part) -> bool:
 # 1. Counting
 
 
-def counts_path(folder: str, number: int) -> str:
-    return os.path.join(folder, f"counts-{number:05d}.json")
-
-
 def count_part(folder: str, part: Part) -> None:
     """Writes the numbers of sequences of a part, by length."""
-    path = counts_path(folder, part.number)
+    path = done_path(folder, "counts", part.number)
     if _is_done(path, part):
         return
     counts = np.zeros(part.shape.max_seq_length + 1, np.int64)
@@ -460,7 +411,7 @@ def count_part(folder: str, part: Part) -> None:
 
 def read_counts(folder: str, number: int) -> np.ndarray:
     """Returns the numbers of sequences of a part, by length, int64 [L + 1]. Raises OSError."""
-    return np.array(jobs.read_what_is_done(counts_path(folder, number))["lengths"], np.int64)
+    return np.array(jobs.read_what_is_done(done_path(folder, "counts", number))["lengths"], np.int64)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -484,11 +435,6 @@ class Deal:
         return f"part-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
 
-def spilled_path(folder: str, number: int) -> str:
-    """Returns the path of the counts of a part's blocks and bytes, which its task writes last."""
-    return os.path.join(folder, f"spilled-{number:05d}.json")
-
-
 def spill_part(deal: Deal, grouping: Grouping, part: Part, before: np.ndarray) -> None:
     """Writes the sequences of a part into blocks, by shard.
 
@@ -498,7 +444,7 @@ def spill_part(deal: Deal, grouping: Grouping, part: Part, before: np.ndarray) -
       part: the files.
       before: int64 [L + 1], how many sequences of each length the parts before it have.
     """
-    path = spilled_path(grouping.folder, part.number)
+    path = done_path(grouping.folder, "spilled", part.number)
     if _is_done(path, part):
         return
     done = {"blocks": 0, "block_bytes": 0}
@@ -508,8 +454,14 @@ def spill_part(deal: Deal, grouping: Grouping, part: Part, before: np.ndarray) -
     store_of(grouping.folder).make_folder(grouping.level_folder)
     for some in _blocks(examples_of_part(part)):
         lengths = np.concatenate([examples.lengths for examples in some])
-        _check_unchanged(seen + np.bincount(lengths, minlength=len(seen)) <= last, part)
-        sequences = dealt(some, *_deal_out(dealer, lengths, seen))
+        counts = np.bincount(lengths, minlength=len(seen))
+        _check_unchanged(seen + counts <= last, part)
+        shards, places = np.zeros_like(lengths), np.zeros_like(lengths)
+        for length in np.flatnonzero(counts).tolist():
+            own, ordinals = lengths == length, seen[length] + np.arange(counts[length])
+            shards[own], places[own] = dealer.places(length, ordinals)
+        seen += counts
+        sequences = dealt(some, shards, places)
         write_file(grouping.path_of_task(part.number, done["blocks"]), sequences, deal.num_shards)
         done["blocks"] += 1
         done["block_bytes"] += sequences.heads.nbytes + sequences.words.nbytes
@@ -520,7 +472,9 @@ def spill_part(deal: Deal, grouping: Grouping, part: Part, before: np.ndarray) -
 
 def _check_unchanged(is_right: np.ndarray, part: Part) -> None:
     if not is_right.all():
-        raise ConfigError(f"{part.named()} was changed while it was read. Pack it again, with --overwrite.")
+        names = [path for path, _ in part.files]
+        named = names[0] if len(names) == 1 else f"{names[0]}, or a file up to {names[-1]},"
+        raise ConfigError(f"{named} was changed while it was read. Pack it again, with --overwrite.")
 
 
 def _blocks(batches: Iterator[Examples]) -> Iterator[list[Examples]]:
@@ -532,16 +486,6 @@ def _blocks(batches: Iterator[Examples]) -> Iterator[list[Examples]]:
             some = []
     if some:
         yield some
-
-
-def _deal_out(dealer: Dealer, lengths: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns shards and places, int [N] each, and counts the sequences in `seen` [L + 1]."""
-    shards, places = np.zeros_like(lengths), np.zeros_like(lengths)
-    for length in np.unique(lengths):
-        own = np.flatnonzero(lengths == length)
-        shards[own], places[own] = dealer.places(int(length), seen[length] + np.arange(len(own)))
-        seen[length] += len(own)
-    return shards, places
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -558,7 +502,8 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
     counted = target.counts_path(*place)
     if jobs.read_done(counted) is None:
         first_key, end_key = target.keys(place[0])
-        sequences = read_range(target.paths_below(files_below, *place), first_key, end_key).by_shard()
+        sequences = read_range(target.paths_below(files_below, *place), first_key, end_key)
+        sequences = sequences.take(np.argsort(sequences.heads["shard"], kind="stable"))
         store_of(target.folder).make_folder(target.level_folder)
         write_file(target.path(*place), sequences, num_shards, first_key, target.range_bits)
         jobs.write_done(counted, {"sequences": len(sequences.heads)})
@@ -567,11 +512,6 @@ def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards
 
 # ------------------------------------------------------------------------------------------------------------
 # 4. Writing
-
-
-def shard_path(folder: str, shard: int) -> str:
-    """Returns the path of a shard's counts. Written last, they mark the task as finished."""
-    return os.path.join(folder, f"shard-{shard:05d}.json")
 
 
 def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: Shape, share: float) -> None:
@@ -584,8 +524,8 @@ def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: Shape, share:
       shape: of the input.
       share: the shard's part of the input in bytes.
     """
-    path, name = os.path.join(deal.output_dir, deal.file(shard)), deal.file(shard)
-    done = jobs.read_done(shard_path(grouping.folder, shard))
+    name, done_at = deal.file(shard), done_path(grouping.folder, "shard", shard)
+    path, done = os.path.join(deal.output_dir, name), jobs.read_done(done_at)
     if done and jobs.are_there(deal.output_dir, {name: done["bytes"]}):
         engines.report(share, done["sequences"])
         return
@@ -594,31 +534,29 @@ def write_shard(deal: Deal, grouping: Grouping, shard: int, shape: Shape, share:
     members = _members(deal, shard, spilled)
     planned = len(members)
     slots = shape.max_predictions_per_seq + deal.sequences_per_pack - 1
-    members = _split(members, np.append(spilled.predictions, 0), slots)
-    try:
-        with writing.replacing(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
-            for rows in np.split(members, range(_ENCODED_ROWS, len(members), _ENCODED_ROWS)):
-                for record in _encode(rows, spilled, shape):
-                    writer.write(record)
-    except tf.errors.OpError as error:
-        raise OSError(errno.EIO, str(error), path) from None
+    members = _split(members, np.append(spilled.heads["predictions"], 0), slots)
+    with writing.replacing(path) as temporary, shard_files.writing_records(temporary) as write:
+        for rows in np.split(members, range(_ENCODED_ROWS, len(members), _ENCODED_ROWS)):
+            is_there = rows >= 0
+            chosen = rows[is_there]
+            rows[is_there] = np.arange(len(chosen))
+            write(packed.encode_rows(spilled.examples(chosen, *shape[1:]), rows))
     counts = {"sequences": len(spilled.heads), "packs": len(members), "split": len(members) - planned}
-    jobs.write_done(shard_path(grouping.folder, shard), {**counts, "bytes": files_lib.version(path)[0]})
+    jobs.write_done(done_at, {**counts, "bytes": files_lib.version(path)[0]})
     engines.report(share, len(spilled.heads))
 
 
 def _members(deal: Deal, shard: int, spilled: Spilled) -> np.ndarray:
     """Returns the sequences of each row, by number, int [R, sequences_per_pack], -1 behind the last one; the
     rows are shuffled."""
-    lengths = deal.dealer().rows(shard)
-    width = ((0, 0), (0, deal.sequences_per_pack - lengths.shape[1]))
-    members = np.pad(np.where(lengths > 0, 0, -1), width, constant_values=-1)
-    places = np.flatnonzero(members.ravel() >= 0)
+    lengths, heads = deal.dealer().rows(shard), spilled.heads
+    members = np.full((len(lengths), deal.sequences_per_pack), -1)
     wanted = lengths[lengths > 0]
-    by_length, found = np.argsort(wanted, kind="stable"), np.lexsort((spilled.places, spilled.lengths))
-    if not np.array_equal(wanted[by_length], spilled.lengths[found]):
+    by_length, found = np.argsort(wanted, kind="stable"), np.lexsort((heads["place"], heads["lengths"]))
+    if not np.array_equal(wanted[by_length], heads["lengths"][found]):
         raise ConfigError("The spilled sequences are not those of the plan. Pack again, with --overwrite.")
-    members.ravel()[places[by_length]] = found
+    row, slot = np.nonzero(lengths)
+    members[row[by_length], slot[by_length]] = found
     return np.random.default_rng([deal.seed, _ORDER, shard]).permutation(members)
 
 
@@ -631,24 +569,12 @@ def _split(members: np.ndarray, predictions: np.ndarray, slots: int) -> np.ndarr
       predictions: int [N + 1]: of each sequence, 0 at the end for -1.
       slots: of a row.
     """
-    members = members.copy()
-    extra = []
-    while True:
-        crowded = np.flatnonzero(predictions[members].sum(axis=1) > slots)
-        if not len(crowded):
-            break
+    members, extra = members.copy(), [np.zeros(0, int)]
+    while len(crowded := np.flatnonzero(predictions[members].sum(axis=1) > slots)):
         last = (members[crowded] >= 0).sum(axis=1) - 1
         extra.append(members[crowded, last])
         members[crowded, last] = -1
-    alone = np.concatenate([np.zeros(0, int), *extra])
+    alone = np.concatenate(extra)
     rows = np.full((len(alone), members.shape[1]), -1)
     rows[:, 0] = alone
     return np.concatenate([members, rows])
-
-
-def _encode(rows: np.ndarray, spilled: Spilled, shape: Shape) -> list[bytes]:
-    chosen = rows[rows >= 0]
-    local = np.full(rows.shape, -1)
-    local[rows >= 0] = np.arange(len(chosen))
-    examples = spilled.examples(chosen, shape.max_seq_length, shape.max_predictions_per_seq)
-    return packed.encode_rows(examples, local)

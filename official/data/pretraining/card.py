@@ -122,7 +122,7 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
     returns it, and "examples", [title, words] each as of `ShownExample`. Those of a shard are left out whose
     file a power failure has damaged."""
     summary, shown = None, []
-    rows_per_record = encoding.ENCODERS[record_format].rows_per_record
+    rows_per_record = encoding.rows_per_record(record_format)
     for shard in spread_out(plan.num_shards, SHARDS):
         some = _read_examples(_examples_path(folder, shard))
         if some is None:

@@ -6,7 +6,6 @@ files, or while these are read. What is shuffled and batched are rows.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -17,9 +16,11 @@ from official.data.records import counts as counts_lib
 from official.data.records import files as record_files
 from official.data.records import on_the_fly, record_formats
 from official.data.records import schema as schema_lib
+from official.data.records.formats import habana
 from official.data.records.on_the_fly import Packer
+from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
-from official.data.records.streams import Reading, Streams, own_streams
+from official.data.records.streams import Streams, own_streams
 
 _SAMPLED_SEQUENCES = 8192
 
@@ -46,7 +47,7 @@ def training_dataset(
       schema: features of a row; with `packer`, of a sequence.
       batch_size: rows of a batch.
       order: the dataset goes on behind what is done of it.
-      streams: see `streams.num_streams`.
+      streams: see `derived.num_streams`.
       counts_path: file in which a run that goes on keeps how many records the files of this host hold; unset:
         it counts each time.
       packer: packs the sequences of each stream into rows. Batches then say in `streams` [batch_size] from
@@ -55,33 +56,28 @@ def training_dataset(
     Raises:
       ConfigError: where the streams cannot be shared out among the hosts, or a file is empty or cut off.
     """
-    record_format = _reader(files, schema)
+    record_format = _format_of(files, schema)
     own = own_streams(files, streams, order, batch_size, record_files.has_frames(record_format))
-    all_streams = Streams(files, streams, _reading(files, schema, record_format), order.seed)
+    all_streams = Streams(files, streams, order.seed, record_format, schema)
     parse = _row_parser(schema, record_format, packer)
 
     def parse_batch(rows, streams=None):
         features = parse(tf.ensure_shape(rows, [batch_size, *rows.shape[1:]]))
-        return (
-            features if streams is None else {**features, "streams": tf.ensure_shape(streams, [batch_size])}
-        )
+        if streams is not None:
+            features["streams"] = tf.ensure_shape(streams, [batch_size])
+        return features
 
     if packer is None:
         done = order.sequences_done if order.rows_done is None else order.rows_done
         batches = all_streams.rows(own, done // streams, batch_size, counts_path)
     else:
-        of_streams = _sequences_done(order, streams)
-        batches = all_streams.packed_rows(
-            own,
-            [of_streams[number] for number in own],
-            batch_size,
-            counts_path,
-            packer,
-            functools.partial(record_formats.to_words, schema=schema, record_format=record_format),
-        )
-    return pipeline.fixed(
-        batches.map(parse_batch, num_parallel_calls=pipeline.CALLS).prefetch(pipeline.CALLS)
-    )
+        done_S = order.stream_sequences  # of each stream, or of others than these: then as many of each
+        if sum(done_S) != order.sequences_done or sum(done_S[:streams]) != order.sequences_done:
+            done_S = (order.sequences_done // streams,) * streams
+        own_done = [done_S[number] if number < len(done_S) else 0 for number in own]
+        batches = all_streams.packed_rows(own, own_done, batch_size, counts_path, packer)
+    batches = batches.map(parse_batch, num_parallel_calls=pipeline.CALLS)
+    return pipeline.fixed(batches.prefetch(pipeline.CALLS))
 
 
 def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Packer | None) -> float:
@@ -90,20 +86,22 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
 
     Args: as of `training_dataset`.
     """
-    record_format = _reader(files, schema)
-    told = None if packer else record_formats.average_sequences(files, record_format)
-    if told:
-        return told
+    record_format = _format_of(files, schema)
+    if not packer and record_format == record_formats.AS_ROWS["habana"]:
+        told = habana.average_sequences(files)
+        if told:
+            return told
     chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
-    count = -(-_SAMPLED_SEQUENCES // len(chosen))
-    size = record_formats.records_of(count, record_format)
+    reader = READERS[record_format]
+    size = reader.records_of(-(-_SAMPLED_SEQUENCES // len(chosen)))
     records = record_files.opener(files, record_format)
-    blocks = tf.data.Dataset.from_tensor_slices(chosen).flat_map(
-        lambda path: records(path).take(size).batch(size)
+    rows = (
+        tf.data.Dataset.from_tensor_slices(chosen)
+        .flat_map(lambda path: records(path).take(size).batch(size))
+        .map(lambda some: reader.unpack(some, schema))
     )
-    rows = blocks.map(lambda records: record_formats.unpack(records, schema, record_format))
-    if packer is not None:
-        rows = on_the_fly.packed_once(rows, packer, record_format, seed=0)
+    if packer:
+        rows = on_the_fly.packed_once(rows, packer, reader)
     parse = _row_parser(schema, record_format, packer)
     counts = [parse(some)["example_weights"].numpy().sum(axis=1) for some in pipeline.fixed(rows)]
     return float(np.concatenate(counts).mean())
@@ -111,7 +109,7 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
 
 def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
     """Returns the rows of files, before any is packed here. Raises ConfigError for a file that is damaged."""
-    return sum(each.rows for each in counts_lib.count(files, _reader(files, schema)))
+    return sum(each.rows for each in counts_lib.count(files, _format_of(files, schema)))
 
 
 def _row_parser(
@@ -122,37 +120,18 @@ def _row_parser(
         return packer.parse
 
     def parse(rows):
-        features = record_formats.parse_rows(rows, schema, record_format)
+        features = READERS[record_format].parse_rows(rows, schema)
         return {"example_weights": tf.ones(tf.shape(rows)[:1]), **features}
 
     return parse
 
 
-def _reading(files: list[str], schema: dict[str, Feature], record_format: str) -> Reading:
-    """Returns how the records of some files, of one format, become rows."""
-    return Reading(
-        record_files.opener(files, record_format),
-        functools.partial(record_formats.unpack, schema=schema, record_format=record_format),
-        record_formats.rows_per_record(record_format),
-        lambda paths, kept_path: counts_lib.count(paths, record_format, kept_path),
-    )
-
-
-def _reader(files: list[str], schema: dict[str, Feature]) -> str:
-    """Returns the format to read files by, whose rows are those of the schema."""
+def _format_of(files: list[str], schema: dict[str, Feature]) -> str:
+    """Returns the name of the reader of files whose rows are those of the schema."""
     record_format = record_files.detect_format(files)
     if schema_lib.is_static(schema):
         return record_formats.AS_STATIC[record_format]
     return record_formats.AS_ROWS[record_format] if schema_lib.is_packed(schema) else record_format
-
-
-def _sequences_done(order: pipeline.TrainingOrder, streams: int) -> list[int]:
-    """Returns the sequences that were trained on of each stream: as the order says, or as many of each where
-    it speaks of other streams."""
-    known = order.stream_sequences
-    if sum(known) == sum(known[:streams]) == order.sequences_done:
-        return [*known[:streams], *[0] * (streams - len(known))]
-    return [order.sequences_done // streams] * streams
 
 
 def evaluation_dataset(
@@ -171,38 +150,31 @@ def evaluation_dataset(
     Raises:
       ConfigError: where a file is cut off.
     """
-    record_format = _reader(files, schema)
+    record_format = _format_of(files, schema)
     if record_files.has_frames(record_format):
         counts_lib.check_ends(files)
-    parse = _row_parser(schema, record_format, packer)
-
-    records = record_files.opener(files, record_format)(files).batch(
-        record_formats.records_of(batch_size, record_format)
-    )
-    blocks = records.map(lambda batch: record_formats.unpack(batch, schema, record_format))
+    reader, parse = READERS[record_format], _row_parser(schema, record_format, packer)
+    records = record_files.opener(files, record_format)(files).batch(reader.records_of(batch_size))
+    blocks = records.map(lambda batch: reader.unpack(batch, schema))
     if schema_lib.is_packed(schema):
         features = pipeline.rebatched(_take_sequences(blocks.map(parse), num_sequences), batch_size)
     else:
         rows = _take(blocks, num_sequences)
-        rows = on_the_fly.packed_once(rows, packer, record_format, seed=0) if packer else rows
+        rows = on_the_fly.packed_once(rows, packer, reader) if packer else rows
         features = pipeline.rebatched(rows, batch_size).map(parse, num_parallel_calls=pipeline.CALLS)
-    return pipeline.fixed(_filled_up(features, batch_size).prefetch(pipeline.CALLS))
 
-
-def _filled_up(batches: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-    """Returns batches of which the last one is filled up with rows of zeros."""
-
-    def fill(features):
+    def fill_up(features):
         missing = batch_size - tf.shape(features["input_ids"])[0]
-        return {
-            name: tf.ensure_shape(
-                tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)]),
-                [batch_size, *value.shape[1:]],
-            )
+        filled = {
+            name: tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)])
             for name, value in features.items()
         }
+        return {
+            name: tf.ensure_shape(value, [batch_size, *features[name].shape[1:]])
+            for name, value in filled.items()
+        }
 
-    return batches.map(fill)
+    return pipeline.fixed(features.map(fill_up).prefetch(pipeline.CALLS))
 
 
 def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
@@ -221,9 +193,8 @@ def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
         rows = {name: tf.boolean_mask(value, is_wanted_B) for name, value in block.items()}
         return left - tf.cast(tf.reduce_sum(kept_BP), tf.int64), rows
 
-    return blocks.scan(tf.constant(sequences, tf.int64), cut).take_while(
-        lambda block: tf.shape(block["input_ids"])[0] > 0
-    )
+    taken = blocks.scan(tf.constant(sequences, tf.int64), cut)
+    return taken.take_while(lambda block: tf.shape(block["input_ids"])[0] > 0)
 
 
 def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:
@@ -233,4 +204,5 @@ def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:
         block = block[:left]
         return left - tf.shape(block, tf.int64)[0], block
 
-    return blocks.scan(tf.constant(rows, tf.int64), cut).take_while(lambda block: tf.shape(block)[0] > 0)
+    taken = blocks.scan(tf.constant(rows, tf.int64), cut)
+    return taken.take_while(lambda block: tf.shape(block)[0] > 0)

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,8 +20,9 @@ import tensorflow as tf
 from absl import logging
 
 from official.data.records import files as record_files
-from official.data.records import record_formats
+from official.data.records.record_formats import READERS
 from official.data.records.shard_files import FRAME_BYTES
+from official.data.rows import ragged
 from official.io import files, json_files, writing
 from official.io.errors import ConfigError, counted
 from official.io.jobs import MANIFEST
@@ -29,7 +30,6 @@ from official.io.jobs import MANIFEST
 _CHUNK_BYTES = 1 << 24
 _LENGTH = struct.Struct("<Q")
 _HEAD_BYTES = 12  # of a record: its length, and a checksum of that
-_CHECKSUM_BYTES = 4
 _READERS = 4
 _TAIL_BYTES = 1 << 16  # of a file, in which its last record begins most often
 _END_READERS = 16
@@ -37,28 +37,17 @@ _PARSED_RECORDS = 64  # at once
 
 
 class RowCounts:
-    """The numbers of rows in the records of a file, in order."""
+    """The numbers of rows in the records of a file, in order: runs of (rows of a record, such records)."""
 
     def __init__(self, runs: Iterable[Sequence[int]]):
-        """Takes (rows of a record, such records that follow each other)."""
         self.runs = [(int(rows), int(count)) for rows, count in runs]
         self._records = np.cumsum([0, *(count for _, count in self.runs)])
         self._rows = np.cumsum([0, *(rows * count for rows, count in self.runs)])
-
-    @property
-    def records(self) -> int:
-        return int(self._records[-1])
-
-    @property
-    def rows(self) -> int:
-        return int(self._rows[-1])
+        self.records, self.rows = int(self._records[-1]), int(self._rows[-1])
 
     def rows_before(self, record: int) -> int:
         """Returns the rows in the first `record` records."""
-        run = int(np.searchsorted(self._records[1:-1], record, side="right"))
-        return int(self._rows[run]) + (record - int(self._records[run])) * (
-            self.runs[run][0] if self.runs else 0
-        )
+        return round(float(np.interp(record, self._records, self._rows)))
 
 
 def count(paths: list[str], record_format: str, kept_path: str = "") -> list[RowCounts]:
@@ -72,29 +61,31 @@ def count(paths: list[str], record_format: str, kept_path: str = "") -> list[Row
     Raises:
       ConfigError: for a file that cannot be read, or is damaged.
     """
-    versions = [_version(path) for path in paths]
-    kept = _read_kept(kept_path)
-    found = [
-        kept[path][1] if path in kept and kept[path][0] == version else None
-        for path, version in zip(paths, versions)
-    ]
-    whole = [counts for counts in found if counts is not None]
-    if len(whole) == len(found):
-        return whole
-    if record_formats.rows_per_record(record_format) == 1:
-        found = _by_manifests(paths, versions, found)
-    missing = [number for number, counts in enumerate(found) if counts is None]
+    versions = {path: _version(path) for path in paths}
+    found = _kept(kept_path, versions)
+    if found.keys() == versions.keys():
+        return [found[path] for path in paths]
+    if READERS[record_format].rows_per_record == 1:
+        found.update(_of_manifests({path: size for path, (size, _) in versions.items() if path not in found}))
+    missing = [path for path in versions if path not in found]
     if missing:
-        size = sum(versions[number][0] for number in missing)
-        logging.info("Counting the records of %s (%.1f GB), once.", counted(len(missing), "file"), size / 1e9)
-        find_bytes = functools.lru_cache(lambda: record_files.bytes_of(paths, record_format))
-        count_file = functools.partial(_count_file, record_format=record_format, find_bytes=find_bytes)
+        gigabytes = sum(versions[path][0] for path in missing) / 1e9
+        logging.info("Counting the records of %s (%.1f GB), once.", counted(len(missing), "file"), gigabytes)
+        num_bytes = record_files.bytes_of(paths, record_format)
+        count_file = functools.partial(_count_file, record_format=record_format, num_bytes=num_bytes)
         with ThreadPoolExecutor(_READERS) as readers:
-            for number, counts in zip(missing, readers.map(count_file, [paths[n] for n in missing])):
-                found[number] = counts
-    whole = [counts for counts in found if counts is not None]
-    _write_kept(kept_path, paths, versions, whole)
-    return whole
+            found.update(zip(missing, readers.map(count_file, missing)))
+    if kept_path:
+        entries = {
+            path: {"bytes": size, "changed": changed, "runs": found[path].runs}
+            for path, (size, changed) in versions.items()
+        }
+        try:
+            writing.replace_file(kept_path, json.dumps({"files": entries}) + "\n")
+        except OSError as error:
+            reason = error.strerror or error
+            logging.warning("%s cannot be written (%s): the next process counts again.", kept_path, reason)
+    return [found[path] for path in paths]
 
 
 def _version(path: str) -> tuple[int, int]:
@@ -102,91 +93,58 @@ def _version(path: str) -> tuple[int, int]:
         return files.version(path)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What is known already
-
-
-def _read_kept(path: str) -> dict[str, tuple[tuple[int, int], RowCounts]]:
-    """Returns {file: (version, counts)}; nothing where the file is not there or damaged: then it is written
-    anew."""
-    if not path:
-        return {}
+def _kept(path: str, versions: dict[str, tuple[int, int]]) -> dict[str, RowCounts]:
+    """Returns the counts that a file keeps of these versions; none where it is not there or damaged: then it
+    is written anew."""
     try:
-        kept = json_files.read_json(path)["files"]
-        return {name: ((own["bytes"], own["changed"]), RowCounts(own["runs"])) for name, own in kept.items()}
+        kept = json_files.read_json(path)["files"] if path else {}
+        return {
+            name: RowCounts(own["runs"])
+            for name, own in kept.items()
+            if versions.get(name) == (own["bytes"], own["changed"])
+        }
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return {}
 
 
-def _write_kept(path: str, paths: list[str], versions: list[tuple[int, int]], found: list[RowCounts]) -> None:
-    if not path:
-        return
-    entries = {
-        name: {"bytes": size, "changed": changed, "runs": counts.runs}
-        for name, (size, changed), counts in zip(paths, versions, found)
-    }
-    try:
-        writing.replace_file(path, json.dumps({"files": entries}) + "\n")
-    except OSError as error:
-        logging.warning(
-            "%s cannot be written (%s): the next process counts again.", path, error.strerror or error
-        )
-
-
-def _by_manifests(
-    paths: list[str], versions: list[tuple[int, int]], found: list[RowCounts | None]
-) -> list[RowCounts | None]:
-    """Fills in the counts that manifests in the files' folders have, for records of one row; none of a file
+def _of_manifests(sizes: dict[str, int]) -> dict[str, RowCounts]:
+    """Returns the counts that manifests in the files' folders have, for records of one row; none of a file
     that has another size now."""
-    folders = list(map(os.path.dirname, paths))
-    manifests = {
-        folder: _manifest_counts(folder)
-        for folder in {folder for folder, counts in zip(folders, found) if not counts}
-    }
-    for number, (path, (size, _)) in enumerate(zip(paths, versions)):
-        examples, sizes = manifests.get(folders[number], ({}, {}))
-        name = os.path.basename(path)
-        told = examples.get(name) if sizes.get(name) == size else None
-        if not found[number] and type(told) is int and 0 <= told <= size:
-            found[number] = RowCounts([(1, told)])
+    folders = {os.path.dirname(path) for path in sizes}
+    manifests = {folder: json_files.read_json_or_empty(os.path.join(folder, MANIFEST)) for folder in folders}
+    found = {}
+    for path, size in sizes.items():
+        folder, name = os.path.split(path)
+        told, told_size = (_entry(manifests[folder], key, name) for key in ("files", "file_bytes"))
+        if told_size == size and type(told) is int and 0 <= told <= size:
+            found[path] = RowCounts([(1, told)])
     return found
 
 
-def _manifest_counts(folder: str) -> tuple[dict, dict]:
-    try:
-        manifest = json_files.read_json(os.path.join(folder, MANIFEST))
-    except ConfigError:
-        return {}, {}
-    examples, sizes = manifest.get("files"), manifest.get("file_bytes")
-    return (examples, sizes) if isinstance(examples, dict) and isinstance(sizes, dict) else ({}, {})
+def _entry(manifest: dict, key: str, name: str):
+    entries = manifest.get(key)
+    return entries.get(name) if isinstance(entries, dict) else None
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Counting
 
 
-def _count_file(path: str, record_format: str, find_bytes: Callable[[], int | None]) -> RowCounts:
-    """Returns the counts of a file of a format; `find_bytes` finds the size of records without frames."""
-    has_one_row = record_formats.rows_per_record(record_format) == 1
-    if record_files.has_frames(record_format):
-        if has_one_row:
-            return RowCounts([(1, count_records(path))])
-        return _count_rows(path, tf.data.TFRecordDataset(path), record_format)
-    num_bytes = find_bytes()
-    if num_bytes is None:
-        raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
-    records = record_files.count_unframed(path, num_bytes)
-    if has_one_row:
-        return RowCounts([(1, records)])
-    return _count_rows(path, tf.data.FixedLengthRecordDataset(path, num_bytes), record_format)
-
-
-def _count_rows(path: str, records: tf.data.Dataset, record_format: str) -> RowCounts:
+def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCounts:
+    """Returns the counts of a file of a format; `num_bytes` of records without frames."""
+    reader, is_framed = READERS[record_format], record_files.has_frames(record_format)
+    if reader.rows_per_record == 1 and is_framed:
+        return RowCounts([(1, count_records(path))])
+    if not is_framed:
+        if num_bytes is None:
+            raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
+        records = record_files.count_unframed(path, num_bytes)
+        if reader.rows_per_record == 1:
+            return RowCounts([(1, records)])
+    data = tf.data.TFRecordDataset(path) if is_framed else tf.data.FixedLengthRecordDataset(path, num_bytes)
     try:
-        batches = records.batch(_PARSED_RECORDS).map(
-            lambda batch: record_formats.count_rows(batch, record_format)
-        )
-        rows = itertools.chain.from_iterable(batch.tolist() for batch in batches.as_numpy_iterator())
+        batches = data.batch(_PARSED_RECORDS).map(reader.count_rows).as_numpy_iterator()
+        rows = itertools.chain.from_iterable(batch.tolist() for batch in batches)
         return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message.splitlines()[0]}.") from None
@@ -202,7 +160,7 @@ def count_records(path: str) -> int:
             if place + _HEAD_BYTES > start + len(chunk):
                 file.seek(place)
                 start, chunk = place, file.read(_CHUNK_BYTES)
-            place += _HEAD_BYTES + _LENGTH.unpack_from(chunk, place - start)[0] + _CHECKSUM_BYTES
+            place += FRAME_BYTES + _LENGTH.unpack_from(chunk, place - start)[0]
             number += 1
     if place != size:
         whole = number - (place > size)
@@ -230,19 +188,13 @@ def _ends_with_record(path: str, size: int) -> bool:
     start = max(size - _TAIL_BYTES, 0)
     with files.naming(path), files.reading_parts(path) as read:
         tail = read(start, size - start)
-    if len(tail) < FRAME_BYTES:
-        return not tail
-    places = len(tail) - FRAME_BYTES + 1
-    windows = np.lib.stride_tricks.as_strided(
-        np.frombuffer(tail, np.uint8), (places, _LENGTH.size), (1, 1), writeable=False
-    )
-    lengths = np.ascontiguousarray(windows).view("<u8")[:, 0]
-    left = np.arange(len(tail) - FRAME_BYTES, -1, -1).astype(np.uint64)
-    return any(
-        _masked_crc32c(tail[place : place + _LENGTH.size])
-        == int.from_bytes(tail[place + _LENGTH.size : place + _HEAD_BYTES], "little")
-        for place in np.flatnonzero(lengths == left).tolist()
-    )
+    left = np.arange(len(tail) - FRAME_BYTES, -1, -1)  # bytes of a record that begins at a place
+    lengths = ragged.windows(tail, np.arange(len(left)), _LENGTH.size).view("<u8")[:, 0]
+    for place in np.flatnonzero(lengths == left.astype(np.uint64)).tolist():
+        head = tail[place : place + _HEAD_BYTES]
+        if _masked_crc32c(head[: _LENGTH.size]) == int.from_bytes(head[_LENGTH.size :], "little"):
+            return True
+    return not tail
 
 
 def _masked_crc32c(data: bytes) -> int:

@@ -25,60 +25,12 @@ pad position.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-
 import numpy as np
 
 from official.data.pretraining.examples import Examples
 from official.data.records import wire
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io.errors import ConfigError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-# -----------------------------------------------------------------------------------------------------------
-# Plain
-
-
-def encode_plain(examples: Examples) -> list[bytes]:
-    """Returns a record for each example."""
-    length, predictions = examples.input_ids.shape[1], examples.positions.shape[1]
-    column_L = np.arange(length, dtype=np.int32)
-    begin_N, end_N = (lengths.astype(np.int32) for lengths in (examples.first_lengths, examples.lengths))
-    is_second_NL = (column_L >= begin_N[:, None]) & (column_L < end_N[:, None])
-    return wire.examples(
-        [
-            wire.integers("input_ids", examples.input_ids),
-            wire.chosen(_input_masks(length), examples.lengths),
-            wire.integers("masked_lm_ids", examples.labels),
-            wire.integers("masked_lm_positions", examples.positions),
-            wire.chosen(_weights(predictions), examples.predictions),
-            wire.chosen(_relations(), examples.is_random),
-            wire.integers("segment_ids", is_second_NL),
-        ]
-    )
-
-
-@functools.lru_cache
-def _input_masks(length: int) -> wire.Column:
-    """Returns `input_mask` of 0 to `length` tokens."""
-    return wire.integers("input_mask", np.tri(length + 1, length, -1, np.uint8))
-
-
-@functools.lru_cache
-def _weights(predictions: int) -> wire.Column:
-    """Returns `masked_lm_weights` of 0 to `predictions` predicted tokens."""
-    return wire.floats("masked_lm_weights", np.tri(predictions + 1, predictions, -1))
-
-
-@functools.lru_cache
-def _relations() -> wire.Column:
-    """Returns `next_sentence_labels` of a next and of a random segment."""
-    return wire.integers("next_sentence_labels", np.array([[0], [1]]))
-
 
 # -----------------------------------------------------------------------------------------------------------
 # Compact
@@ -93,28 +45,21 @@ _WORD_LIMIT = 1 << 16
 
 def encode_compact(examples: Examples) -> list[bytes]:
     """Returns a record for up to 128 examples each. Raises ValueError for an id that has no 16-bit word."""
-    if (
-        examples.input_ids.dtype != np.uint16
-        and max(examples.input_ids.max(initial=0), examples.labels.max(initial=0)) >= _WORD_LIMIT
-    ):
+    ids, labels = examples.input_ids, examples.labels
+    if ids.dtype != np.uint16 and max(ids.max(initial=0), labels.max(initial=0)) >= _WORD_LIMIT:
         raise ValueError(f"ids of {_WORD_LIMIT} and more do not fit into 16 bits")
-    length, predictions = examples.input_ids.shape[1], examples.positions.shape[1]
-    words_NW = words(examples, "<u2")
+    length, predictions = ids.shape[1], examples.positions.shape[1]
+    padding = ids[np.arange(len(examples)), np.minimum(examples.lengths, length - 1)]
+    heads = np.empty((len(examples), HEAD), "<u2")
+    heads[:, TOKENS], heads[:, FIRST] = examples.lengths, examples.first_lengths
+    heads[:, PREDICTED], heads[:, RANDOM] = examples.predictions, examples.is_random
+    heads[:, PAD] = np.where(examples.lengths < length, padding, 0)
+    parts = [part.astype("<u2", copy=False) for part in (heads, examples.positions, labels, ids)]
+    words_NW = np.concatenate(parts, axis=1)
     counts = HEAD + 2 * predictions + examples.lengths
     data = words_NW[np.arange(words_NW.shape[1]) < counts[:, None]].tobytes()
     ends = np.cumsum(2 * counts).tolist()
     return blocks((length, predictions), [data[start:end] for start, end in zip([0, *ends], ends)])
-
-
-def words(examples: Examples, dtype: npt.DTypeLike) -> np.ndarray:
-    """Returns the words of examples, [N, `width`], with all L ids."""
-    heads, length = np.empty((len(examples), HEAD), "<u2"), examples.input_ids.shape[1]
-    heads[:, TOKENS], heads[:, FIRST] = examples.lengths, examples.first_lengths
-    heads[:, PREDICTED], heads[:, RANDOM] = examples.predictions, examples.is_random
-    padding = examples.input_ids[np.arange(len(examples)), np.minimum(examples.lengths, length - 1)]
-    heads[:, PAD] = np.where(examples.lengths < length, padding, 0)
-    parts = [heads, examples.positions, examples.labels, examples.input_ids]
-    return np.concatenate([part.astype(dtype, copy=False) for part in parts], axis=1)
 
 
 def width(length: int, predictions: int) -> int:
@@ -122,16 +67,13 @@ def width(length: int, predictions: int) -> int:
     return HEAD + 2 * predictions + length
 
 
-def blocks(shape: tuple[int, int], strings: list[bytes]) -> list[bytes]:
-    """Returns the records of examples of one shape (L, P), each as its string."""
-    firsts = range(0, len(strings), BLOCK_EXAMPLES)
-    return [block(shape, strings[first : first + BLOCK_EXAMPLES]) for first in firsts]
-
-
-def block(shape: tuple[int, int], strings: list[bytes]) -> bytes:
-    """Returns the record of up to 128 examples."""
-    columns = [wire.strings(EXAMPLES, [strings]), wire.integers(SHAPE, np.array([shape]))]
-    return wire.examples(columns)[0]
+def blocks(shape: tuple[int, int], strings: list[bytes], size: int | None = None) -> list[bytes]:
+    """Returns the records of examples of one shape (L, P), each as its string; `size` of them a record."""
+    records, size = [], size or BLOCK_EXAMPLES
+    for first in range(0, len(strings), size):
+        own = wire.strings(EXAMPLES, [strings[first : first + size]])
+        records += wire.examples({EXAMPLES: own, SHAPE: np.array([shape])})
+    return records
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -160,18 +102,20 @@ def encode_remask(examples: Examples, pad_position_value: int | None = None) -> 
     ids_NS = np.take_along_axis(examples.input_ids, slots_NS.astype(np.int64), axis=1)
     pad_position = length if pad_position_value is None else pad_position_value
     return wire.examples(
-        [
-            wire.integers("input_ids", np.where(is_used_NS, ids_NS, examples.pad_id())),
-            wire.integers("input_position", np.where(is_used_NS, slots_NS, pad_position)),
-            wire.integers("mask_padding_index", examples.predictions[:, None]),
-            wire.integers("masked_labels", examples.labels),
-            wire.integers("masked_lm_ids", examples.labels),
-            wire.integers("masked_lm_positions", examples.positions, examples.predictions),
-            wire.floats("masked_lm_weights", used_NM),
-            wire.integers("next_sentence_labels", examples.is_random[:, None].astype(np.uint8)),
-            wire.integers("segment_ids", is_used_NS & (slots_NS >= examples.first_lengths[:, None])),
-            wire.integers("seq_padding_index", (most + others_N)[:, None]),
-        ]
+        {
+            "input_ids": np.where(is_used_NS, ids_NS, examples.pad_id()),
+            "input_position": np.where(is_used_NS, slots_NS, pad_position),
+            "mask_padding_index": examples.predictions[:, None],
+            "masked_labels": examples.labels,
+            "masked_lm_ids": examples.labels,
+            "masked_lm_positions": wire.integers(
+                "masked_lm_positions", examples.positions, examples.predictions
+            ),
+            "masked_lm_weights": used_NM.astype(np.float32),
+            "next_sentence_labels": examples.is_random[:, None].astype(np.uint8),
+            "segment_ids": is_used_NS & (slots_NS >= examples.first_lengths[:, None]),
+            "seq_padding_index": (most + others_N)[:, None],
+        }
     )
 
 
@@ -179,24 +123,14 @@ def encode_remask(examples: Examples, pad_position_value: int | None = None) -> 
 # Formats by name
 
 
-class Encoder(NamedTuple):
-    """A format: (examples) -> records, the examples of a record, and the words of a vocabulary, at most."""
-
-    encode: Callable[..., list[bytes]]
-    rows_per_record: int = 1
-    vocabulary_limit: int = wire.LIMIT
-
-
-ENCODERS = {
-    "plain": Encoder(encode_plain),
-    "compact": Encoder(encode_compact, BLOCK_EXAMPLES, _WORD_LIMIT),
-    "remask": Encoder(encode_remask),
-}
+def rows_per_record(record_format: str) -> int:
+    """Returns the examples of a record, at most."""
+    return BLOCK_EXAMPLES if record_format == "compact" else 1
 
 
 def check_vocabulary(vocabulary: Vocabulary, record_format: str) -> None:
     """Raises ConfigError for a vocabulary with more words than records of this format can hold."""
-    limit = ENCODERS[record_format].vocabulary_limit
+    limit = _WORD_LIMIT if record_format == "compact" else wire.LIMIT
     if vocabulary.size > limit:
         raise ConfigError(
             f"--record_format={record_format} holds up to {limit:,} words, the vocabulary has"
@@ -211,7 +145,7 @@ def encode(examples: Examples, record_format: str, pad_position_value: int | Non
 
     Args:
       examples: N of them.
-      record_format: one of ENCODERS.
+      record_format: plain, compact or remask.
       pad_position_value: `input_position` of unused slots in remask records, 0 to 2,097,151. None:
         max_seq_length.
 
@@ -219,8 +153,10 @@ def encode(examples: Examples, record_format: str, pad_position_value: int | Non
       ConfigError: for a pad_position_value out of range.
       ValueError: for an id that the format cannot hold; `check_vocabulary` rules it out.
     """
-    if record_format != "remask":
-        return ENCODERS[record_format].encode(examples)
+    if record_format == "plain":
+        return wire.examples(examples.features())
+    if record_format == "compact":
+        return encode_compact(examples)
     if pad_position_value is not None and not 0 <= pad_position_value < wire.LIMIT:
         raise ConfigError(
             f"--pad_position_value={pad_position_value} is out of range. Allowed: 0 to {wire.LIMIT - 1}."

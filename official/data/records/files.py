@@ -14,7 +14,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,36 +22,21 @@ from absl import logging
 
 from official.data.records import record_formats
 from official.data.records.formats.row_reader import Shape
+from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
 from official.data.records.shard_files import FRAME_BYTES
 from official.io import files as io_files
 from official.io import writing
 from official.io.errors import ConfigError, counted
-from official.io.record_paths import find_files
-
-__all__ = [
-    "Wanted",
-    "bytes_of",
-    "check_first_record",
-    "count_unframed",
-    "detect_format",
-    "find_bad_record",
-    "find_files",
-    "has_frames",
-    "opener",
-    "read_batches",
-    "read_rows",
-    "row_sizes",
-    "sizes_of",
-]
+from official.io.record_paths import find_files as find_files
 
 _COPIED_BYTES = 1 << 20
 _CHECKED_ROWS = 1024  # are read at once, about
 _FILES_CHECKED_FIRST = 16
-_MAX_UNFRAMED, _MIN_UNFRAMED = (
-    1 << 17,
+_MIN_UNFRAMED, _MAX_UNFRAMED = (
     64,
-)  # bytes of a record that is looked for: 8,192 tokens of packed rows
+    1 << 17,
+)  # bytes of a record that is looked for: packed rows of 8,192 tokens
 _SAMPLED_RECORDS = 16  # of a file without frames
 
 # -----------------------------------------------------------------------------------------------------------
@@ -93,19 +78,15 @@ def row_sizes(files: list[str], wanted: Wanted | None = None) -> tuple[int, int]
     unframed = _unframed_of(files, record_format, wanted)
     if unframed:
         return unframed.shape.slots, unframed.shape.depth
-    first = next(
-        record for path in files for batch in read_batches(path, record_format, 1) for record in batch
-    )
-    return record_formats.row_sizes(first, record_format)
+    records = itertools.chain.from_iterable(read_batches(path, record_format, 1) for path in files)
+    return READERS[record_format].row_sizes(next(records)[0])
 
 
 def sizes_of(path: str, record_format: str, record: bytes) -> tuple[int, int]:
     """Returns max_seq_length and max_predictions_per_seq of a file by its first record; 0 where that does not
     say."""
-    unframed = _unframed_of([path], record_format)
-    if unframed is None:
-        return record_formats.sizes_of(record, record_format)
-    return _popart().EXAMPLES[record_format].layout.sizes(unframed.shape)
+    reader, unframed = READERS[record_format], _unframed_of([path], record_format)
+    return reader.layout.sizes(unframed.shape) if unframed else reader.sizes_of(record)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -176,55 +157,31 @@ def _find_unframed(path: str, wanted: Wanted | None = None) -> _Unframed | None:
     its first nor its last record is right. Raises ConfigError where it cannot be read."""
     with io_files.naming(path):
         found = _layouts(path, io_files.version(path))
-    told = [each for each in found if wanted and each.fits(wanted)]
-    return next(iter([*told, *found]), None)
+    return next((each for each in found if wanted and each.fits(wanted)), next(iter(found), None))
 
 
 @functools.lru_cache(maxsize=4096)
-def _layouts(path: str, version: tuple[int, int]) -> tuple[_Unframed, ...]:
+def _layouts(path: str, version: tuple[int, int]) -> list[_Unframed]:
     """Returns the layouts that fit a file, the one that most of its records may be first."""
-    size = version[0]
+    size, popart = version[0], _popart()
     sizes = np.arange(_MIN_UNFRAMED, min(_MAX_UNFRAMED, size) + 1, 4)
     found: list[tuple[int, _Unframed]] = []
     with io_files.open_binary(path) as file:
-        first = file.read(_MAX_UNFRAMED)
-        file.seek(max(size - _MAX_UNFRAMED, 0))
-        last = file.read(_MAX_UNFRAMED)
+
+        def read(start: int, count: int) -> bytes:
+            file.seek(start)
+            return file.read(count)
+
+        first, last = read(0, _MAX_UNFRAMED), read(max(size - _MAX_UNFRAMED, 0), _MAX_UNFRAMED)
         for num_bytes in sizes[size % sizes == 0].tolist() if size else ():
-            ends = first[:num_bytes], last[-num_bytes:]
-            for name in _popart().EXAMPLES:
-                if any(next(_popart().shapes(record, name), None) is not None for record in ends):
-                    sample = _sample(file, size // num_bytes, num_bytes)
-                    shapes = _popart().shapes_by_fit(sample, name)
+            ends, records = (first[:num_bytes], last[-num_bytes:]), size // num_bytes
+            for name in popart.EXAMPLES:
+                if any(next(popart.shapes(record, name), None) is not None for record in ends):
+                    numbers = np.linspace(0, records - 1, min(records, _SAMPLED_RECORDS)).astype(int).tolist()
+                    sample = [read(number * num_bytes, num_bytes) for number in numbers]
+                    shapes = popart.shapes_by_fit(sample, name)
                     found += [(count, _Unframed(name, num_bytes, shape)) for count, shape in shapes]
-    return tuple(each for _, each in sorted(found, key=lambda pair: -pair[0]))
-
-
-def _sample(file: BinaryIO, records: int, num_bytes: int) -> list[bytes]:
-    """Returns records from all of a file, its first and its last one among them."""
-    sample = []
-    for number in np.linspace(0, records - 1, min(records, _SAMPLED_RECORDS)).astype(int).tolist():
-        file.seek(number * num_bytes)
-        sample.append(file.read(num_bytes))
-    return sample
-
-
-def _describe_unframed(path: str, length: int, most: int) -> str:
-    """Returns, for a message, what a file would have to be like to hold records without frames.
-
-    Args:
-      path: of the file.
-      length, most: tokens and predicted tokens of an example.
-    """
-    depths = {name: 3 if name in _popart().ROWS else 1 for name in _popart().EXAMPLES}  # as published
-    sizes = ", ".join(
-        f"{_popart().record_bytes(name, length, most, depth):,} ({name})" for name, depth in depths.items()
-    )
-    return (
-        f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
-        f" records of {length} tokens, {most} predicted ones and, where they are packed, 3 sequences have"
-        f" {sizes} bytes"
-    )
+    return [each for _, each in sorted(found, key=lambda pair: -pair[0])]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -247,12 +204,22 @@ def read_batches(
       ConfigError: where the file is cut off or damaged, after the records before that place, or cannot be
         read.
     """
-    at_once = record_formats.records_of(_CHECKED_ROWS, record_format)
-    if not has_frames(record_format):
-        yield from _read_unframed(path, record_format, limit, num_bytes, at_once)
+    at_once = READERS[record_format].records_of(_CHECKED_ROWS)
+    if has_frames(record_format):
+        with _readable(path) as local:
+            yield from _read_framed(path, tf.data.TFRecordDataset(local), limit, at_once)
         return
-    with _readable(path) as local:
-        yield from _read_framed(path, tf.data.TFRecordDataset(local), limit, at_once)
+    num_bytes = num_bytes or bytes_of([path], record_format)
+    if num_bytes is None:
+        raise ConfigError(
+            f"{path}, record 1: neither it nor the last one is a right {record_format} record of any size."
+        )
+    left = io_files.sizes([path])[0] // num_bytes if limit is None else limit
+    with io_files.naming(path), io_files.open_binary(path) as file:
+        while whole := len(block := file.read(min(at_once, left) * num_bytes)) // num_bytes:
+            yield [block[start : start + num_bytes] for start in range(0, whole * num_bytes, num_bytes)]
+            left -= whole
+    count_unframed(path, num_bytes)
 
 
 def read_rows(path: str, record_format: str) -> Iterator[bytes]:
@@ -260,7 +227,7 @@ def read_rows(path: str, record_format: str) -> Iterator[bytes]:
     as `read_batches` does."""
     for number, record in enumerate(itertools.chain.from_iterable(read_batches(path, record_format)), 1):
         try:
-            yield from record_formats.split(record, record_format)
+            yield from READERS[record_format].split(record)
         except ValueError as error:
             raise ConfigError(f"{path}, record {number}: {error}.") from None
 
@@ -284,52 +251,25 @@ def _read_framed(
 ) -> Iterator[list[bytes]]:
     number, size = 0, 0
     try:
-        some = records.take(-1 if limit is None else limit)
-        for batch in some.batch(at_once).as_numpy_iterator():
+        for batch in records.take(-1 if limit is None else limit).batch(at_once).as_numpy_iterator():
             number, size = number + len(batch), size + sum(map(len, batch)) + FRAME_BYTES * len(batch)
             yield batch.tolist()
         # TensorFlow takes a last record that is cut off within its length for the end of the file.
-        is_whole = number == limit or [size] == io_files.sizes([path])
+        if number == limit or [size] == io_files.sizes([path]):
+            return
     except tf.errors.DataLossError:
-        is_whole = False
-        before_damage = list(_whole_ones(records.skip(number)))
+        before_damage: list[bytes] = []
+        with contextlib.suppress(tf.errors.DataLossError):
+            for record in records.skip(number).as_numpy_iterator():
+                before_damage.append(record)
         number += len(before_damage)
         if before_damage:
             yield before_damage
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message}.") from None
-    if not is_whole:
-        raise ConfigError(
-            f"{path} is truncated or damaged after record {number}: record {number + 1} cannot be read."
-        )
-
-
-def _whole_ones(records: tf.data.Dataset) -> Iterator[bytes]:
-    """Yields the records before the damage."""
-    try:
-        yield from records.as_numpy_iterator()
-    except tf.errors.DataLossError:
-        return
-
-
-def _read_unframed(
-    path: str, record_format: str, limit: int | None, num_bytes: int | None, at_once: int
-) -> Iterator[list[bytes]]:
-    num_bytes = num_bytes or bytes_of([path], record_format)
-    if num_bytes is None:
-        raise ConfigError(
-            f"{path}, record 1: neither it nor the last one is a right {record_format} record of any size."
-        )
-    left = io_files.sizes([path])[0] // num_bytes if limit is None else limit
-    with io_files.naming(path), io_files.open_binary(path) as file:
-        while left > 0:
-            block = file.read(min(at_once, left) * num_bytes)
-            whole = len(block) // num_bytes
-            if not whole:
-                break
-            yield [block[start : start + num_bytes] for start in range(0, whole * num_bytes, num_bytes)]
-            left -= whole
-    count_unframed(path, num_bytes)
+    raise ConfigError(
+        f"{path} is truncated or damaged after record {number}: record {number + 1} cannot be read."
+    )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -339,7 +279,7 @@ def _read_unframed(
 def check_first_record(files: list[str], schema: dict[str, Feature], flag: str) -> None:
     """Compares the first record of the first files with the schema, before anything is compiled. Raises
     ConfigError."""
-    problem = next(_problems(files, schema, _FILES_CHECKED_FIRST, 1), None)
+    problem = next(_problems(files, schema, files[:_FILES_CHECKED_FIRST], 1), None)
     if problem:
         raise ConfigError(f"--{flag}: {problem}.")
 
@@ -348,38 +288,49 @@ def find_bad_record(files: list[str], schema: dict[str, Feature]) -> str | None:
     """Reads files until one breaks; returns a line that names the file, the record and what is wrong, or
     None."""
     logging.warning("Looking for the bad record in %s.", counted(len(files), "file"))
-    return next(_problems(files, schema), None)
+    return next(_problems(files, schema, files), None)
 
 
 def _problems(
-    files: list[str], schema: dict[str, Feature], most: int | None = None, records: int | None = None
+    files: list[str], schema: dict[str, Feature], chosen: list[str], limit: int | None = None
 ) -> Iterator[str]:
-    """Yields what is wrong with each of the first files, of which the first records are looked at."""
+    """Yields what is wrong with each of some files, of which the first records are looked at."""
     record_format = detect_format(files)
     num_bytes = bytes_of(files, record_format)
-    for path in files[:most]:
-        batches = read_batches(path, record_format, records, num_bytes)
-        problem = _first_problem(path, schema, batches, record_format)
-        if problem:
+    for path in chosen:
+        number = 0
+        try:
+            batches = read_batches(path, record_format, limit, num_bytes)
+            for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
+                mismatch = record_formats.describe_mismatch(record, schema, record_format)
+                if mismatch:
+                    flags = "by --max_seq_length, --max_predictions_per_seq and the model's vocab_size"
+                    yield f"{path}, record {number}: {mismatch} ({flags})"
+                    break
+            if not number:
+                yield f"{path} has no records"
+        except ConfigError as error:
+            problem = str(error).rstrip(".")
+            if not number and record_format == "plain" and "input_ids" in schema:
+                sizes = schema["input_ids"].length, schema["masked_lm_ids"].length
+                problem += f"; {_describe_unframed(path, *sizes)}"
             yield problem
 
 
-def _first_problem(
-    path: str, schema: dict[str, Feature], batches: Iterator[list[bytes]], record_format: str
-) -> str | None:
-    number = 0
-    try:
-        for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
-            mismatch = record_formats.describe_mismatch(record, schema, record_format)
-            if mismatch:
-                return (
-                    f"{path}, record {number}: {mismatch} (by --max_seq_length, --max_predictions_per_seq"
-                    " and the model's vocab_size)"
-                )
-    except ConfigError as error:
-        problem = str(error).rstrip(".")
-        if number or record_format != "plain" or "input_ids" not in schema:
-            return problem
-        lengths = schema["input_ids"].length, schema["masked_lm_ids"].length
-        return f"{problem}; {_describe_unframed(path, *lengths)}"
-    return f"{path} has no records" if number == 0 else None
+def _describe_unframed(path: str, length: int, most: int) -> str:
+    """Returns, for a message, what a file would have to be like to hold records without frames.
+
+    Args:
+      path: of the file.
+      length, most: tokens and predicted tokens of an example.
+    """
+    popart = _popart()
+    depths = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}  # as published
+    allowed = [
+        f"{popart.record_bytes(name, length, most, depth):,} ({name})" for name, depth in depths.items()
+    ]
+    return (
+        f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
+        f" records of {length} tokens, {most} predicted ones and, where they are packed, 3 sequences have"
+        f" {', '.join(allowed)} bytes"
+    )

@@ -11,18 +11,17 @@ of a sequence at most, K of a row.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
-import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
 from official.data.packing import layout as layout_lib
 from official.data.packing.layout import Layout, lay_out
-from official.data.records import record_formats
 from official.data.records.formats import compact
-from official.data.records.schema import Feature, in_range, packed_schema
+from official.data.records.formats.plain import Plain
+from official.data.records.schema import Feature, in_range, packed_schema, where_all
 
-_OUTSIDE = "a masked position is behind the tokens of its sequence"
 _EXTRA_SLOTS = 2
 _SEQUENCES = 8192  # of the buffers of all streams together, about
 _MIN_BUFFER = 1024  # of one buffer: its rows are 0.2 % emptier than those of all Wikipedia planned at once
@@ -65,11 +64,18 @@ class Packer:
         """Returns the sequences of a buffer of each of some streams."""
         return max(_SEQUENCES // num_streams, _MIN_BUFFER)
 
+    def words(self, rows_N: tf.Tensor, reader: Plain) -> tf.Tensor:
+        """Turns rows of a reader's `unpack` into words of compact records, integers [N, W]: see
+        `compact.columns`. Fails as `unpack` does."""
+        if rows_N.dtype != tf.string:  # of these formats rows are such words
+            return tf.cast(rows_N, tf.int32)
+        return compact.to_words(reader.parse_rows(rows_N, self.example_schema))
+
     def pack(self, words_NW: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Packs a buffer.
 
         Args:
-          words_NW: sequences as `record_formats.to_words` has them.
+          words_NW: sequences as `words` has them.
           seed: int64 [2], of the order of the rows.
 
         Returns:
@@ -79,12 +85,14 @@ class Packer:
         found = compact.columns(words_NW, self.length, self.predictions)
         lengths_N = tf.maximum(found.tokens, 1)
         is_inside_NM = found.positions < lengths_N[:, None]
-        is_empty_NM = tf.range(self.predictions) >= found.predictions[:, None]
-        with tf.control_dependencies(
-            [tf.debugging.Assert(tf.reduce_all(is_inside_NM | is_empty_NM), [_OUTSIDE])]
-        ):
-            lengths_N = tf.identity(lengths_N)
-        members_RP = tf.numpy_function(self._group, [lengths_N, found.predictions], tf.int32)
+        is_inside_NM |= tf.range(self.predictions) >= found.predictions[:, None]  # an empty slot
+        lengths_N = where_all(
+            [is_inside_NM], lengths_N, "a masked position is behind the tokens of its sequence"
+        )
+        group = functools.partial(
+            layout_lib.group, row_length=self.length, slots=self.slots, depth=self.depth
+        )
+        members_RP = tf.numpy_function(group, [lengths_N, found.predictions], tf.int32)
         members_RP = pipeline.shuffled(tf.ensure_shape(members_RP, [None, self.depth]), seed)
 
         def of_members(values_N: tf.Tensor) -> tf.Tensor:
@@ -104,9 +112,6 @@ class Packer:
             of_members(found.random),
         ]
         return tf.concat(parts, axis=1)
-
-    def _group(self, lengths_N: np.ndarray, predictions_N: np.ndarray) -> np.ndarray:
-        return layout_lib.group(lengths_N, predictions_N, self.length, self.slots, self.depth)
 
     def sequences_of(self, rows_R: tf.Tensor) -> tf.Tensor:
         """Returns the number of sequences in each row of `pack`, int64 [R]."""
@@ -145,18 +150,15 @@ def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, layout: Layout) -> tf.Ten
     return tf.where(layout.is_token_BL, tf.cast(picked_RL, tf.int32), 0)
 
 
-def packed_once(rows: tf.data.Dataset, packer: Packer, record_format: str, seed: int) -> tf.data.Dataset:
+def packed_once(rows: tf.data.Dataset, packer: Packer, reader: Plain) -> tf.data.Dataset:
     """Returns the sequences of a dataset once, packed: buffers, `Packer.pack`ed. The last one is smaller.
 
     Args:
-      rows: blocks of sequences, as `record_formats.unpack` returns them.
-      packer: how.
-      record_format: of the records.
-      seed: of the order of the rows inside a buffer.
+      rows: blocks of sequences, as the reader's `unpack` returns them.
     """
 
     def pack(number, words):
-        return packer.pack(words, tf.stack([tf.constant(seed, tf.int64), number]))
+        return packer.pack(words, tf.stack([tf.constant(0, tf.int64), number]))
 
-    words = rows.map(lambda some: record_formats.to_words(some, packer.example_schema, record_format))
+    words = rows.map(lambda some: packer.words(some, reader))
     return pipeline.rebatched(words, packer.buffer(1)).enumerate().map(pack)

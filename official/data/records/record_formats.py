@@ -7,7 +7,8 @@
   habana   tf.train.Examples of several examples each, as Habana's for TensorFlow
   popart_static, popart_plain, popart_packed, popart_in_place  Graphcore's binaries for PopART, without frames
 
-All are read into the same features, those of `schema.pretraining_schema`.
+All are read into the same features, those of `schema.pretraining_schema`; `formats.plain.Plain` says what a
+reader does.
 """
 
 from __future__ import annotations
@@ -22,20 +23,14 @@ from official.data.records import encoding
 from official.data.records.formats import compact, habana, packed
 from official.data.records.formats.plain import Plain, Remask, Static
 from official.data.records.schema import Feature, read_example
-from official.io.errors import ConfigError
 from official.io.jobs import MANIFEST
-from official.io.json_files import read_json
+from official.io.json_files import read_json_or_empty
 
 POPART = "official.graphcore.popart_records"
 
 
 class _Late:
-    """A format of POPART, which is imported when such a record is met.
-
-    Args:
-      table: name of its table of readers there.
-      name: of the format.
-    """
+    """A reader of POPART, which is imported when such a record is met: `name` of its table `table`."""
 
     def __init__(self, table: str, name: str):
         self._table, self._name = table, name
@@ -44,7 +39,6 @@ class _Late:
         return getattr(getattr(importlib.import_module(POPART), self._table)[self._name], attribute)
 
 
-POPART_FORMATS = ("popart_static", "popart_plain", "popart_packed", "popart_in_place")
 _POPART_ROWS = ("popart_packed", "popart_in_place")
 FORMATS: dict[str, Any] = {
     "plain": Plain(),
@@ -52,7 +46,7 @@ FORMATS: dict[str, Any] = {
     "remask": Remask(),
     "packed": packed.EXAMPLES,
     "habana": habana.EXAMPLES,
-    **{name: _Late("EXAMPLES", name) for name in POPART_FORMATS},
+    **{name: _Late("EXAMPLES", name) for name in ("popart_static", "popart_plain", *_POPART_ROWS)},
 }
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
 _ROWS: dict[str, Any] = {
@@ -63,21 +57,22 @@ _ROWS: dict[str, Any] = {
 AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
 # By what name rows whose predicted tokens stand first are read as they stand.
 AS_STATIC = {"remask": "remask_static"}
-_READERS = {
+READERS: dict[str, Any] = {
     **FORMATS,
     **{AS_ROWS[name]: reader for name, reader in _ROWS.items()},
     AS_STATIC["remask"]: Static(),
 }
 
 
+def flags_of(path: str) -> dict:
+    """Returns the flags that a file of records was made with, as the manifest beside it says."""
+    flags = read_json_or_empty(os.path.join(os.path.dirname(path), MANIFEST)).get("flags")
+    return flags if isinstance(flags, dict) else {}
+
+
 def lower_case_of(path: str) -> bool | None:
-    """Returns whether the text of a file of records was lower-cased, as the manifest beside it says; None
-    where it says nothing."""
-    manifest = os.path.join(os.path.dirname(path), MANIFEST)
-    try:
-        told = read_json(manifest).get("flags", {}).get("do_lower_case")
-    except (ConfigError, AttributeError):  # none, or somebody else's
-        return None
+    """Returns whether the text of a file of records was lower-cased; None where that is not known."""
+    told = flags_of(path).get("do_lower_case")
     return told if isinstance(told, bool) else None
 
 
@@ -96,89 +91,19 @@ def detect_format(record: bytes) -> str | None:
     return "remask" if "mask_padding_index" in features else "plain"
 
 
-def row_sizes(record: bytes, record_format: str) -> tuple[int, int]:
-    """Returns the places of a packed record for predicted tokens and for examples; `record_format` is a name
-    of AS_ROWS. Raises ValueError where it is none."""
-    return _READERS[AS_ROWS[record_format]].row_sizes(record)
-
-
-def average_sequences(files: list[str], record_format: str) -> float | None:
-    """Returns how many examples a packed record of some files holds on average, where something beside the
-    files says so; `record_format` is a name by which rows are read."""
-    return habana.average_sequences(files) if record_format == AS_ROWS["habana"] else None
-
-
-def rows_per_record(record_format: str) -> int:
-    """Returns the largest number of rows in a record."""
-    return _READERS[record_format].rows_per_record
-
-
-def records_of(rows: int, record_format: str) -> int:
-    """Returns the number of whole records that hold so many rows, one at least."""
-    return max(rows // rows_per_record(record_format), 1)
-
-
-def count_rows(serialized_B: tf.Tensor, record_format: str) -> tf.Tensor:
-    """Returns the number of rows of each record, int32 [B]. Fails as `unpack` does."""
-    return _READERS[record_format].count_rows(serialized_B)
-
-
-def unpack(serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str) -> tf.Tensor:
-    """Returns the rows of some records, [N] or [N, W], in the form in which they are shuffled and
-    joined at the least cost.
-
-    Args:
-      serialized_B: string [B], of records that may hold any number of rows each.
-
-    Fails with InvalidArgumentError where one of them is of another format or has other lengths than the
-    schema; a format whose rows are its records leaves that to `parse_rows`.
-    """
-    return _READERS[record_format].unpack(serialized_B, schema)
-
-
-def parse_rows(rows_N: tf.Tensor, schema: dict[str, Feature], record_format: str) -> dict[str, tf.Tensor]:
-    """Turns rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack` does."""
-    return _READERS[record_format].parse_rows(rows_N, schema)
-
-
-def to_words(rows_N: tf.Tensor, schema: dict[str, Feature], record_format: str) -> tf.Tensor:
-    """Turns rows of `unpack` into words of compact records, integers [N, W]: see `compact.columns`. Fails as
-    `unpack` does."""
-    if rows_N.dtype != tf.string:  # of these formats rows are such words
-        return tf.cast(rows_N, tf.int32)
-    return compact.to_words(parse_rows(rows_N, schema, record_format))
-
-
 def parse_records(
     serialized_B: tf.Tensor, schema: dict[str, Feature], record_format: str
 ) -> dict[str, tf.Tensor]:
-    """Parses records, string [B], into {name: [N, length]} of their N rows. Fails as `unpack` does."""
-    return parse_rows(unpack(serialized_B, schema, record_format), schema, record_format)
-
-
-def split(record: bytes, record_format: str) -> list[bytes]:
-    """Returns a record for each row that a record holds. Raises ValueError where it is not of the format
-    and this tells."""
-    return FORMATS[record_format].split(record)
-
-
-def join(records: list[bytes], record_format: str) -> list[bytes]:
-    """Returns records that hold the rows of the given ones, in the same order, and as many of them as the
-    format allows."""
-    return FORMATS[record_format].join(records)
+    """Parses records, string [B], into {name: [N, length]} of their N rows. Fails as `Plain.unpack` does."""
+    reader = READERS[record_format]
+    return reader.parse_rows(reader.unpack(serialized_B, schema), schema)
 
 
 def describe_mismatch(record: bytes, schema: dict[str, Feature], record_format: str) -> str | None:
     """Says how a record departs from the format and the schema, and in which of its rows; None where it
     does not."""
-    problem = _READERS[record_format].describe_mismatch(record, schema)
+    problem = READERS[record_format].describe_mismatch(record, schema)
     if problem is None:
         return None
     found = detect_format(record)
     return problem if found in (record_format, None) else f"it is a {found} record among {record_format} ones"
-
-
-def sizes_of(record: bytes, record_format: str) -> tuple[int, int]:
-    """Returns max_seq_length and max_predictions_per_seq of a record whose format was detected; 0 where it
-    does not say."""
-    return _READERS[record_format].sizes_of(record)

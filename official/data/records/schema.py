@@ -7,7 +7,7 @@ reference.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +26,11 @@ class Feature:
     length: int
     dtype: tf.DType
     limit: int | None = None
+
+    @property
+    def end(self) -> int:
+        """The whole number behind the largest one."""
+        return INTEGER_LIMIT if self.limit is None else self.limit
 
     @property
     def disk_dtype(self) -> tf.DType:
@@ -121,20 +126,21 @@ def in_range(values: dict[str, tf.Tensor], schema: dict[str, Feature]) -> dict[s
     Not every step would fail on such a value: a segment 9 is a row of zeros, and a GPU has zeros for any id
       that it has not.
     """
-    good = [
-        tf.reduce_all(_is_in_range(values[name], feature))
-        for name, feature in schema.items()
-        if name in values
-    ]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), ["values are out of range"])]):
-        return {name: tf.identity(value) for name, value in values.items()}
+    good = []
+    for name, value in values.items():
+        if schema[name].dtype.is_integer:
+            good.append((value >= 0) & (value <= tf.cast(schema[name].end - 1, value.dtype)))
+        else:
+            good.append(tf.math.is_finite(value) & (value >= 0))
+    return where_all(good, values, "values are out of range")
 
 
-def _is_in_range(values: tf.Tensor, feature: Feature) -> tf.Tensor:
-    if not feature.dtype.is_integer:
-        return tf.math.is_finite(values) & (values >= 0)
-    limit = INTEGER_LIMIT if feature.limit is None else feature.limit
-    return (values >= 0) & (values <= tf.cast(limit - 1, values.dtype))
+def where_all(conditions: Iterable[tf.Tensor], values, problem: str):
+    """Returns tensors, or a structure of them, that fail with InvalidArgumentError where one of the
+    conditions does not hold everywhere."""
+    is_good = tf.reduce_all([tf.reduce_all(condition) for condition in conditions])
+    with tf.control_dependencies([tf.debugging.Assert(is_good, [problem])]):
+        return tf.nest.map_structure(tf.identity, values)
 
 
 def with_known_words(batch: dict[str, tf.Tensor], vocab_size: int, unknown: int) -> dict[str, tf.Tensor]:
@@ -152,8 +158,9 @@ def fitted(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
     return batches.map(lambda batch: with_known_words(batch, config.model.vocab_size, unknown))
 
 
-def describe_example(record: bytes, schema: dict[str, Feature]) -> str | None:
-    """Says how a serialized tf.Example departs from the schema, or None where it does not."""
+def describe_example(record: bytes, schema: dict[str, Feature], has_ranges: bool = True) -> str | None:
+    """Says how a serialized tf.Example departs from the schema, or None where it does not; without
+    `has_ranges` values may be any."""
     features = read_example(record)
     if features is None:
         return "it is not a tf.train.Example"
@@ -167,25 +174,27 @@ def describe_example(record: bytes, schema: dict[str, Feature]) -> str | None:
         values = getattr(found, kind).value
         if len(values) != feature.length:
             return f"feature {name} has {len(values)} values, expected {feature.length}"
-        problem = describe_range(name, values, feature)
+        problem = describe_values({name: values}, schema) if has_ranges else None
         if problem:
             return problem
     return None
 
 
-def describe_range(name: str, values: Sequence[float] | np.ndarray, feature: Feature) -> str | None:
-    """Says which range the values have, where it is not the one of the feature; numbers are 0 or more, and
-    finite."""
-    if len(values) == 0:
-        return None
-    if not feature.dtype.is_integer:
-        wrong = next((value for value in values if not 0 <= value < float("inf")), None)
-        return None if wrong is None else f"feature {name} has the value {wrong}, expected a number from 0 on"
-    lowest, highest = min(values), max(values)
-    limit = INTEGER_LIMIT if feature.limit is None else feature.limit
-    if 0 <= lowest <= highest < limit:
-        return None
-    return f"feature {name} has values from {lowest} to {highest}, expected 0 to {limit - 1}"
+def describe_values(
+    values: Mapping[str, Sequence[float] | np.ndarray], schema: dict[str, Feature]
+) -> str | None:
+    """Says which range the values {name: one dimension} have, where it is not the one of their feature;
+    numbers are 0 or more, and finite."""
+    for name, own in values.items():
+        if not schema[name].dtype.is_integer:
+            wrong = next((value for value in own if not 0 <= value < float("inf")), None)
+            if wrong is not None:
+                return f"feature {name} has the value {wrong}, expected a number from 0 on"
+        elif len(own):
+            lowest, highest, limit = min(own), max(own), schema[name].end
+            if lowest < 0 or highest >= limit:
+                return f"feature {name} has values from {lowest} to {highest}, expected 0 to {limit - 1}"
+    return None
 
 
 def read_example(record: bytes) -> dict[str, tf.train.Feature] | None:

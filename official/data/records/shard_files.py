@@ -80,26 +80,23 @@ def writing(
       ConfigError, ValueError: as `encoding.encode` does.
     """
     library = compiled.library()
-    if library is None:
-        with _tensorflow_writer(path) as write:
-            yield lambda examples: write(encoding.encode(examples, record_format, pad_position_value))
-        return
-    with open(path, "wb", buffering=0) as file:
-        if record_format == "plain":
+    if library and record_format == "plain":
+        with open(path, "wb", buffering=0) as file:
             yield lambda examples: _write_all(file, plain_records(library, examples))
-        else:
-            yield lambda examples: _write_all(
-                file, framed(library, encoding.encode(examples, record_format, pad_position_value))
-            )
-
-
-def _write_all(file: io.FileIO, data: memoryview) -> None:
-    while data:
-        data = data[file.write(data) :]
+        return
+    with writing_records(path) as write:
+        yield lambda examples: write(encoding.encode(examples, record_format, pad_position_value))
 
 
 @contextlib.contextmanager
-def _tensorflow_writer(path: str) -> Iterator[Callable[[Sequence[bytes]], None]]:
+def writing_records(path: str) -> Iterator[Callable[[Sequence[bytes]], None]]:
+    """Yields what writes records to a new file of this machine; it is complete after the block. Raises
+    OSError where the file cannot be written."""
+    library = compiled.library()
+    if library:
+        with open(path, "wb", buffering=0) as file:
+            yield lambda records: _write_all(file, framed(library, records))
+        return
     import tensorflow as tf  # late: jobs that can do without do not load it
 
     try:
@@ -112,6 +109,11 @@ def _tensorflow_writer(path: str) -> Iterator[Callable[[Sequence[bytes]], None]]
             yield write
     except tf.errors.OpError as error:
         raise OSError(errno.EIO, str(error), path) from None
+
+
+def _write_all(file: io.FileIO, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]
 
 
 def framed(library: ctypes.CDLL, records: Sequence[bytes]) -> memoryview:
@@ -140,7 +142,7 @@ def plain_records(library: ctypes.CDLL, examples: Examples) -> memoryview:
     addresses = [array.ctypes.data for array in arrays]
     written = library.put_plain_records(out.ctypes.data, count, length, most, ids.itemsize, *addresses)
     if written < 0:
-        encoding.encode_plain(examples)  # says which value it is
+        encoding.encode(examples, "plain")  # says which value it is
         raise ValueError("examples have counts that are out of range")
     return out[:written].data
 

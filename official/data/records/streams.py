@@ -10,10 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from official.config import derived
-from official.config.derived import num_streams
 from official.data import pipeline
-from official.data.records.counts import RowCounts, check_ends
+from official.data.records.counts import RowCounts, check_ends, count
+from official.data.records.files import opener
+from official.data.records.formats.plain import Plain
 from official.data.records.on_the_fly import Packer
+from official.data.records.record_formats import READERS
+from official.data.records.schema import Feature
 from official.data.records.shard_files import FRAME_BYTES
 from official.io import files as io_files
 from official.io.errors import ConfigError
@@ -61,20 +64,26 @@ def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: 
     def read(rounds: int) -> list[int]:
         return [min(records[number], rounds * part) for number in numbers]
 
-    rounds, too_many = 0, max(records) // part + 2
-    while too_many - rounds > 1:  # halving: there may be very many rounds
-        middle = (rounds + too_many) // 2
-        rounds, too_many = (middle, too_many) if sum(read(middle)) <= passed else (rounds, middle)
+    rounds = _last(lambda rounds: sum(read(rounds)) <= passed, max(records) // part + 2)
     left = passed - sum(read(rounds))
     done, next_round = ([*zip(numbers, read(count))] for count in (rounds, rounds + 1))
     for turn, (before, after) in enumerate(zip(done, next_round)):
         if after[1] - before[1] > left:
-            turns = [
+            begun = [
                 (number, own) for number, own in done[turn:] + next_round[:turn] if own < records[number]
             ]
-            return Position(turns + behind, len(turns), left)
+            return Position(begun + behind, len(begun), left)
         left -= after[1] - before[1]
     raise AssertionError("a round that is not whole ends inside one of its blocks")
+
+
+def _last(fits: Callable[[int], bool], end: int) -> int:
+    """Returns the last number below `end` that fits, by halving: 0 does, and all up to it do."""
+    first = 0
+    while end - first > 1:
+        middle = (first + end) // 2
+        first, end = (middle, end) if fits(middle) else (first, middle)
+    return first
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -84,11 +93,10 @@ def interleaved_position(records: Sequence[int], cycle: int, part: int, passed: 
 # rows of its files; what was read before is passed over without being parsed or shuffled.
 
 
-__all__ = ["Reading", "Streams", "num_streams", "own_streams"]
-
 _INTERLEAVED_FILES = 8  # at most, as the MLPerf reference
 _SHUFFLED_ROWS = 8192  # of all streams together
 _PACKING = -1  # in place of an epoch: the order of packed rows
+_fold_in = tf.random.experimental.stateless_fold_in
 
 
 class _StreamPosition(NamedTuple):
@@ -104,22 +112,6 @@ class _StreamPosition(NamedTuple):
     cut_rows: int  # that were given before, of the first window
 
 
-class Reading(NamedTuple):
-    """Reading of a format: the functions that make rows of its records.
-
-    Attributes:
-      open: (paths) -> dataset of their records, string.
-      unpack: records, string [B] -> rows, [N] or [N, W], in the form in which they are shuffled.
-      rows_per_record: at most.
-      count_rows: (paths, path of the file that the counts are kept in) -> the counts of each file.
-    """
-
-    open: Callable[[tf.Tensor | str | list[str]], tf.data.Dataset]
-    unpack: Callable[[tf.Tensor], tf.Tensor]
-    rows_per_record: int
-    count_rows: Callable[[list[str], str], list[RowCounts]]
-
-
 def own_streams(
     files: list[str], num_streams: int, order: pipeline.TrainingOrder, batch_size: int, is_framed: bool = True
 ) -> range:
@@ -127,7 +119,7 @@ def own_streams(
 
     Args:
       files: all files of the job, in the same order on every host.
-      num_streams: see `num_streams`.
+      num_streams: see `derived.num_streams`.
       order: says which host this is.
       batch_size: rows of a batch of this host.
       is_framed: whether the records lie in the frames of TFRecord files.
@@ -148,26 +140,37 @@ def own_streams(
 
 
 class Streams(NamedTuple):
-    """The files, dealt out to streams that are each read for ever in an order of its own."""
+    """The files, dealt out to streams that are each read for ever in an order of its own.
+
+    Attributes:
+      files: of all hosts.
+      num_streams: see `derived.num_streams`.
+      seed: of the order.
+      record_format: name in READERS.
+      schema: of a row, before any is packed here.
+    """
 
     files: list[str]
     num_streams: int
-    reading: Reading
     seed: int
+    record_format: str
+    schema: dict[str, Feature]
+
+    @property
+    def reader(self) -> Plain:
+        return READERS[self.record_format]
 
     def rows(
         self, numbers: Sequence[int], rows_done: int, batch_size: int, counts_path: str
     ) -> tf.data.Dataset:
-        """Returns the rows (`Reading.unpack`) of some streams, as many of one as of the other,
-        `batch_size` at a time.
+        """Returns the rows (`Plain.unpack`) of some streams, as many of one as of the other, `batch_size` at
+        a time.
 
         Each begins after its first `rows_done` rows. One dataset goes through all streams: one for each
         would take seconds to start.
         """
         positions = self._positions(numbers, [rows_done] * len(numbers), counts_path)
-        return _in_turns(
-            numbers, positions, batch_size, lambda number, *position: self._from(number, position)
-        )
+        return _in_turns(numbers, positions, batch_size, self._windows)
 
     def packed_rows(
         self,
@@ -176,11 +179,9 @@ class Streams(NamedTuple):
         batch_size: int,
         counts_path: str,
         packer: Packer,
-        to_words: Callable[[tf.Tensor], tf.Tensor],
     ) -> tf.data.Dataset:
         """Returns rows (`Packer.pack`) that are packed of the sequences of each stream, and the numbers of
-        their streams, int32 [batch_size]; as many of one stream as of the other. `to_words` turns unpacked
-        sequences into the packer's input.
+        their streams, int32 [batch_size]; as many of one stream as of the other.
 
         Stream numbers[i] begins after its first sequences_done[i] sequences. Its sequences are cut into
         buffers from its beginning on, and each buffer is packed by itself: what is passed over of the first
@@ -192,61 +193,51 @@ class Streams(NamedTuple):
 
         def stream(number, first, cut, *position):
             def pack(buffer, words):
-                seed = tf.random.experimental.stateless_fold_in(self._order_seed(number, _PACKING), buffer)
+                seed = _fold_in(self._order_seed(number, _PACKING), buffer)
                 rows = packer.pack(words, seed)
                 done = tf.where(buffer == first, cut, 0)
                 rows = pipeline.without_done(rows, packer.sequences_of(rows), done)
                 return rows, tf.fill(tf.shape(rows)[:1], tf.cast(number, tf.int32))
 
-            words = pipeline.rebatched(self._from(number, position).map(to_words), size, drop_remainder=True)
-            numbered = words.enumerate(first)
+            words = self._windows(number, *position).map(lambda rows: packer.words(rows, self.reader))
+            numbered = pipeline.rebatched(words, size, drop_remainder=True).enumerate(first)
             return numbered.map(pack, num_parallel_calls=pipeline.CALLS)
 
         return _in_turns(numbers, (buffers, passed, *positions), batch_size, stream)
 
-    def _from(self, number: tf.Tensor, position: Sequence[tf.Tensor]) -> tf.data.Dataset:
+    def _windows(self, number: tf.Tensor, *position: tf.Tensor) -> tf.data.Dataset:
         """Returns windows of shuffled rows of a stream from the fields of a `_StreamPosition` on; of none,
         from its beginning on."""
-        if not position:
-            return self._epochs(number, 0)
-        begin = _StreamPosition(*position)
-        rest = _skip(self._windows(number, begin), begin.cut_rows)
-        return rest.concatenate(self._epochs(number, begin.epoch + 1))
+        begin = _StreamPosition(*position) if position else None
 
-    def _epochs(self, number: tf.Tensor, first: tf.Tensor | int) -> tf.data.Dataset:
-        """Returns windows of shuffled rows of a stream, from the beginning of an epoch on (int64 scalars)."""
-        return tf.data.Dataset.range(first, tf.int64.max).flat_map(lambda epoch: self._epoch(number, epoch))
+        def epochs(first: tf.Tensor | int) -> tf.data.Dataset:
+            return tf.data.Dataset.range(first, tf.int64.max).flat_map(whole)
 
-    def _epoch(self, number: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
-        order = self._order(number, epoch)
-        blocks = self._blocks(
-            tf.data.Dataset.from_tensor_slices((order, tf.zeros(tf.shape(order), tf.int64)))
-        )
-        return self._shuffled(blocks, number, epoch, 0)
+        def whole(epoch: tf.Tensor) -> tf.data.Dataset:
+            order = self._order(number, epoch)
+            files = tf.data.Dataset.from_tensor_slices((order, tf.zeros(tf.shape(order), tf.int64)))
+            return self._shuffled(self._blocks(files), number, epoch, 0)
 
-    def _windows(self, number: tf.Tensor, position: _StreamPosition) -> tf.data.Dataset:
-        """Returns the windows of an epoch from a position on."""
-        files = tf.data.Dataset.from_tensor_slices((position.files, position.passed)).take(position.num_files)
-        begun = files.take(position.group).batch(self._cycle())
-        blocks = self._in_groups(begun).concatenate(self._blocks(files.skip(position.group)))
-        return self._shuffled(_skip(blocks, position.cut_records), number, position.epoch, position.window)
+        if begin is None:
+            return epochs(0)
+        files = tf.data.Dataset.from_tensor_slices((begin.files, begin.passed)).take(begin.num_files)
+        blocks = self._blocks(files.take(begin.group)).concatenate(self._blocks(files.skip(begin.group)))
+        blocks = _skip(blocks, begin.cut_records)
+        rest = _skip(self._shuffled(blocks, number, begin.epoch, begin.window), begin.cut_rows)
+        return rest.concatenate(epochs(begin.epoch + 1))
 
     def _blocks(self, files: tf.data.Dataset) -> tf.data.Dataset:
-        return self._in_groups(files.batch(self._cycle()))
-
-    def _in_groups(self, groups: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns blocks of records of groups of (file, records to pass over), one group after the other.
+        """Returns blocks of records of (file, records to pass over), one group of files after the other.
 
         All files of a group are begun together. A file that was begun where another ends would be ever
         further behind the others, and in each the copies of a document come at other times: they would meet.
         """
-
-        def read(path, passed):
-            return self.reading.open(path).skip(passed).batch(self._part())
-
-        return groups.flat_map(
+        cycle = self._cycle()
+        part = -(-self._window() // cycle)  # what is inside a window is shuffled anyway
+        records = opener(self.files, self.record_format)
+        return files.batch(cycle).flat_map(
             lambda paths, passed: tf.data.Dataset.from_tensor_slices((paths, passed)).interleave(
-                read, cycle_length=self._cycle(), block_length=1
+                lambda path, skipped: records(path).skip(skipped).batch(part), cycle, block_length=1
             )
         )
 
@@ -256,16 +247,14 @@ class Streams(NamedTuple):
         seed = self._order_seed(number, epoch)
 
         def unpack(window_number, records):
-            rows = self.reading.unpack(records)
-            return pipeline.shuffled(rows, tf.random.experimental.stateless_fold_in(seed, window_number))
+            rows = self.reader.unpack(records, self.schema)
+            return pipeline.shuffled(rows, _fold_in(seed, window_number))
 
         windows = pipeline.rebatched(blocks, self._window()).enumerate(first_window)
         return windows.map(unpack, num_parallel_calls=pipeline.CALLS)
 
     def _order_seed(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
-        return tf.random.experimental.stateless_fold_in(
-            tf.stack([tf.constant(self.seed, tf.int64), number]), epoch
-        )
+        return _fold_in(tf.stack([tf.constant(self.seed, tf.int64), number]), epoch)
 
     def _order(self, number: tf.Tensor | int, epoch: tf.Tensor | int) -> tf.Tensor:
         """Returns the files of a stream in the order of an epoch."""
@@ -273,17 +262,12 @@ class Streams(NamedTuple):
         return pipeline.shuffled(own, self._order_seed(number, epoch))
 
     def _window(self) -> int:
-        return max(_SHUFFLED_ROWS // self.num_streams // self.reading.rows_per_record, 1)
+        return max(_SHUFFLED_ROWS // self.num_streams // self.reader.rows_per_record, 1)
 
     def _cycle(self) -> int:
         """Returns the number of files of a stream that are read in turns: groups are about equally large."""
         own = -(-len(self.files) // self.num_streams)
         return -(-own // -(-own // _INTERLEAVED_FILES))
-
-    def _part(self) -> int:
-        """Returns the records of a window that are read from one file: what is inside a window is shuffled
-        anyway."""
-        return -(-self._window() // self._cycle())
 
     def _positions(
         self, numbers: Sequence[int], rows_done: Sequence[int], counts_path: str
@@ -293,7 +277,7 @@ class Streams(NamedTuple):
         if not any(rows_done):
             return ()
         own = sorted({path for number in numbers for path in self.files[number :: self.num_streams]})
-        counts = dict(zip(own, self.reading.count_rows(own, counts_path)))
+        counts = dict(zip(own, count(own, self.record_format, counts_path)))
         with tf.device("CPU"):
             positions = [self._position(number, done, counts) for number, done in zip(numbers, rows_done)]
         fields = zip(_StreamPosition._fields, zip(*positions))
@@ -307,16 +291,16 @@ class Streams(NamedTuple):
         epoch, rows = divmod(rows_done, epoch_rows)
         order = [path.decode() for path in self._order(np.int64(number), np.int64(epoch)).numpy()]
         held = [counts[path] for path in order]
-        records = [found.records for found in held]
+        records, cycle, size = [found.records for found in held], self._cycle(), self._window()
 
-        def find_position(window: int) -> Position:
-            return interleaved_position(records, self._cycle(), self._part(), window * self._window())
+        def position_of(window: int) -> Position:
+            return interleaved_position(records, cycle, -(-size // cycle), window * size)
 
         def rows_before(window: int) -> int:
-            return _rows_passed(held, find_position(window))
+            return _rows_passed(held, position_of(window))
 
-        window = _last_begun(rows_before, -(-sum(records) // self._window()), rows)
-        position = find_position(window)
+        window = _last(lambda window: rows_before(window) <= rows, -(-sum(records) // size))
+        position = position_of(window)
         filling = len(order) - len(position.files)  # all streams' lists have one length
         return _StreamPosition(
             epoch,
@@ -343,15 +327,6 @@ def _in_turns(
         block_length=1,
     )
     return pipeline.rebatched(turns, batch_size, drop_remainder=True)
-
-
-def _last_begun(rows_before: Callable[[int], int], windows: int, rows: int) -> int:
-    """Returns the last window, from 0 to `windows` - 1, before which there are `rows` rows at most."""
-    first, behind = 0, windows
-    while behind - first > 1:
-        middle = (first + behind) // 2
-        first, behind = (middle, behind) if rows_before(middle) <= rows else (first, middle)
-    return first
 
 
 def _rows_passed(files: list[RowCounts], position: Position) -> int:

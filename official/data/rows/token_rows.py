@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -31,8 +30,6 @@ def make_plan(lengths_N: np.ndarray, row_length: int, depth: int) -> PackingPlan
     Raises:
       ConfigError: where a sequence is longer than a row, which none is that was cut to it.
     """
-    if not len(lengths_N):
-        return PackingPlan(row_length, {})
     return plan_lib.longest_pack_first(Histogram.of_lengths(lengths_N, row_length), depth)
 
 
@@ -46,28 +43,22 @@ def ranks(plan: PackingPlan, depth: int) -> np.ndarray:
     return np.maximum(ranks_F - empty, -1).reshape(lengths_RP.shape)
 
 
-def fixed(lengths_N: np.ndarray, ranks_RP: np.ndarray) -> np.ndarray:
-    """Returns int64 [R, P], the sequences of each row, in one order for good; -1 where there is none."""
-    return _placed(np.argsort(lengths_N, kind="stable"), ranks_RP).numpy()
-
-
-def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Returns int64 [R, P], the sequences of each row of an epoch; -1 where there is none.
+def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns int64 [R, P], the sequences of each row; -1 where there is none.
 
     Args:
       lengths_N: int64.
       ranks_RP: see `ranks`.
-      seeds: [2, 2], of the epoch: who shares a row, and the order of the rows.
+      seeds: [2, 2], of an epoch: who shares a row, and the order of the rows; None: one order for good.
     """
-    shuffled_N = pipeline.shuffled(tf.range(tf.size(lengths_N), dtype=tf.int64), seeds[0])
-    by_length_N = tf.gather(shuffled_N, tf.argsort(tf.gather(lengths_N, shuffled_N), stable=True))
-    return pipeline.shuffled(_placed(by_length_N, ranks_RP), seeds[1])
-
-
-def _placed(by_length_N, ranks_RP) -> tf.Tensor:
+    order_N = tf.range(tf.size(lengths_N), dtype=tf.int64)
+    if seeds is not None:
+        order_N = pipeline.shuffled(order_N, seeds[0])
+    by_length_N = tf.gather(order_N, tf.argsort(tf.gather(lengths_N, order_N), stable=True))
     if not len(ranks_RP):
         return tf.constant(ranks_RP)
-    return tf.where(ranks_RP >= 0, tf.gather(by_length_N, tf.maximum(ranks_RP, 0)), -1)
+    rows_RP = tf.where(ranks_RP >= 0, tf.gather(by_length_N, tf.maximum(ranks_RP, 0)), -1)
+    return rows_RP if seeds is None else pipeline.shuffled(rows_RP, seeds[1])
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -84,7 +75,6 @@ def _placed(by_length_N, ranks_RP) -> tf.Tensor:
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
 _ABOVE_ANY_LENGTH = 1 << 20  # tokens; above any row
-_OF_TOKENS = {"input_ids", "input_mask", "segment_ids", "sequence_ids", "position_ids"}  # [B, L]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,48 +159,56 @@ def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.Trainin
       int32 [part], and the columns}. Packed, the last ones are [part, P], and there are also sequence_ids and
       position_ids: int32 [part, L], and cls_positions: int32 [part, P].
     """
-    batches = _packed_batches(rows, shape, order) if shape.depth else _training_batches(rows, shape, order)
-    return _features(rows, batches, shape, order.host, order.num_hosts)
+    return _features(rows, _batches(rows, shape, order), shape, order.host, order.num_hosts)
 
 
-def _training_batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
-    """Returns the numbers of the rows of each batch, int64 [B]; -1 is filling."""
-    batches_done = order.sequences_done // shape.batch_size
-    epoch, skipped = divmod(batches_done, shape.num_batches(len(rows)))
-    lengths = tf.constant(rows.lengths, tf.int64)
+def _batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
+    """Returns the numbers of the rows of each batch, int64 [B]; -1 is filling. Packed, those of the sequences
+    of each row, [B, P]."""
+    lengths_N = tf.constant(rows.lengths, tf.int64)
+    if shape.depth:
+        epoch, skipped = divmod(order.sequences_done, len(rows))
+        ranks_RP = tf.constant(_ranks(rows, shape))
+    else:
+        epoch, skipped = divmod(order.sequences_done // shape.batch_size, shape.num_batches(len(rows)))
 
-    def epoch_dataset(number):
-        return tf.data.Dataset.from_tensor_slices(_training_order(lengths, shape, order.seed, number))
-
-    return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(epoch_dataset).skip(skipped)
-
-
-def _packed_batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
-    """Returns the numbers of the sequences of each batch, int64 [B, P]; -1 where there is none."""
-    epoch, skipped = divmod(order.sequences_done, len(rows))
-    lengths_N, ranks_RP = tf.constant(rows.lengths, tf.int64), tf.constant(_ranks(rows, shape))
-
-    def epoch_dataset(number):
-        rows_RP = drawn(lengths_N, ranks_RP, _seeds(order.seed, number))
+    def epoch_batches(number):
+        folded = tf.random.experimental.stateless_fold_in(tf.constant([order.seed, 0], tf.int64), number)
+        seeds = pipeline.seeds_of(folded, 2)
+        if not shape.depth:
+            return tf.data.Dataset.from_tensor_slices(_shuffled_batches(lengths_N, shape, seeds))
+        rows_RP = drawn(lengths_N, ranks_RP, seeds)
         done = tf.where(number == epoch, tf.constant(skipped, tf.int64), 0)
         rows_RP = pipeline.without_done(rows_RP, tf.math.count_nonzero(rows_RP >= 0, axis=1), done)
         return tf.data.Dataset.from_tensor_slices(_cut_into_batches(rows_RP, shape.batch_size))
 
-    return tf.data.Dataset.range(epoch, tf.int64.max).flat_map(epoch_dataset)
+    batches = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(epoch_batches)
+    return batches if shape.depth else batches.skip(skipped)
+
+
+def _shuffled_batches(lengths_N: tf.Tensor, shape: BatchShape, seeds: tf.Tensor) -> tf.Tensor:
+    """Returns int64 [batches, batch_size]: the numbers of the rows of one epoch's batches; -1 is filling."""
+    numbers = tf.range(tf.size(lengths_N), dtype=tf.int64)
+    order = pipeline.shuffled(numbers, seeds[0])
+    if shape.bucketed:
+        pool = numbers // (_POOL_BATCHES * shape.batch_size)
+        keys = pool * _ABOVE_ANY_LENGTH - tf.gather(lengths_N, order)
+        order = tf.gather(order, tf.argsort(keys, stable=True))
+    batches = _cut_into_batches(order, shape.batch_size)
+    return pipeline.shuffled(batches, seeds[1]) if shape.bucketed else batches
 
 
 def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
     """Returns all rows once, as `training_dataset` has them, in one order for good: the longest first where
     `bucketed`."""
     if shape.depth:
-        order = fixed(rows.lengths, _ranks(rows, shape))
-    elif shape.bucketed:
-        order = np.argsort(-np.asarray(rows.lengths), kind="stable")
+        order = drawn(rows.lengths, _ranks(rows, shape))
     else:
-        order = np.arange(len(rows))
-    return _features(
-        rows, tf.data.Dataset.from_tensor_slices(_cut_into_batches(order, shape.batch_size)), shape
-    )
+        order = np.argsort(
+            -np.asarray(rows.lengths) if shape.bucketed else np.zeros(len(rows)), kind="stable"
+        )
+    batches = tf.data.Dataset.from_tensor_slices(_cut_into_batches(order, shape.batch_size))
+    return _features(rows, batches, shape)
 
 
 def _ranks(rows: TokenRows, shape: BatchShape) -> np.ndarray:
@@ -225,106 +223,52 @@ def _cut_into_batches(order: tf.Tensor, batch_size: int) -> tf.Tensor:
     return tf.reshape(tf.pad(order, paddings, constant_values=-1), [-1, batch_size, *order.shape[1:]])
 
 
-def _seeds(seed: int, epoch: tf.Tensor) -> tf.Tensor:
-    """Returns [2, 2]: two seeds of an epoch."""
-    folded = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], tf.int64), epoch)
-    return pipeline.seeds_of(folded, 2)
-
-
-def _training_order(lengths_N: tf.Tensor, shape: BatchShape, seed: int, epoch: tf.Tensor) -> tf.Tensor:
-    """Returns int64 [batches, batch_size]: the numbers of the rows of one epoch's batches; -1 is filling."""
-    seeds = _seeds(seed, epoch)
-    count = tf.size(lengths_N)
-    order = pipeline.shuffled(tf.range(count, dtype=tf.int64), seeds[0])
-    if shape.bucketed:
-        pool = tf.range(count, dtype=tf.int64) // (_POOL_BATCHES * shape.batch_size)
-        order = tf.gather(
-            order, tf.argsort(pool * _ABOVE_ANY_LENGTH - tf.gather(lengths_N, order), stable=True)
-        )
-    batches = _cut_into_batches(order, shape.batch_size)
-    return pipeline.shuffled(batches, seeds[1]) if shape.bucketed else batches
-
-
-class _Tensors(NamedTuple):
-    """A TokenRows as tensors."""
-
-    ids_T: tf.Tensor
-    starts_N: tf.Tensor
-    lengths_N: tf.Tensor
-    firsts_N: tf.Tensor
-    columns: dict[str, tf.Tensor]
-
-    @classmethod
-    def of(cls, rows: TokenRows) -> _Tensors:
-        with tf.device("CPU"):
-            ids_T, starts_N = tf.constant(rows.ids), tf.constant(rows.starts)
-            lengths_N = tf.constant(rows.lengths, tf.int32)
-            firsts_N = tf.constant(rows.first_lengths, tf.int32)
-            columns = {name: tf.constant(values) for name, values in rows.columns.items()}
-        return cls(ids_T, starts_N, lengths_N, firsts_N, columns)
-
-
 def _features(
     rows: TokenRows, batches: tf.data.Dataset, shape: BatchShape, host: int = 0, num_hosts: int = 1
 ) -> tf.data.Dataset:
     """Returns this host's parts of batches, given as numbers of rows."""
-    tensors = _Tensors.of(rows)
+    with tf.device("CPU"):
+        ids_T, starts_N = tf.constant(rows.ids), tf.constant(rows.starts)
+        lengths_N, firsts_N = (tf.constant(part, tf.int32) for part in (rows.lengths, rows.first_lengths))
+        columns = {name: tf.constant(values) for name, values in rows.columns.items()}
 
     def cut(rows_B):
         length = tf.constant(shape.max_seq_length)
         if shape.bucketed:
-            longest = tf.reduce_max(tf.gather(tensors.lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
+            longest = tf.reduce_max(tf.gather(lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
             length = tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, shape.max_seq_length)
         parts = tf.reshape(rows_B, [-1, shape.part_size, *rows_B.shape[1:]])[host::num_hosts]
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))
 
     def gather(rows_B, length):
-        features = (_packed_tokens if shape.depth else _tokens)(tensors, rows_B, length)
+        rows_BP = rows_B if shape.depth else rows_B[:, None]
+        chosen_BP = tf.maximum(rows_BP, 0)
+        lengths_BP = tf.gather(lengths_N, chosen_BP)
+        # A row of filling, unless it is packed, is the first sequence.
+        laid = layout.lay_out(tf.where(rows_BP >= 0, lengths_BP, 0) if shape.depth else lengths_BP, length)
+        chosen_BL, is_token_BL = laid.spread(chosen_BP), laid.is_token_BL
+        places_BL = tf.cast(laid.places_BL, tf.int64)
+        ids_BL = tf.gather(ids_T, tf.gather(starts_N, chosen_BL) + places_BL)
+        is_second_BL = is_token_BL & (laid.places_BL >= tf.gather(firsts_N, chosen_BL))
+        features = {
+            **laid.features(),
+            "input_ids": tf.cast(ids_BL, tf.int32) * tf.cast(is_token_BL, tf.int32),
+            "segment_ids": tf.cast(is_second_BL, tf.int32),
+        }
+        if not shape.depth:
+            features = {name: features[name] for name in ("input_ids", "input_mask", "segment_ids")}
         static = [shape.part_size, None if shape.bucketed else shape.max_seq_length]
-        for name in _OF_TOKENS & set(features):
+        for name in features.keys() - {"cls_positions"}:
             features[name] = tf.ensure_shape(features[name], static)
-        columns = {name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in tensors.columns.items()}
         return {
             **features,
-            **columns,
+            **{name: tf.gather(values, tf.maximum(rows_B, 0)) for name, values in columns.items()},
             "example_weights": tf.cast(rows_B >= 0, tf.float32),
             "rows": tf.cast(rows_B, tf.int32),
         }
 
     parts = batches.flat_map(cut).map(gather, num_parallel_calls=pipeline.CALLS)
     return pipeline.fixed(parts.prefetch(pipeline.CALLS))
-
-
-def _tokens(tensors: _Tensors, rows_B: tf.Tensor, length: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns {input_ids, input_mask, segment_ids: int32 [B, L]} of rows of one sequence."""
-    chosen_B = tf.maximum(rows_B, 0)
-    column_L = tf.range(length)
-    is_token_BL = column_L < tf.gather(tensors.lengths_N, chosen_B)[:, None]
-    columns_BL = tf.cast(tf.where(is_token_BL, column_L, 0), tf.int64)
-    ids_BL = tf.gather(tensors.ids_T, tf.gather(tensors.starts_N, chosen_B)[:, None] + columns_BL)
-    is_second_BL = is_token_BL & (column_L >= tf.gather(tensors.firsts_N, chosen_B)[:, None])
-    return {
-        "input_ids": tf.cast(ids_BL, tf.int32) * tf.cast(is_token_BL, tf.int32),
-        "input_mask": tf.cast(is_token_BL, tf.int32),
-        "segment_ids": tf.cast(is_second_BL, tf.int32),
-    }
-
-
-def _packed_tokens(tensors: _Tensors, rows_BP: tf.Tensor, length: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the features of `_tokens` for packed rows, sequence_ids and position_ids int32 [B, L], and
-    cls_positions int32 [B, P]."""
-    chosen_BP = tf.maximum(rows_BP, 0)
-    lengths_BP = tf.where(rows_BP >= 0, tf.gather(tensors.lengths_N, chosen_BP), 0)
-    laid = layout.lay_out(lengths_BP, length)
-    chosen_BL = laid.spread(chosen_BP)
-    places_BL = tf.cast(laid.places_BL, tf.int64)
-    ids_BL = tf.gather(tensors.ids_T, tf.gather(tensors.starts_N, chosen_BL) + places_BL)
-    is_second_BL = laid.is_token_BL & (laid.places_BL >= tf.gather(tensors.firsts_N, chosen_BL))
-    return {
-        **laid.features(),
-        "input_ids": tf.cast(ids_BL, tf.int32) * tf.cast(laid.is_token_BL, tf.int32),
-        "segment_ids": tf.cast(is_second_BL, tf.int32),
-    }
 
 
 def synthetic_length(config: Config) -> int:
@@ -352,13 +296,9 @@ def synthetic_dataset(columns: dict[str, np.ndarray], batch_size: int, config: C
     length, vocab_size = synthetic_length(config), config.model.vocab_size
     count = len(next(iter(columns.values())))
     count -= count % _synthetic_sequences_per_row(config)
-    ids = (
-        np.random.default_rng(config.seed)
-        .integers(min(5, vocab_size - 1), vocab_size, count * length)
-        .astype(np.int32)
-    )
+    random = np.random.default_rng(config.seed)
+    ids = random.integers(min(5, vocab_size - 1), vocab_size, count * length).astype(np.int32)
     lengths = np.full(count, length, np.int32)
     rows = TokenRows(ids, lengths, lengths // 2, {name: values[:count] for name, values in columns.items()})
-    return training_dataset(
-        rows, shape_of(config, batch_size, batch_size), pipeline.TrainingOrder(config.seed)
-    )
+    shape = shape_of(config, batch_size, batch_size)
+    return training_dataset(rows, shape, pipeline.TrainingOrder(config.seed))

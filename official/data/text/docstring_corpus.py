@@ -26,7 +26,6 @@ from official.io.errors import ConfigError
 
 STANDARD_LIBRARY = "stdlib"
 LANGUAGE_REFERENCE = "topics"
-SOURCES = (LANGUAGE_REFERENCE, STANDARD_LIBRARY, "numpy", "tensorflow", "keras")
 
 _SKIPPED_FOLDERS = {
     "site-packages",

@@ -60,9 +60,8 @@ def check(settings: Settings) -> None:
     one thread."""
     dtypes = dtypes_of(settings.backend)
     if settings.dtype not in dtypes:
-        raise ConfigError(
-            f"dtype={settings.dtype[:100]}: {settings.backend} computes in {', '.join(dtypes)}."
-        )
+        computes = f"{settings.backend} computes in {', '.join(dtypes)}."
+        raise ConfigError(f"dtype={settings.dtype[:100]}: {computes}")
     if settings.threads is not None and settings.threads < 1:
         raise ConfigError(f"threads={settings.threads} is out of range. Allowed: 1 or more.")
 

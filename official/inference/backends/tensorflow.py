@@ -3,6 +3,7 @@
 import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +11,7 @@ import tensorflow as tf
 from official.config import BertConfig, ConfigError
 from official.inference import fused_bert
 from official.inference.backends import Settings
-from official.inference.rows import GROUPS, Network, Outputs, Rows, attention_groups, padded
+from official.inference.rows import Network, Outputs, Rows, attention_groups, join, padded
 from official.inference.source import Source, make_network
 from official.modeling import varlen
 from official.modeling.layers import Affine
@@ -25,30 +26,29 @@ def build(source: Source, head: str, settings: Settings) -> Network:
     if source.bert.block_type == "bert" and fused_bert.are_here(_TYPES[settings.dtype]):
         return _fused(source, head, settings)
     if settings.dtype == "int8":
-        raise ConfigError(
-            "dtype=int8: TensorFlow has it for BERT's blocks on CPUs with oneDNN only. Take"
-            " another --backend or --dtype."
+        told = (
+            "TensorFlow has it for BERT's blocks on CPUs with oneDNN only. Take another --backend or --dtype."
         )
+        raise ConfigError(f"dtype=int8: {told}")
     return _staged(source, head, settings)
 
 
 def take_threads(threads: int | None) -> None:
     """Sets the number of threads of products. Raises ConfigError where TensorFlow already has another."""
+    threading = tf.config.threading
+    is_other = threads not in (None, threading.get_intra_op_parallelism_threads())
     try:
-        if threads not in (None, tf.config.threading.get_intra_op_parallelism_threads()):
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(1)  # a chain: no two operations at once
+        if is_other:
+            threading.set_intra_op_parallelism_threads(threads)
+        threading.set_inter_op_parallelism_threads(1)  # a chain: no two operations at once
     except RuntimeError:
-        if threads not in (None, tf.config.threading.get_intra_op_parallelism_threads()):
-            raise ConfigError(
-                f"threads={threads}: TensorFlow computes in this process already, with other threads. Load"
-                " the model before anything else."
-            ) from None
+        if is_other:
+            told = "TensorFlow computes in this process already, with other threads."
+            raise ConfigError(f"threads={threads}: {told} Load the model before anything else.") from None
 
 
 def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
     """Returns rows as `fused_bert` takes them: tokens, their positions, and where they stand in attention."""
-    found = attention_groups(rows, heads)
     firsts_N = rows.firsts_N
     batch = {
         "ids_T": rows.ids_T,
@@ -56,12 +56,8 @@ def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
         "positions_T": np.arange(len(rows.ids_T)) - np.repeat(firsts_N, rows.lengths_N),
         "firsts_N": firsts_N,
         "masked_M": np.zeros(0, np.int32) if rows.masked_M is None else rows.masked_M,
-        "firsts_T": found.firsts_T,
-        "widths_T": found.widths_T,
-        "used": np.array(found.used),
+        **attention_groups(rows, heads),
     }
-    for number, group in enumerate(found.groups):
-        batch |= {f"tokens_{number}": group.tokens_NW, f"lengths_{number}": group.lengths_N}
     return {name: values.astype(np.int32) for name, values in batch.items()}
 
 
@@ -84,10 +80,12 @@ _ENCODERS: weakref.WeakValueDictionary[tuple[int, str], _Encoder] = weakref.Weak
 
 def _fused(source: Source, head: str, settings: Settings) -> Network:
     """Returns a network of oneDNN's operations. Raises ConfigError where int8 cannot be."""
-    bert = source.bert
-    weights = fused_bert.Weights(source.values, source.tensors.__contains__, _TYPES[settings.dtype])
+    bert, dtype, numbers = source.bert, _TYPES[settings.dtype], tf.TensorSpec([None], tf.int32)
+    weights = fused_bert.Weights(source.values, source.tensors.__contains__, dtype)
     encoder = _encoder(source, weights, settings)
-    finish = _finish(head, fused_bert.read_head(weights, head), weights.dtype, bert)
+    finish = tf.function(fused_bert.head_of(weights, head, bert), autograph=False).get_concrete_function(
+        tf.TensorSpec([None, bert.hidden_size], dtype), numbers, numbers
+    )
 
     def network(rows: Rows) -> Outputs:
         batch = _constants(rows, bert)
@@ -100,93 +98,63 @@ def _fused(source: Source, head: str, settings: Settings) -> Network:
 def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) -> _Encoder:
     """Returns the encoder of a model: in 8 bits, whose ranges are those of a head's own sequences, one of its
     own."""
-    bert = source.bert
-    if settings.dtype == "int8":
-        read = fused_bert.read_encoder(weights, bert)
-        read = read._replace(blocks=_quantised(read, bert, settings.calibration))
-        return _Encoder(source, _compiled(_forward(read, bert, weights.dtype, fused_bert.dense_int8), bert))
-    key = id(source), settings.dtype
+    bert, key, is_int8 = source.bert, (id(source), settings.dtype), settings.dtype == "int8"
     encoder = _ENCODERS.get(key)
     if encoder is None:
+        dense: fused_bert.Dense = fused_bert.dense
         read = fused_bert.read_encoder(weights, bert)
-        encoder = _Encoder(source, _compiled(_forward(read, bert, weights.dtype, fused_bert.dense), bert))
-        _ENCODERS[key] = encoder
+        if is_int8:
+            read, dense = _quantised(read, bert, settings.calibration), fused_bert.dense_int8
+        run = _compiled(lambda **batch: fused_bert.encode(read, bert, weights.dtype, dense, batch), bert)
+        encoder = _Encoder(source, run)
+        if not is_int8:
+            _ENCODERS[key] = encoder
     return encoder
-
-
-def _finish(head: str, weights: tuple, dtype: str, bert: BertConfig) -> Callable:
-    """Returns a function of (vectors of tokens, `firsts_N`, `masked_M`), traced once."""
-
-    def finish(x_TD, firsts_N, masked_M):
-        batch = {"firsts_N": firsts_N, "masked_M": masked_M}
-        return fused_bert.finish(head, weights, x_TD, batch, bert)
-
-    numbers = tf.TensorSpec([None], tf.int32)
-    return tf.function(finish, autograph=False).get_concrete_function(
-        tf.TensorSpec([None, bert.hidden_size], dtype), numbers, numbers
-    )
 
 
 def _constants(rows: Rows, bert: BertConfig) -> dict[str, tf.Tensor]:
     return {name: tf.constant(values) for name, values in batch_of(rows, bert.num_attention_heads).items()}
 
 
-def _forward(encoder: fused_bert.Encoder, bert: BertConfig, dtype: str, dense: fused_bert.Dense) -> Callable:
-    def forward(**batch):
-        layout = fused_bert.lay_out(batch, GROUPS, bert.num_attention_heads, dtype)
-        return fused_bert.encode(encoder, batch, layout, bert, dense)
-
-    return forward
-
-
-def _quantised(encoder: fused_bert.Encoder, bert: BertConfig, calibration: Sequence[Rows]) -> list:
-    """Returns blocks in 8 bits, by the ranges of the batches."""
+def _quantised(
+    encoder: fused_bert.Encoder, bert: BertConfig, calibration: Sequence[Rows]
+) -> fused_bert.Encoder:
+    """Returns an encoder whose blocks are in 8 bits, by the ranges that products' inputs have in batches."""
     if not calibration:
         raise ConfigError("dtype=int8 needs sequences for the ranges of activations.")
     if not fused_bert.has_integers():
-        raise ConfigError(
-            "dtype=int8: TensorFlow has no products of integers on this CPU. Take another"
-            " --backend or --dtype."
-        )
-    found = []
-    measure = _compiled(_ranges(encoder, bert), bert)
-    for rows in calibration:
-        found.append([values.numpy() for values in measure(**_constants(rows, bert))])
-    ranges = iter([fused_bert.widest(of_product) for of_product in zip(*found)])
-    blocks = []
-    for block in encoder.blocks:
-        parts = [
-            fused_bert.quantise(part, next(ranges)) if isinstance(part, Affine) else part for part in block
-        ]
-        blocks.append(fused_bert.Block._make(parts))
-    return blocks
+        told = "TensorFlow has no products of integers on this CPU. Take another --backend or --dtype."
+        raise ConfigError(f"dtype=int8: {told}")
 
-
-def _ranges(encoder: fused_bert.Encoder, bert: BertConfig) -> Callable:
-    """Returns a function of a batch that gives the ranges of the inputs of all products of blocks."""
-
-    def forward(**batch):
+    def ranges_of(**batch: tf.Tensor) -> list[tf.Tensor]:
         ranges = []
 
-        def dense(x, *arguments):
-            ranges.append(fused_bert.range_of(x))
+        def dense(x: tf.Tensor, *arguments: Any) -> tf.Tensor:
+            ranges.append(tf.stack([tf.reduce_min(x, axis=0), tf.reduce_max(x, axis=0)]))
             return fused_bert.dense(x, *arguments)
 
-        _forward(encoder, bert, "float32", dense)(**batch)
+        fused_bert.encode(encoder, bert, "float32", dense, batch)
         return ranges
 
-    return forward
+    measure = _compiled(ranges_of, bert)
+    found = [[values.numpy() for values in measure(**_constants(rows, bert))] for rows in calibration]
+    ranges = iter(zip(*found))  # of each product those of all batches
+    blocks = [
+        fused_bert.Block._make(
+            fused_bert.quantise(part, next(ranges)) if isinstance(part, Affine) else part for part in block
+        )
+        for block in encoder.blocks
+    ]
+    return encoder._replace(blocks=blocks)
 
 
-def _compiled(forward: Callable, bert: BertConfig) -> Callable:
+def _compiled(function: Callable, bert: BertConfig) -> Callable:
     """Returns a function traced once, for batches of all sizes."""
-    example = batch_of(
-        Rows(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.int32)), bert.num_attention_heads
-    )
+    example = batch_of(join([np.zeros(1, np.int32)]), bert.num_attention_heads)
     signature = {
         name: tf.TensorSpec([None] * values.ndim, tf.int32, name=name) for name, values in example.items()
     }
-    return tf.function(forward, autograph=False).get_concrete_function(**signature)
+    return tf.function(function, autograph=False).get_concrete_function(**signature)
 
 
 def _staged(source: Source, head: str, settings: Settings) -> Network:

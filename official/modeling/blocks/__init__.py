@@ -20,47 +20,30 @@ Nothing else names the kinds: a new file is a new kind.
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any
 
 import tensorflow as tf
 
 from official.config import BertConfig
-from official.modeling.attention import Context
-from official.modeling.operations import Operations
 
 
-class Kind(Protocol):
-    """Module of a kind of block: its layer, and the function that runs it."""
-
-    def Block(self, config: BertConfig, index: int) -> Any: ...  # noqa: N802
-
-    def run(
-        self,
-        weights: Any,
-        x_BLD: tf.Tensor,
-        context: Context,
-        seed: tf.Tensor | None,
-        config: BertConfig,
-        ops: Operations,
-    ) -> tf.Tensor: ...
-
-
-def find(block_type: str) -> Kind:
+def find(block_type: str) -> ModuleType:
     """Returns the module of a kind of block, one of `official.config.model.block_types()`."""
     return importlib.import_module(f"{__name__}.{block_type}")
 
 
-def is_prenorm(kind: Kind) -> bool:
+def is_prenorm(kind: ModuleType) -> bool:
     """Tells whether a LayerNorm follows the last block of a kind."""
     return getattr(kind, "IS_PRENORM", False)
 
 
-def is_narrow(kind: Kind) -> bool:
+def is_narrow(kind: ModuleType) -> bool:
     """Tells whether a kind computes only the vectors that are read."""
     return getattr(kind, "IS_NARROW", False)
 
 
-def find_slots(kind: Kind, features: dict[str, tf.Tensor], config: BertConfig) -> Any:
+def find_slots(kind: ModuleType, features: dict[str, tf.Tensor], config: BertConfig) -> Any:
     """Returns the slots of a batch's tokens; None for a kind that needs none."""
     function = getattr(kind, "slots", None)
     return None if function is None else function(features, config)

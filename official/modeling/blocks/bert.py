@@ -56,16 +56,9 @@ class Block(tf.keras.layers.Layer):
                 self.output_norm = layers.LayerNorm(hidden)
 
     def tensors(self) -> Weights:
-        return Weights(
-            self.query.tensors(),
-            self.key.tensors(),
-            self.value.tensors(),
-            self.attention_output.tensors(),
-            self.attention_norm.tensors(),
-            self.intermediate.tensors(),
-            self.output_dense.tensors(),
-            self.output_norm.tensors(),
-        )
+        attention_layers = self.query, self.key, self.value, self.attention_output, self.attention_norm
+        parts = *attention_layers, self.intermediate, self.output_dense, self.output_norm
+        return Weights._make(part.tensors() for part in parts)
 
 
 def run(

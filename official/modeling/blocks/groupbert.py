@@ -299,12 +299,8 @@ class Block(tf.keras.layers.Layer):
             self.feed_forward_2 = FeedForward(config, 2)
 
     def tensors(self) -> Weights:
-        return Weights(
-            self.convolution.tensors(),
-            self.feed_forward_1.tensors(),
-            self.attention.tensors(),
-            self.feed_forward_2.tensors(),
-        )
+        parts = self.convolution, self.feed_forward_1, self.attention, self.feed_forward_2
+        return Weights._make(part.tensors() for part in parts)
 
 
 class Convolution(tf.keras.layers.Layer):
@@ -312,11 +308,7 @@ class Convolution(tf.keras.layers.Layer):
 
     def __init__(self, config: BertConfig):
         super().__init__(name="convolution")
-        hidden, taps, size = (
-            config.hidden_size,
-            config.groupbert_conv_kernel_size,
-            config.groupbert_conv_group_size,
-        )
+        hidden, taps = config.hidden_size, config.groupbert_conv_kernel_size
         dense = functools.partial(_dense, config, hidden, hidden)
         with tf.name_scope("convolution"):
             self.prenorm = _prenorm(config)
@@ -324,7 +316,9 @@ class Convolution(tf.keras.layers.Layer):
             self.gates_dense = dense("pre/glu/gates/dense")
             with tf.name_scope("dwconv"):
                 self.dwconv = self.add_weight(
-                    name="weight", shape=(taps, size, hidden), initializer=glorot_initializer
+                    name="weight",
+                    shape=(taps, config.groupbert_conv_group_size, hidden),
+                    initializer=glorot_initializer,
                 )
                 self.norm = layers.LayerNorm(hidden)
             self.post = dense("post/dense")
@@ -381,21 +375,12 @@ class Attention(tf.keras.layers.Layer):
             self.projection = dense("projection/dense", "zeros" if with_bias else "none")
 
     def tensors(self) -> AttentionWeights:
-        return AttentionWeights(
-            self.prenorm.tensors(),
-            self.query.tensors(),
-            self.key.tensors(),
-            self.value.tensors(),
-            self.projection.tensors(),
-        )
+        parts = self.prenorm, self.query, self.key, self.value, self.projection
+        return AttentionWeights._make(part.tensors() for part in parts)
 
 
 def _dense(
-    config: BertConfig,
-    in_size: int,
-    out_size: int,
-    scope: str,
-    bias: layers.Bias = "zeros",
+    config: BertConfig, in_size: int, out_size: int, scope: str, bias: layers.Bias = "zeros"
 ) -> layers.Dense:
     return layers.Dense(scope, in_size, out_size, config.initializer_range, bias)
 
@@ -467,8 +452,7 @@ def _feed_forward(
     """Dense product, activation, and projection in groups, whose parts the last product mixes."""
     groups = config.groupbert_ffn_output_groups
     pairs = zip(
-        columns(weights.intermediate.kernel, groups),
-        tf.split(layers.bias_of(weights.intermediate), groups),
+        columns(weights.intermediate.kernel, groups), tf.split(layers.bias_of(weights.intermediate), groups)
     )
     parts = [
         ops.bias_activation(layers.matmul_2d(x_BLD, kernel), bias, config.hidden_act)

@@ -9,66 +9,13 @@ Matrix products are no part of them: every set multiplies by the vendor's librar
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import tensorflow as tf
-
-from official.modeling.layers import Norm
 from official.native import choose as choose_kernels
 
-
-class Operations(Protocol):
-    """The functions of a set; `plain` documents them."""
-
-    def bias_activation(self, x: tf.Tensor, bias: tf.Tensor, activation: str) -> tf.Tensor: ...
-
-    def residual_norm(
-        self,
-        x: tf.Tensor,
-        bias: tf.Tensor,
-        residual: tf.Tensor,
-        norm: Norm,
-        epsilon: float,
-        rate: float,
-        seed: tf.Tensor | None,
-    ) -> tf.Tensor: ...
-
-    def norm(self, x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor: ...
-
-    def gate(self, x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor: ...
-
-    def residual(
-        self, x: tf.Tensor, bias: tf.Tensor, residual: tf.Tensor, rate: float, seed: tf.Tensor | None
-    ) -> tf.Tensor: ...
-
-    def split_heads(
-        self, products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, heads: int
-    ) -> list[tf.Tensor]: ...
-
-    def join_heads(self, heads_BHLK: tf.Tensor) -> tf.Tensor: ...
-
-    def attend(
-        self,
-        query_BHLK: tf.Tensor,
-        key_BHMK: tf.Tensor,
-        value_BHMK: tf.Tensor,
-        scores_B1LM: tf.Tensor,
-        rate: float,
-        seed: tf.Tensor | None,
-    ) -> tf.Tensor: ...
-
-    def attend_again(
-        self,
-        query_BHLK: tf.Tensor,
-        key_BHMK: tf.Tensor,
-        value_BHMK: tf.Tensor,
-        scores_B1LM: tf.Tensor,
-        rate: float,
-        seed: tf.Tensor | None,
-    ) -> tf.Tensor: ...
-
-    def cross_entropy(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor: ...
+Operations = Any  # a set of them: a module with the functions that `plain` documents
 
 
 def choose(kernels: str, attends_again: bool = False) -> Operations:
@@ -77,7 +24,7 @@ def choose(kernels: str, attends_again: bool = False) -> Operations:
     Args:
       kernels: plain, fused, native or auto, see `official.native.choose`. Called in the scope of the strategy
         that computes.
-      attends_again: gives the set whose `attend` is `attend_again`.
+      attends_again: gives the set whose `attend` computes again what its backward pass needs.
 
     Raises:
       ConfigError: where `native` cannot be.
@@ -91,4 +38,5 @@ def choose(kernels: str, attends_again: bool = False) -> Operations:
         from official.modeling.operations import native as operations
     if not attends_again:
         return operations
-    return cast(Operations, SimpleNamespace(**{**vars(operations), "attend": operations.attend_again}))
+    attend = functools.partial(operations.attend, again=True)
+    return SimpleNamespace(**{**vars(operations), "attend": attend})

@@ -210,25 +210,10 @@ def attend(
     scores_B1LM: tf.Tensor,
     rate: float,
     seed: tf.Tensor | None,
+    again: bool = False,
 ) -> tf.Tensor:
-    """See `plain.attend`."""
-    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=False)
-
-
-def attend_again(
-    query_BHLK: tf.Tensor,
-    key_BHMK: tf.Tensor,
-    value_BHMK: tf.Tensor,
-    scores_B1LM: tf.Tensor,
-    rate: float,
-    seed: tf.Tensor | None,
-) -> tf.Tensor:
-    """See `plain.attend_again`; the product with the values is not made again."""
-    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=True)
-
-
-def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
-    scale = qkv[0].shape[-1] ** -0.5
+    """See `plain.attend`; the product with the values is not made again."""
+    scale = query_BHLK.shape[-1] ** -0.5
 
     def weights_of(query, key):
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
@@ -255,7 +240,7 @@ def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
 
         return output, gradient
 
-    return weigh(*qkv)
+    return weigh(query_BHLK, key_BHMK, value_BHMK)
 
 
 @_compiled
@@ -308,16 +293,3 @@ def _sum_of_rows(x):
     # As a product: XLA has no better loop for this on CPUs, and TensorFlow's BiasAddGrad takes 1.5 times as
     # long.
     return tf.linalg.matvec(tf.cast(x, tf.float32), tf.ones(tf.shape(x)[:1]), transpose_a=True)
-
-
-# The compiled functions by name, for who measures what one of them takes.
-COMPILED = {
-    "activate": _activate,
-    "activation gradient": _activation_gradient,
-    "normalize": _normalize,
-    "norm gradient": _norm_gradient,
-    "drop": _drop,
-    "attention gradient": _attention_gradient,
-    "cross entropy gradient": _cross_entropy_gradient,
-    "sum of rows": _sum_of_rows,
-}

@@ -13,21 +13,11 @@ import tensorflow as tf
 
 from official.modeling.layers import Norm, after, least_kept
 from official.modeling.operations import fused
-from official.modeling.operations.fused import gate, norm, residual
+from official.modeling.operations.fused import gate as gate
+from official.modeling.operations.fused import norm as norm
+from official.modeling.operations.fused import residual as residual
 from official.native import operations as loaded
 
-__all__ = [
-    "attend",
-    "attend_again",
-    "bias_activation",
-    "cross_entropy",
-    "gate",
-    "join_heads",
-    "norm",
-    "residual",
-    "residual_norm",
-    "split_heads",
-]
 _TYPES = (tf.float32, tf.bfloat16)
 _ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
 
@@ -128,30 +118,13 @@ def attend(
     scores_B1LM: tf.Tensor,
     rate: float,
     seed: tf.Tensor | None,
+    again: bool = False,
 ) -> tf.Tensor:
-    """See `plain.attend`."""
+    """See `plain.attend`; the product with the values is not made again."""
     if not _are_known(query_BHLK):
-        return fused.attend(query_BHLK, key_BHMK, value_BHMK, scores_B1LM, rate, seed)
-    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=False)
-
-
-def attend_again(
-    query_BHLK: tf.Tensor,
-    key_BHMK: tf.Tensor,
-    value_BHMK: tf.Tensor,
-    scores_B1LM: tf.Tensor,
-    rate: float,
-    seed: tf.Tensor | None,
-) -> tf.Tensor:
-    """See `plain.attend_again`; the product with the values is not made again."""
-    if not _are_known(query_BHLK):
-        return fused.attend_again(query_BHLK, key_BHMK, value_BHMK, scores_B1LM, rate, seed)
-    return _attend((query_BHLK, key_BHMK, value_BHMK), scores_B1LM, rate, seed, again=True)
-
-
-def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
+        return fused.attend(query_BHLK, key_BHMK, value_BHMK, scores_B1LM, rate, seed, again)
     operations = loaded()
-    settings = dict(mask=scores_B1LM, scale=qkv[0].shape[-1] ** -0.5, **_dropout(rate, seed))
+    settings = dict(mask=scores_B1LM, scale=query_BHLK.shape[-1] ** -0.5, **_dropout(rate, seed))
 
     def weights_of(query, key):
         """Returns (products [B, H, L, M], weights after dropout, what makes weights of products). The first
@@ -179,7 +152,7 @@ def _attend(qkv, scores_B1LM, rate, seed, again) -> tf.Tensor:
 
         return tf.matmul(kept[1], value), gradient
 
-    return weigh(*qkv)
+    return weigh(query_BHLK, key_BHMK, value_BHMK)
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -94,6 +94,7 @@ def attend(
     scores_B1LM: tf.Tensor,
     rate: float,
     seed: tf.Tensor | None,
+    again: bool = False,
 ) -> tf.Tensor:
     """Returns dropout(softmax(query key^T / sqrt(K) + scores)) value, [B, H, L, K] in the type of the query.
 
@@ -101,29 +102,20 @@ def attend(
       query_BHLK, key_BHMK, value_BHMK: in the compute dtype.
       scores_B1LM: float32 [B, 1, L or 1, M], added to the scores: see `attention.scores`. It has no gradient.
       rate, seed: as in `layers.dropout`.
+      again: keeps only the arguments for the backward pass: scores, softmax and dropout are computed again
+        there.
     """
+    if again:
+
+        def attended(query, seed, key, value, scores):
+            return attend(query, key, value, scores, rate, seed)
+
+        return recomputed(attended)(query_BHLK, seed, key_BHMK, value_BHMK, scores_B1LM)
     # Softmax in float32: cast once here, back once below.
     scores_BHLM = tf.cast(tf.matmul(query_BHLK, key_BHMK, transpose_b=True), tf.float32)
     weights_BHLM = tf.nn.softmax(scores_BHLM * query_BHLK.shape[-1] ** -0.5 + tf.stop_gradient(scores_B1LM))
     weights_BHLM = dropout(weights_BHLM, rate, seed)
     return tf.matmul(tf.cast(weights_BHLM, query_BHLK.dtype), value_BHMK)
-
-
-def attend_again(
-    query_BHLK: tf.Tensor,
-    key_BHMK: tf.Tensor,
-    value_BHMK: tf.Tensor,
-    scores_B1LM: tf.Tensor,
-    rate: float,
-    seed: tf.Tensor | None,
-) -> tf.Tensor:
-    """Returns the result of `attend`, and keeps only the arguments for the backward pass: scores, softmax and
-    dropout are computed again there."""
-
-    def again(query, seed, key, value, scores):
-        return attend(query, key, value, scores, rate, seed)
-
-    return recomputed(again)(query_BHLK, seed, key_BHMK, value_BHMK, scores_B1LM)
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -1,11 +1,11 @@
 """The server as a whole: from its start to its stop."""
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import os
 import resource
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from official.io import signals
 from official.io.errors import ConfigError
 from official.serving.server import monitoring, versions
 from official.serving.server.batcher import Batcher, place_of
-from official.serving.server.connections import Http, callers_of, is_loopback
+from official.serving.server.connections import Callers, Http, is_loopback
 from official.serving.server.handlers import routes
 from official.serving.server.monitoring import Log, Metrics
 from official.serving.server.settings import Endpoint, HTTPError, Limits
@@ -36,6 +36,7 @@ class Server:
       token: that requests need, or None.
       callers: names that it is asked by, and pages that may ask.
       in_flight: requests whose headers are here, and whose answers are not sent.
+      is_loading: while a thread loads a version, whoever waits for that.
       is_stopping: after a signal.
     """
 
@@ -43,18 +44,22 @@ class Server:
 
     def __init__(self, endpoint: Endpoint, limits: Limits, loading: Loading, log: Log):
         """Binds the address. Raises ConfigError where that cannot be."""
-        has_token = endpoint.token is not None
-        self.callers = callers_of(endpoint.host, has_token, endpoint.allowed_hosts, endpoint.allowed_origins)
+        self.callers = Callers(endpoint)
         self.model, self.limits, self.token, self.log = endpoint.model, limits, endpoint.token, log
         self.in_flight: set = set()
-        self.is_stopping = False
-        self.metrics = Metrics(endpoint.model)
-        settings = dataclasses.replace(loading.settings, observe=self.metrics.tokens)
+        self.is_loading = self.is_stopping = False
+        self.metrics = Metrics(lambda: self.batcher.waiting(), lambda: self._http.connections())
+        tokens = self.metrics.tokens
+        settings = dataclasses.replace(loading.settings, observe=lambda rows: tokens.inc(len(rows.ids_T)))
         self._loading = loading._replace(settings=settings)
         self.versions = versions.Versions(endpoint.export_dir, self._load, log)
         self.executor = ThreadPoolExecutor(1, "bodies")
         self._endpoint = endpoint
-        self._sockets = _bind(endpoint)
+        try:
+            self._sockets = netutil.bind_sockets(endpoint.port, endpoint.host)
+        except (OSError, UnicodeError) as error:
+            told = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--host={endpoint.host} --port={endpoint.port}: {told}.") from None
         self.port: int = self._sockets[0].getsockname()[1]
         _allow_files(limits)
 
@@ -95,7 +100,6 @@ class Server:
         self._http.max_connections = self.limits.max_connections
         self._http.refused = self.metrics.refused.inc
         self.batcher = Batcher(self.limits, self.metrics.batch, self._http.connections)
-        self.metrics.watch(self.batcher.waiting, self._http.connections)
         self._http.add_sockets(self._sockets)
         return await self.versions.start()
 
@@ -110,7 +114,12 @@ class Server:
         within `grace_secs`."""
         until = time.monotonic() + self.limits.grace_secs
         self.is_stopping = True
-        self._accept_the_last()
+        for listening in self._sockets:  # takes what the system has made already: to close would cut it
+            with contextlib.suppress(OSError):  # none is left
+                while True:
+                    connection, address = listening.accept()
+                    connection.setblocking(False)
+                    self._http.handle_socket(connection, address)
         self._http.stop()
         await asyncio.sleep(min(_LAST_WORDS_SECS, self.limits.grace_secs))
         while (self.in_flight or self._http.writing()) and time.monotonic() < until:
@@ -122,19 +131,8 @@ class Server:
         self.log.info("stopped", unanswered=unanswered)
         return is_idle and not unanswered
 
-    def _accept_the_last(self) -> None:
-        """Takes the connections that the system has made already: closing the socket would cut them."""
-        for listening in self._sockets:
-            while True:
-                try:
-                    connection, address = listening.accept()
-                except OSError:  # none is left
-                    break
-                connection.setblocking(False)
-                self._http.handle_socket(connection, address)
-
     def _load(self, version: int, path: str) -> Served:
-        began = time.monotonic()
+        began, self.is_loading = time.monotonic(), True
         try:
             served = versions.load(version, path, self._loading)
         except Exception as error:
@@ -142,16 +140,12 @@ class Server:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"--export_dir={path} cannot be loaded: {place_of(error)}.") from None
-        self.metrics.loaded(version, time.monotonic() - began)
+        finally:
+            self.is_loading = False
+        self.metrics.version.labels(self.model).set(version)
+        self.metrics.load_secs.set(time.monotonic() - began)
+        self.metrics.loads.labels("ready").inc()
         return served
-
-
-def _bind(endpoint: Endpoint) -> list[socket.socket]:
-    try:
-        return netutil.bind_sockets(endpoint.port, endpoint.host)
-    except (OSError, UnicodeError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--host={endpoint.host} --port={endpoint.port}: {told}.") from None
 
 
 def _allow_files(limits: Limits) -> None:
@@ -159,10 +153,8 @@ def _allow_files(limits: Limits) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limits.max_connections + _SPARE_FILES
     if hard != resource.RLIM_INFINITY and needed > hard:
-        most = hard - _SPARE_FILES
-        raise ConfigError(
-            f"--max_connections={limits.max_connections}: this system allows {most} (ulimit -n)."
-        )
+        allowed = f"this system allows {hard - _SPARE_FILES} (ulimit -n)."
+        raise ConfigError(f"--max_connections={limits.max_connections}: {allowed}")
     if needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
@@ -194,7 +186,7 @@ def run(endpoint: Endpoint, limits: Limits, loading: Loading, say: Callable[[str
         code = asyncio.run(_serve(server, say))
     finally:
         log.close()
-    if code or server.versions.is_loading:  # threads are at work still, which nothing is to wait for
+    if code or server.is_loading:  # threads are at work still, which nothing is to wait for
         os._exit(code)  # pylint: disable=protected-access
     return code
 

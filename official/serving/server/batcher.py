@@ -4,25 +4,24 @@ A call is cut into rows, so that a long one leaves room for others. Calls of one
 computed together. Calls whose client waits no longer are left out.
 """
 
+from __future__ import annotations
+
 import asyncio
 import collections
 import contextlib
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from official.io.errors import ConfigError
 from official.serving.server.calls import Call
 from official.serving.server.settings import HTTPError, Limits
 
-
-class Computes(Protocol):
-    """A model that computes batches: `versions.Served`."""
-
-    def compute(self, name: str, asked: list[Any], /) -> list[Any]:
-        """See `versions.Served`."""
+if TYPE_CHECKING:
+    from official.serving.server.versions import Served
 
 
 class Failure(Exception):
@@ -43,7 +42,7 @@ class Work:
       results: of those that are computed.
     """
 
-    served: Computes
+    served: Served
     call: Call
     deadline: float
     future: asyncio.Future
@@ -57,18 +56,19 @@ class Work:
 
 
 _Piece = tuple[Work, list[Any]]  # consecutive rows of a call
-Observe = Callable[[str, int, float], None]  # of a batch: its signature, its sequences, how long it took
 
 
 class Batcher:
     """The queue and its thread. `submit` belongs to the event loop."""
 
-    def __init__(self, limits: Limits, observe: Observe, clients: Callable[[], int]):
+    def __init__(
+        self, limits: Limits, observe: Callable[[str, int, float], None], clients: Callable[[], int]
+    ):
         """Starts the thread.
 
         Args:
           limits: of batches and of the queue.
-          observe: called after each batch, in the thread.
+          observe: called after each batch, in the thread: with its signature, its sequences, and its seconds.
           clients: returns how many connections there are. When so many calls wait, no further ones can come.
         """
         self._limits, self._observe, self._clients = limits, observe, clients
@@ -83,7 +83,7 @@ class Batcher:
         """Returns the number of calls in the queue."""
         return len(self._queue)
 
-    def submit(self, served: Computes, call: Call, deadline: float) -> Work:
+    def submit(self, served: Served, call: Call, deadline: float) -> Work:
         """Puts a call into the queue. Raises HTTPError where that is full."""
         work = Work(served, call, deadline, asyncio.get_running_loop().create_future())
         with self._changed:
@@ -95,7 +95,7 @@ class Batcher:
             self._changed.notify()
         return work
 
-    def uses(self, served: Computes) -> bool:
+    def uses(self, served: Served) -> bool:
         """Whether there is work for a version."""
         with self._changed:
             return any(work.served is served for work in (*self._queue, *self._computing))
@@ -120,11 +120,10 @@ class Batcher:
         first, rows = pieces[0][0], [row for _, own in pieces for row in own]
         results = _compute(first.served, first.call.name, rows)
         self._observe(first.call.name, len(rows), time.monotonic() - began)
-        place = 0
+        left = iter(results)
         for work, own in pieces:
             work.batch = max(work.batch, len(results))
-            _finish(work, results[place : place + len(own)])
-            place += len(own)
+            _finish(work, list(itertools.islice(left, len(own))))
         with self._changed:
             self._computing = []
         return True
@@ -150,7 +149,7 @@ class Batcher:
             self._changed.wait(left)
 
     def _cut(self) -> list[_Piece]:
-        """Takes from the queue what is computed with the first call of it."""
+        """Takes from the queue what is computed with the first call of it; its first row always fits."""
         pieces: list[_Piece] = []
         rows, tokens = self._limits.max_batch_size, self._limits.max_batch_tokens
         kept: collections.deque[Work] = collections.deque()
@@ -158,29 +157,23 @@ class Batcher:
             work = self._queue.popleft()
             if not work.is_awaited:
                 continue
+            call, begin = work.call, work.taken
             first = pieces[0][0] if pieces else work
-            if work.served is first.served and work.call.name == first.call.name:
-                number, cost = _fitting(work.call.costs[work.taken :], rows, tokens, not pieces)
-                if number:
-                    pieces.append((work, work.call.rows[work.taken : work.taken + number]))
-                work.taken, rows, tokens = work.taken + number, rows - number, tokens - cost
-            if work.taken < len(work.call.rows):
+            if work.served is first.served and call.name == first.call.name:
+                while rows and work.taken < len(call.rows):
+                    cost = call.costs[work.taken]
+                    if cost > tokens and (pieces or work.taken > begin):
+                        break
+                    work.taken, rows, tokens = work.taken + 1, rows - 1, tokens - cost
+                if work.taken > begin:
+                    pieces.append((work, call.rows[begin : work.taken]))
+            if work.taken < len(call.rows):
                 kept.append(work)
         self._queue = kept
         return pieces
 
 
-def _fitting(costs: list[int], rows: int, tokens: int, is_first: bool) -> tuple[int, int]:
-    """Returns the number of the next rows that fit, the first one of a batch always, and their cost."""
-    number, total = 0, 0
-    for cost in costs[:rows]:
-        if total + cost > tokens and (number or not is_first):
-            break
-        number, total = number + 1, total + cost
-    return number, total
-
-
-def _compute(served: Computes, name: str, rows: list[Any]) -> list[Any]:
+def _compute(served: Served, name: str, rows: list[Any]) -> list[Any]:
     """Returns a result for each row, or the exception that it ends in.
 
     A batch with a row that cannot be computed fails before anything is computed: then its halves are tried.
@@ -206,19 +199,14 @@ def place_of(error: Exception) -> str:
 
 
 def _finish(work: Work, results: list[Any]) -> None:
-    wrong = next((each for each in results if isinstance(each, Exception)), None)
+    """Takes the results of some rows. The first exception, or the last row, ends the wait for the others."""
     work.results.extend(results)
-    if wrong is None and len(work.results) < len(work.call.rows):
-        return
-    outcome = wrong if wrong is not None else work.results
-    with contextlib.suppress(RuntimeError):  # the event loop has ended: the server did not wait any longer
-        work.future.get_loop().call_soon_threadsafe(_resolve, work.future, outcome)
+    wrong = next((each for each in results if isinstance(each, Exception)), None)
+    if wrong or len(work.results) == len(work.call.rows):
+        with contextlib.suppress(RuntimeError):  # the event loop has ended: nobody waited any longer
+            work.future.get_loop().call_soon_threadsafe(_resolve, work.future, wrong or work.results)
 
 
 def _resolve(future: asyncio.Future, outcome: Any) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+    if not future.done():
+        (future.set_exception if isinstance(outcome, Exception) else future.set_result)(outcome)

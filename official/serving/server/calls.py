@@ -2,13 +2,14 @@
 
 import base64
 import binascii
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from official.inference import signatures
 from official.inference.signatures import Signature
-from official.serving.server.settings import HTTPError, Limits
+from official.serving.server.settings import HTTPError, Limits, require
 
 MAX_NUMBERS = 2**22  # of an answer: the logits of a vocabulary are many
 _CHARS_A_TOKEN = 4
@@ -54,37 +55,32 @@ def make(name: str, signature: Signature, columns: dict[str, Any], sizes: Sizes,
     Raises:
       HTTPError: where inputs are unknown, missing, of another type or number, or too large.
     """
-    _check_names(name, signature, columns)
-    number = _number_of_rows(columns, limits)
+    known = [field.name for field in signature.inputs]
+    takes = f"{name} takes {', '.join(known)}."
+    for given in columns:
+        require(given in known, f"unknown input {given[:60]!r}: {takes}")
+    for field in known:
+        is_given = field in columns or field in signature.optional
+        require(is_given, f"the input {field!r} is missing: {takes}")
+    numbers = {field: len(values) for field, values in columns.items()}
+    counts = ", ".join(f"{count} of {field}" for field, count in numbers.items())
+    require(len(set(numbers.values())) == 1, f"inputs of different numbers: {counts}.")
+    number, most = next(iter(numbers.values())), limits.max_instances
+    require(1 <= number <= most, f"{number:,} instances, allowed are 1 to {most:,} in a request.")
     if name == signatures.TENSORS:
         return _call_of_ids(signature, columns, sizes, number)
-    texts = {
-        field.name: [read_text(value, field.name, limits) for value in columns.get(field.name, [""] * number)]
-        for field in signature.inputs
-    }
-    costs = [sum(map(len, row)) // _CHARS_A_TOKEN + 4 for row in zip(*texts.values())]
-    return Call(name, *_rows_of_texts(signature, texts, costs))
-
-
-def _check_names(name: str, signature: Signature, columns: dict[str, Any]) -> None:
-    known = [field.name for field in signature.inputs]
-    for given in columns:
-        if given not in known:
-            raise HTTPError(400, f"unknown input {given[:60]!r}: {name} takes {', '.join(known)}.")
-    for field in known:
-        if field not in columns and field not in signature.optional:
-            raise HTTPError(400, f"the input {field!r} is missing: {name} takes {', '.join(known)}.")
-
-
-def _number_of_rows(columns: dict[str, Any], limits: Limits) -> int:
-    numbers = {name: len(values) for name, values in columns.items()}
-    if len(set(numbers.values())) > 1:
-        counts = ", ".join(f"{count} of {name}" for name, count in numbers.items())
-        raise HTTPError(400, f"inputs of different numbers: {counts}.")
-    number = next(iter(numbers.values()))
-    if not 1 <= number <= limits.max_instances:
-        raise HTTPError(400, f"{number:,} instances, allowed are 1 to {limits.max_instances:,} in a request.")
-    return number
+    texts = [
+        [read_text(value, field, limits) for value in columns.get(field, [""] * number)] for field in known
+    ]
+    rows: list[Any] = list(zip(*texts))
+    costs = [sum(map(len, row)) // _CHARS_A_TOKEN + 4 for row in rows]
+    if signature.method == "classify":
+        rows = [[a, b] if b else [a] for a, b in rows]
+    elif len(known) == 1:
+        rows = texts[0]
+    if signature.method == "fill_mask":
+        costs = [cost + _MASK_COST * row.count("[MASK]") for cost, row in zip(costs, rows)]
+    return Call(name, rows, costs)
 
 
 def read_text(value: Any, name: str, limits: Limits) -> str:
@@ -103,9 +99,8 @@ def read_text(value: Any, name: str, limits: Limits) -> str:
             raise HTTPError(400, f"{name}: expected a text, got {_kind_of(value)}.")
     except UnicodeError:
         raise HTTPError(400, f"{name}: not a text of Unicode.") from None
-    if len(value) > limits.max_text_chars:
-        most = f"{limits.max_text_chars:,}"
-        raise HTTPError(400, f"{name}: {len(value):,} characters, allowed are {most} in a text.")
+    number, most = len(value), limits.max_text_chars
+    require(number <= most, f"{name}: {number:,} characters, allowed are {most:,} in a text.")
     return value
 
 
@@ -114,44 +109,27 @@ def _kind_of(value: Any) -> str:
     return kinds.get(type(value), "an object")
 
 
-def _rows_of_texts(
-    signature: Signature, texts: dict[str, list[str]], costs: list[int]
-) -> tuple[list[Any], list[int]]:
-    """Returns the rows that the method takes, and their costs."""
-    rows: list[Any] = list(zip(*texts.values()))
-    if signature.method == "classify":
-        rows = [[a, b] if b else [a] for a, b in rows]
-    elif len(signature.inputs) == 1:
-        rows = [row[0] for row in rows]
-    if signature.method == "fill_mask":
-        costs = [cost + _MASK_COST * row.count("[MASK]") for cost, row in zip(costs, rows)]
-    return rows, costs
-
-
 def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, number: int) -> Call:
-    ids_NL, mask_NL, segments_NL = (
-        read_integers(columns[field.name], field.name) for field in signature.inputs
-    )
+    names = [field.name for field in signature.inputs]
+    ids_NL, mask_NL, segments_NL = (read_integers(columns[name], name) for name in names)
     _, length = ids_NL.shape
-    if not ids_NL.shape == mask_NL.shape == segments_NL.shape or not length:
-        raise HTTPError(400, "input_ids, input_mask and segment_ids are to be rows of one length.")
+    is_even = ids_NL.shape == mask_NL.shape == segments_NL.shape
+    require(is_even and length, "input_ids, input_mask and segment_ids are to be rows of one length.")
     for name, values, end in (
         ("input_ids", ids_NL, sizes.words),
         ("segment_ids", segments_NL, sizes.segments),
     ):
-        if values.min() < 0 or values.max() >= end:
-            wrong = values.min() if values.min() < 0 else values.max()
-            raise HTTPError(400, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
+        low, high = values.min(), values.max()
+        wrong = low if low < 0 else high
+        require(0 <= wrong < end, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
     lengths_N = mask_NL.sum(axis=1)
-    if (mask_NL != (np.arange(length) < lengths_N[:, None])).any() or not lengths_N.all():
-        raise HTTPError(400, "input_mask: each row is to be ones, one at least, and then zeros.")
-    if lengths_N.max() > sizes.positions:
-        raise HTTPError(
-            400, f"{lengths_N.max():,} tokens in a row, the model takes {sizes.positions:,} at most."
-        )
-    if number * length * sizes.values_a_token > MAX_NUMBERS:
-        total = number * length * sizes.values_a_token
-        raise HTTPError(400, f"an answer of {total:,} numbers, at most {MAX_NUMBERS:,}. Send fewer rows.")
+    is_right = (mask_NL == (np.arange(length) < lengths_N[:, None])).all() and lengths_N.all()
+    require(is_right, "input_mask: each row is to be ones, one at least, and then zeros.")
+    longest, positions = lengths_N.max(), sizes.positions
+    require(longest <= positions, f"{longest:,} tokens in a row, the model takes {positions:,} at most.")
+    total = number * length * sizes.values_a_token
+    told = f"an answer of {total:,} numbers, at most {MAX_NUMBERS:,}. Send fewer rows."
+    require(total <= MAX_NUMBERS, told)
     rows = [(ids_NL[n, :end], segments_NL[n, :end]) for n, end in enumerate(lengths_N)]
     # Of logits over the vocabulary each token is one mask.
     cost = 1 + _MASK_COST * (sizes.values_a_token >= sizes.words)
@@ -165,8 +143,8 @@ def read_integers(values: Any, name: str) -> np.ndarray:
     # Looked at one by one: of texts NumPy would make an array that gives each the memory of the longest.
     is_rows = isinstance(values, list) and all(isinstance(row, list) for row in values)
     is_whole = is_rows and all(type(value) is int for row in values for value in row)
-    if not is_whole or len(set(map(len, values))) != 1:
-        raise HTTPError(400, f"{name}: expected rows of whole numbers, all of one length.")
+    is_right = is_whole and len(set(map(len, values))) == 1
+    require(is_right, f"{name}: expected rows of whole numbers, all of one length.")
     return np.array(values, np.int64)
 
 
@@ -177,45 +155,29 @@ def columns_of(call: Call, signature: Signature, results: list[Any]) -> dict[str
       call, signature: what was asked.
       results: of `versions.Served.compute`, one for each row.
     """
-    makers = {
-        "answer": _answers,
-        "classify": _labels,
-        "fill_mask": _words,
-        "embed": lambda vectors: (np.stack(vectors),),
-    }
+    names = [field.name for field in signature.outputs]
     if call.name == signatures.TENSORS:
-        return {
-            field.name: np.stack(rows) if signature.method == "classify" else _padded(rows, call.length)
-            for field in signature.outputs
-            for rows in [[result[field.name] for result in results]]
-        }
-    columns = makers[signature.method](results)
-    return {field.name: column for field, column in zip(signature.outputs, columns)}
+        stack = np.stack if signature.method == "classify" else functools.partial(_padded, length=call.length)
+        return {name: stack([result[name] for result in results]) for name in names}
+    if signature.method == "embed":
+        return {names[0]: np.stack(results)}
+    if signature.method == "fill_mask":
+        return dict(zip(names, _words(results)))
+    if signature.method == "answer":
+        texts, scores, starts, ends = zip(*results)
+        columns: list[Any] = [texts, starts, ends, scores]
+    else:
+        labels, scores = zip(*results)
+        of_all = [list(result.scores) for result in results], [list(r.scores.values()) for r in results]
+        columns = [[label or "" for label in labels], scores, *of_all]
+    kinds = {"string": object, "int32": np.int32, "float32": np.float32}
+    return {
+        field.name: np.array(column, kinds[field.dtype]) for field, column in zip(signature.outputs, columns)
+    }
 
 
-def _answers(results: list[Any]) -> tuple[np.ndarray, ...]:
-    texts, scores, starts, ends = zip(*results)
-    return (
-        np.array(texts, object),
-        np.array(starts, np.int32),
-        np.array(ends, np.int32),
-        np.array(scores, np.float32),
-    )
-
-
-def _labels(results: list[Any]) -> tuple[np.ndarray, ...]:
-    labels, scores = zip(*results)
-    names = np.array([list(result.scores) for result in results], object)
-    all_scores = np.array([list(result.scores.values()) for result in results], np.float32)
-    return (
-        np.array([label or "" for label in labels], object),
-        np.array(scores, np.float32),
-        names,
-        all_scores,
-    )
-
-
-def _words(results: list[Any]) -> tuple[np.ndarray, ...]:
+def _words(results: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the words of each mask and their probabilities, '' and 0 for masks that a text has not."""
     shape = len(results), max(map(len, results)), signatures.TOP_WORDS
     tokens, scores = np.full(shape, "", object), np.zeros(shape, np.float32)
     for number, masks in enumerate(results):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import ipaddress
 import re
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tornado import httpserver, iostream
 
 from official.io.errors import ConfigError, shortened
+from official.serving.server.settings import Endpoint, require
 
 # -----------------------------------------------------------------------------------------------------------
 # Clients that may end their writing and still wait for their answer
@@ -107,10 +108,8 @@ class Http(httpserver.HTTPServer):
             self.refused()
             connection.close()
         else:
-            stream = Stream(
-                connection, max_buffer_size=self.max_buffer_size, read_chunk_size=self.read_chunk_size
-            )
-            super().handle_stream(stream, address)
+            sizes = {"max_buffer_size": self.max_buffer_size, "read_chunk_size": self.read_chunk_size}
+            super().handle_stream(Stream(connection, **sizes), address)
 
     def connections(self) -> int:
         """Returns the number of open connections."""
@@ -146,84 +145,52 @@ def is_loopback(host: str) -> bool:
     return _LOOPBACK.fullmatch(host) is not None
 
 
-@dataclasses.dataclass(frozen=True)
 class Callers:
-    """Names of a server, and web pages that may ask it.
-
-    Attributes:
-      names: of the server; its own pages are of one of these, with any port.
-      are_names_checked: whether the header Host is to be one of them.
-      origins: of other pages that may ask; None: all may.
-    """
-
-    names: frozenset[str]
-    are_names_checked: bool
-    origins: frozenset[Origin] | None
-
-    def problem(self, host: str | None, origin: str | None) -> str | None:
-        """Returns the fault of the headers Host and Origin of a request; None where there is none."""
-        if self.are_names_checked and host is not None and _name_of(host) not in self.names:
-            names = shortened(sorted(self.names))
-            return f"Host: {host[:_MAX_SHOWN]} is no name of this server, expected {names}: --allowed_hosts."
-        if self.origins is None or origin is None:
-            return None
-        found = _origin_of(origin)
-        if found is None or (found[1] not in self.names and found not in self.origins):
-            return (
-                f"Origin: {origin[:_MAX_SHOWN]}: pages from there may not ask this server, only its own:"
-                " --allowed_origins."
-            )
-        return None
-
-
-def callers_of(
-    host: str, has_token: bool, allowed_hosts: Sequence[str] = (), allowed_origins: Sequence[str] = ()
-) -> Callers:
-    """Returns the callers that a server accepts.
+    """Names that a server may be asked by, and web pages that may ask it; its own are of its names, with any
+    port.
 
     On the loopback address without a token both headers are checked. Elsewhere nobody knows the names of the
     machine, and a foreign page has no token: there both are checked where names are given, and origins where
     these are.
-
-    Args:
-      host: that the server listens on.
-      has_token: whether requests need a token.
-      allowed_hosts: names beside localhost, 127.0.0.1, ::1 and `host`; '*' for all.
-      allowed_origins: SCHEME://NAME or SCHEME://NAME:PORT of pages beside the server's own; '*' for all.
-
-    Raises:
-      ConfigError: for what is no name, or no origin.
     """
-    names = {name: _name_of(name) for name in allowed_hosts if name != _ANY}
-    origins = {origin: _origin_of(origin) for origin in allowed_origins if origin != _ANY}
-    for name, found in names.items():
-        if found is None:
-            raise ConfigError(
-                f"--allowed_hosts={name[:_MAX_SHOWN]}, expected names or addresses with commas between"
-                " them, or '*'."
-            )
-    for origin, page in origins.items():
-        if page is None:
-            raise ConfigError(
-                f"--allowed_origins={origin[:_MAX_SHOWN]}, expected SCHEME://NAME or SCHEME://NAME:PORT with"
-                " commas between them, or '*'."
-            )
-    is_private = is_loopback(host) and not has_token
-    are_names_checked = (is_private or bool(names)) and _ANY not in allowed_hosts
-    are_origins_checked = (is_private or bool(names) or bool(origins)) and _ANY not in allowed_origins
-    return Callers(
-        frozenset(filter(None, (*_OWN_NAMES, _canonical(host), *names.values()))),
-        are_names_checked,
-        frozenset(filter(None, origins.values())) if are_origins_checked else None,
-    )
+
+    def __init__(self, endpoint: Endpoint):
+        """Raises ConfigError for what is no name, or no origin."""
+        hosts, pages = endpoint.allowed_hosts, endpoint.allowed_origins
+        names = _parsed("allowed_hosts", hosts, _name_of, "names or addresses")
+        origins = _parsed("allowed_origins", pages, _origin_of, "SCHEME://NAME or SCHEME://NAME:PORT")
+        are_checked = (is_loopback(endpoint.host) and endpoint.token is None) or bool(names)
+        self._names = {*_OWN_NAMES, _canonical(endpoint.host), *names}
+        self._are_names_checked = are_checked and _ANY not in hosts
+        self._origins = origins if (are_checked or origins) and _ANY not in pages else None
+
+    def check(self, host: str | None, origin: str | None) -> None:
+        """Raises HTTPError for the headers Host and Origin of a request that are not accepted."""
+        if self._are_names_checked and host is not None:
+            names = f"is no name of this server, expected {shortened(sorted(self._names))}: --allowed_hosts."
+            require(_name_of(host) in self._names, f"Host: {host[:_MAX_SHOWN]} {names}", 403)
+        if self._origins is not None and origin is not None:
+            found = _origin_of(origin)
+            may_ask = found and (found[1] in self._names or found in self._origins)
+            told = "pages from there may not ask this server, only its own: --allowed_origins."
+            require(may_ask, f"Origin: {origin[:_MAX_SHOWN]}: {told}", 403)
+
+
+def _parsed(flag: str, given: Sequence[str], parse: Callable[[str], Any], expected: str) -> set:
+    """Returns the parsed names of a flag, without '*'. Raises ConfigError."""
+    found = {text: parse(text) for text in given if text != _ANY}
+    for text, parsed in found.items():
+        if parsed is None:
+            shown = text[:_MAX_SHOWN]
+            raise ConfigError(f"--{flag}={shown}, expected {expected} with commas between them, or '*'.")
+    return set(found.values())
 
 
 def _name_of(authority: str) -> str | None:
     """Returns the name of NAME or NAME:PORT; None for what is none of them."""
-    found = _NAME_AND_PORT.fullmatch(authority)
-    if found:
-        return _canonical(found[1].strip("[]"))
-    return _canonical(authority) if authority.count(":") > 1 and _is_address(authority) else None
+    is_bare = authority.count(":") > 1 and not authority.startswith("[")  # an address of IPv6
+    found = _NAME_AND_PORT.fullmatch(f"[{authority}]" if is_bare else authority)
+    return _canonical(found[1].strip("[]")) if found else None
 
 
 def _origin_of(text: str) -> Origin | None:
@@ -238,12 +205,7 @@ def _origin_of(text: str) -> Origin | None:
 
 def _canonical(name: str) -> str:
     """Returns the one spelling of a name or address."""
-    return str(ipaddress.ip_address(name)) if _is_address(name) else name.lower().removesuffix(".")
-
-
-def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(text)
+        return str(ipaddress.ip_address(name))
     except ValueError:
-        return False
-    return True
+        return name.lower().removesuffix(".")

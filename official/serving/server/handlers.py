@@ -7,13 +7,15 @@ Nothing of a request's content is logged.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
+import inspect
 import json
 import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from tornado import iostream, web
@@ -24,17 +26,15 @@ from official.serving.server.batcher import Failure, Work, place_of
 from official.serving.server.calls import Call
 from official.serving.server.connections import Stream
 from official.serving.server.monitoring import CONTENT_TYPE
-from official.serving.server.settings import HTTPError
+from official.serving.server.settings import HTTPError, require
 from official.serving.server.versions import Served
 
 if TYPE_CHECKING:
     from official.serving.server.application import Server
 
 
-_READ_METHODS = ("GET", "HEAD")
-_LINGER = (
-    16  # times the largest body: what is read of one that is too large, so that its client gets the answer
-)
+# Times the largest body: what is read of one that is too large, so that its client gets the answer.
+_LINGER = 16
 _IDENTITY = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 _MAX_PATH = 120  # of a log line
 _GONE = 499  # as in nginx' logs: the client has closed the connection
@@ -53,28 +53,19 @@ class _Gone(Exception):
 
 
 @web.stream_request_body
-class Handler(web.RequestHandler):
+class Request(web.RequestHandler):
     """A request.
 
     Attributes:
-      endpoint: what metrics call it.
-      methods: of HTTP that there are.
-      needs_token: whether it is for those who have the token, where there is one.
-      is_logged: whether it is logged where all is well.
+      server: that is asked.
+      route: of its address.
+      body: bytes that have come.
+      work: its call in the queue of batches, once it is there.
     """
 
-    endpoint = "other"
-    methods: tuple[str, ...] = _READ_METHODS
-    needs_token = True
-    is_logged = True
-
-    async def answer(self, *arguments: Any) -> bytes | str | dict:
-        """Returns the body of the answer. Raises HTTPError."""
-        raise NotImplementedError
-
     # pylint: disable=arguments-differ,attribute-defined-outside-init  # so Tornado wants it
-    def initialize(self, server: Server) -> None:
-        self.server = server
+    def initialize(self, server: Server, route: Route) -> None:
+        self.server, self.route = server, route
         self.started = time.monotonic()
         self.body = bytearray()
         self.work: Work | None = None
@@ -106,21 +97,17 @@ class Handler(web.RequestHandler):
                 self.request.connection.set_max_body_size(length)  # type: ignore[union-attr]
 
     def _check_headers(self) -> None:
-        given = self.request.headers
-        problem = self.server.callers.problem(given.get("Host"), given.get("Origin"))
-        if problem:
-            raise HTTPError(403, problem)
-        if self.request.method not in self.methods:
-            allowed = ", ".join(self.methods)
-            raise HTTPError(405, f"{self.request.method}: here is only {allowed}.", {"Allow": allowed})
-        if self.needs_token and self.server.token is not None and not self._has_token(self.server.token):
-            headers = {"WWW-Authenticate": "Bearer"}
-            raise HTTPError(401, "a token is needed: Authorization: Bearer TOKEN.", headers)
-        most = self.server.limits.max_request_bytes
-        if self._declared_length() > most:
-            raise HTTPError(413, f"a body of more than {most:,} bytes.")
-        if self.request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise HTTPError(415, "compressed bodies are not read here.")
+        given, server, route, method = self.request.headers, self.server, self.route, self.request.method
+        server.callers.check(given.get("Host"), given.get("Origin"))
+        allowed = ", ".join(route.methods)
+        require(method in route.methods, f"{method}: here is only {allowed}.", 405, {"Allow": allowed})
+        is_known = not route.needs_token or server.token is None or self._has_token(server.token)
+        told = "a token is needed: Authorization: Bearer TOKEN."
+        require(is_known, told, 401, {"WWW-Authenticate": "Bearer"})
+        most = server.limits.max_request_bytes
+        require(self._declared_length() <= most, f"a body of more than {most:,} bytes.", 413)
+        is_plain = given.get("Content-Encoding", "identity").lower() == "identity"
+        require(is_plain, "compressed bodies are not read here.", 415)
 
     def _declared_length(self) -> int:
         length = self.request.headers.get("Content-Length", "0")
@@ -139,25 +126,22 @@ class Handler(web.RequestHandler):
         try:
             if self._error is not None:
                 raise self._error
-            body = await self.answer(*arguments)
+            body = self.route.answer(self, *arguments)
+            body = await body if inspect.isawaitable(body) else body
         except HTTPError as error:
             sent = self._refuse(error)
         except _Gone:
             return
         else:
             sent = self.finish(body if isinstance(body, (bytes, str)) else json.dumps(body))
-        await self._see_it_sent(sent)
-
-    get = head = post = put = patch = delete = options = _run
-
-    async def _see_it_sent(self, sent: asyncio.Future) -> None:
-        """Closes the connection of a client that does not read."""
         try:
             await asyncio.wait_for(sent, self.server.limits.idle_timeout_secs)
-        except asyncio.TimeoutError:
+        except asyncio.TimeoutError:  # its client does not read
             self.request.connection.stream.close()  # type: ignore[union-attr]
         except iostream.StreamClosedError:
             pass
+
+    get = head = post = put = patch = delete = options = _run
 
     def _refuse(self, error: HTTPError) -> asyncio.Future:
         self.set_status(error.status)
@@ -197,8 +181,7 @@ class Handler(web.RequestHandler):
         large."""
         if size < self.server.LARGE:
             return function(*arguments)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.server.executor, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self.server.executor, function, *arguments)
 
     # ----------------------------------------------------------------------------------------------------
     # Its end
@@ -220,8 +203,9 @@ class Handler(web.RequestHandler):
             return
         self._is_reported = True
         secs = time.monotonic() - self.started
-        self.server.metrics.request(self.endpoint, status, secs)
-        if self.is_logged or status >= 400:
+        self.server.metrics.requests.labels(self.route.endpoint, status).inc()
+        self.server.metrics.request_secs.labels(self.route.endpoint).observe(secs)
+        if self.route.is_logged or status >= 400:
             self.server.log.info(
                 "request",
                 id=self.identity,
@@ -238,179 +222,128 @@ class Handler(web.RequestHandler):
 # Addresses
 
 
+class Route(NamedTuple):
+    """An address of the server.
+
+    Attributes:
+      pattern: regular expression of its path.
+      answer: (request, groups of the pattern) -> body, or an awaitable of one. Raises HTTPError.
+      endpoint: its name in the metrics.
+      methods: of HTTP that it has.
+      needs_token: whether it is for those who have the token, where there is one.
+      is_logged: whether a request is logged where all is well.
+    """
+
+    pattern: str
+    answer: Callable[..., Any]
+    endpoint: str
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    needs_token: bool = True
+    is_logged: bool = True
+
+
 def routes(server: Server) -> list[tuple]:
-    """Returns the addresses: (pattern, handler, arguments)."""
-    own = {"server": server}
+    """Returns the addresses as Tornado takes them: (pattern, handler, arguments)."""
     v1 = rf"/v1/models/{re.escape(server.model)}(?:/versions/(\d{{1,18}}))?"
-    model = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
-    found: list[tuple] = [
-        (r"/healthz", Health, own),
-        (r"/metrics", Numbers, own),
-        (v1, Status, own),
-        (rf"{v1}/metadata", Metadata, own),
-        (rf"{v1}:predict", Predict, own),
-        (r"/v2", V2Server, own),
-        (r"/v2/health/(live|ready)", V2Health, own),
-        (model, V2Metadata, own),
-        (rf"{model}/ready", V2Ready, own),
-        (rf"{model}/infer", V2Infer, own),
+    v2 = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
+    post, every = ("POST",), ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+    found = [
+        Route("/healthz", _health, "healthz", needs_token=False, is_logged=False),
+        Route("/metrics", _metrics, "metrics", is_logged=False),
+        Route(v1, _status, "status"),
+        Route(f"{v1}/metadata", _metadata, "metadata"),
+        Route(f"{v1}:predict", _predict, "predict", post),
+        Route("/v2", lambda request: protocols.V2_SERVER, "v2"),
+        Route("/v2/health/(live|ready)", _v2_health, "v2_health", is_logged=False),
+        Route(v2, _v2_metadata, "v2_model"),
+        Route(f"{v2}/ready", _v2_ready, "v2_model", is_logged=False),
+        Route(f"{v2}/infer", _infer, "infer", post),
     ]
-    for path, (kind, content) in page.files(server.model).items():
-        found.append((re.escape(path), Page, {**own, "kind": kind, "content": content}))
-    return [*found, (r".*", Nothing, own)]
+    for path, file in page.files(server.model).items():
+        send = functools.partial(_send_page, file=file)
+        found.append(Route(re.escape(path), send, "page", needs_token=False, is_logged=False))
+    found.append(Route(".*", _nothing, "other", every))
+    return [(route.pattern, Request, {"server": server, "route": route}) for route in found]
 
 
-class Health(Handler):
-    """Whether the server can be asked: 503 before the first version is ready, and while it stops."""
-
-    endpoint, needs_token, is_logged = "healthz", False, False
-
-    async def answer(self) -> dict:
-        if self.server.is_stopping or self.server.versions.served is None:
-            raise HTTPError(503, "stopping." if self.server.is_stopping else "loading the model.")
-        return {"status": "ok", "version": self.server.versions.served.version}
+def _health(request: Request) -> dict:
+    """Tells whether the server can be asked: 503 before the first version is ready, and while it stops."""
+    server = request.server
+    require(server.is_ready, "stopping." if server.is_stopping else "loading the model.", 503)
+    return {"status": "ok", "version": server.find(None).version}
 
 
-class Numbers(Handler):
-    """Prometheus' metrics."""
-
-    endpoint, is_logged = "metrics", False
-
-    async def answer(self) -> bytes:
-        self.set_header("Content-Type", CONTENT_TYPE)
-        return self.server.metrics.text()
+def _metrics(request: Request) -> bytes:
+    request.set_header("Content-Type", CONTENT_TYPE)
+    return request.server.metrics.text()
 
 
-class Page(Handler):
-    """A file of the page."""
-
-    endpoint, needs_token, is_logged = "page", False, False
-
-    # pylint: disable=arguments-differ,attribute-defined-outside-init  # so Tornado wants it
-    def initialize(self, server: Server, kind: str = "", content: bytes = b"") -> None:
-        super().initialize(server)
-        self._kind, self._content = kind, content
-
-    async def answer(self) -> bytes:
-        for name, value in page.HEADERS.items():
-            self.set_header(name, value)
-        self.set_header("Content-Type", self._kind)
-        return self._content
+def _send_page(request: Request, file: tuple[str, bytes]) -> bytes:
+    for name, value in {**page.HEADERS, "Content-Type": file[0]}.items():
+        request.set_header(name, value)
+    return file[1]
 
 
-class Nothing(Handler):
-    """Any other address: 404."""
-
-    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-
-    async def answer(self) -> bytes:
-        raise HTTPError(404, f"nothing is here. The model is at /v1/models/{self.server.model} and /v2.")
+def _nothing(request: Request) -> None:
+    raise HTTPError(404, f"nothing is here. The model is at /v1/models/{request.server.model} and /v2.")
 
 
-class Status(Handler):
+def _status(request: Request, version: str | None) -> dict:
     """TensorFlow Serving's GetModelStatus."""
-
-    endpoint = "status"
-
-    async def answer(self, version: str | None) -> dict:
-        states = self.server.versions.states
-        if version is not None:
-            if int(version) not in states:
-                raise HTTPError(404, f"no version {version} of {self.server.model}.")
-            states = {int(version): states[int(version)]}
-        return protocols.rest_status(states)
+    states = request.server.versions.states
+    if version is not None:
+        require(int(version) in states, f"no version {version} of {request.server.model}.", 404)
+        states = {int(version): states[int(version)]}
+    return protocols.rest_status(states)
 
 
-class Metadata(Handler):
+def _metadata(request: Request, version: str | None) -> dict:
     """TensorFlow Serving's GetModelMetadata."""
-
-    endpoint = "metadata"
-
-    async def answer(self, version: str | None) -> dict:
-        return protocols.rest_metadata(self.server.model, self.server.find(version))
+    return protocols.rest_metadata(request.server.model, request.server.find(version))
 
 
-class Predict(Handler):
+async def _predict(request: Request, version: str | None) -> bytes:
     """TensorFlow Serving's Predict."""
-
-    endpoint, methods = "predict", ("POST",)
-
-    async def answer(self, version: str | None) -> bytes:
-        served, body = self.server.find(version), bytes(self.body)
-        asked = await self.in_executor(len(body), protocols.read_rest, body, served, self.server.limits)
-        results = await self.compute(served, asked.call)
-        return await self.in_executor(_numbers(results), protocols.write_rest, asked, results)
+    served, body = request.server.find(version), bytes(request.body)
+    asked = await request.in_executor(len(body), protocols.read_rest, body, served, request.server.limits)
+    results = await request.compute(served, asked.call)
+    return await request.in_executor(_numbers(results), protocols.write_rest, asked, results)
 
 
-class V2Server(Handler):
-    """The server's metadata in the v2 protocol."""
-
-    endpoint = "v2"
-
-    async def answer(self) -> dict:
-        return protocols.V2_SERVER
+def _v2_health(request: Request, what: str) -> dict:
+    require(what == "live" or request.server.is_ready, "not ready.", 503)
+    return {what: True}
 
 
-class V2Health(Handler):
-    """Whether the server is live, or ready."""
-
-    endpoint, is_logged = "v2_health", False
-
-    async def answer(self, what: str) -> dict:
-        if what == "ready" and not self.server.is_ready:
-            raise HTTPError(503, "not ready.")
-        return {what: True}
+def _v2_asked(request: Request, name: str, version: str | None) -> tuple[str, Served]:
+    """Returns the signature that the name of a model of the v2 protocol stands for, and the version."""
+    served = request.server.find(version)
+    return protocols.find_signature(request.server.model, name, served), served
 
 
-class _V2Model(Handler):
-    """A request about a model of the v2 protocol."""
-
-    endpoint = "v2_model"
-
-    def signature(self, name: str, version: str | None) -> tuple[Served, str]:
-        """Returns the version that is served and the signature that a name stands for. Raises HTTPError."""
-        served = self.server.find(version)
-        return served, protocols.find_signature(self.server.model, name, served)
+def _v2_metadata(request: Request, name: str, version: str | None) -> dict:
+    return protocols.v2_metadata(name, *_v2_asked(request, name, version))
 
 
-class V2Metadata(_V2Model):
-    """A model's metadata."""
-
-    async def answer(self, name: str, version: str | None) -> dict:
-        served, signature = self.signature(name, version)
-        return protocols.v2_metadata(name, signature, served)
+def _v2_ready(request: Request, name: str, version: str | None) -> dict:
+    _v2_asked(request, name, version)
+    require(request.server.is_ready, "not ready.", 503)
+    return {"name": name, "ready": True}
 
 
-class V2Ready(_V2Model):
-    """Whether a model is ready."""
-
-    is_logged = False
-
-    async def answer(self, name: str, version: str | None) -> dict:
-        self.signature(name, version)
-        if not self.server.is_ready:
-            raise HTTPError(503, "not ready.")
-        return {"name": name, "ready": True}
-
-
-class V2Infer(_V2Model):
-    """An inference."""
-
-    endpoint, methods = "infer", ("POST",)
-
-    async def answer(self, name: str, version: str | None) -> bytes:
-        served, signature = self.signature(name, version)
-        body, length = bytes(self.body), self.request.headers.get(protocols.V2_HEADER)
-        limits = self.server.limits
-        asked = await self.in_executor(len(body), protocols.read_v2, body, length, signature, served, limits)
-        results = await self.compute(served, asked.call)
-        content, json_length = await self.in_executor(
-            _numbers(results), protocols.write_v2, asked, results, name, served.version
-        )
-        if json_length is not None:
-            self.set_header(protocols.V2_HEADER, str(json_length))
-            self.set_header("Content-Type", "application/octet-stream")
-        return content
+async def _infer(request: Request, name: str, version: str | None) -> bytes:
+    signature, served = _v2_asked(request, name, version)
+    body, header = bytes(request.body), request.request.headers.get(protocols.V2_HEADER)
+    arguments = body, header, signature, served, request.server.limits
+    asked = await request.in_executor(len(body), protocols.read_v2, *arguments)
+    results = await request.compute(served, asked.call)
+    content, json_length = await request.in_executor(
+        _numbers(results), protocols.write_v2, asked, results, name, served.version
+    )
+    if json_length is not None:
+        request.set_header(protocols.V2_HEADER, str(json_length))
+        request.set_header("Content-Type", "application/octet-stream")
+    return content
 
 
 def _numbers(results: list[Any]) -> int:

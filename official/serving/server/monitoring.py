@@ -14,8 +14,6 @@ from typing import Any, TextIO
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from official.inference.rows import Rows
-
 # -----------------------------------------------------------------------------------------------------------
 # Metrics
 
@@ -26,59 +24,42 @@ _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The numbers of a server; from any thread.
+    """The numbers of a server; from any thread. Each attribute is one of Prometheus' metrics.
 
     Attributes:
       loads: versions by outcome.
       refused: connections beyond the limit.
     """
 
-    def __init__(self, model: str):
-        """Starts at zero. `model` is its name, a label of all."""
+    def __init__(self, waiting: Callable[[], int], connections: Callable[[], int]):
+        """Starts at zero; the arguments return calls that wait, and open connections."""
         self.registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
         prometheus_client.GCCollector(registry=self.registry)
-        counter = functools.partial(Counter, registry=self.registry)
-        gauge = functools.partial(Gauge, registry=self.registry)
-        histogram = functools.partial(Histogram, registry=self.registry)
-        self._requests = counter("bert_requests", "Requests by endpoint and status.", ["endpoint", "code"])
-        self._secs = histogram("bert_request_seconds", "Headers to answer.", ["endpoint"], buckets=_SECS)
-        self._batch = histogram(
-            "bert_batch_sequences", "Sequences of a batch.", ["signature"], buckets=_SEQUENCES
+
+        def make(kind: Any, name: str, text: str, *labels: str, **settings: Any) -> Any:
+            return kind(f"bert_{name}", text, labels, registry=self.registry, **settings)
+
+        self.requests = make(Counter, "requests", "Requests by endpoint and status.", "endpoint", "code")
+        self.request_secs = make(
+            Histogram, "request_seconds", "Headers to answer.", "endpoint", buckets=_SECS
         )
-        self._batch_secs = histogram("bert_batch_seconds", "Time of a batch.", ["signature"], buckets=_SECS)
-        self._tokens = counter("bert_tokens", "Tokens that were computed, with those of the warm-up.")
-        self._version = gauge("bert_model_version", "Version that is served.", ["model"])
-        self.loads = counter("bert_model_loads", "Versions by outcome.", ["outcome"])
-        self._load_secs = gauge("bert_model_load_seconds", "Time until the last version was ready.")
-        self.refused = counter("bert_connections_refused", "Connections beyond the limit.")
-        self._model = model
-
-    def watch(self, waiting: Callable[[], int], connections: Callable[[], int]) -> None:
-        """Asks for numbers whenever somebody reads them: calls that wait, and open connections."""
-        gauge = functools.partial(Gauge, registry=self.registry)
-        gauge("bert_queue_requests", "Requests that wait for the model.").set_function(waiting)
-        gauge("bert_connections", "Open connections.").set_function(connections)
-
-    def request(self, endpoint: str, code: int, secs: float) -> None:
-        """After a request: a name of few, the status, and the time it took."""
-        self._requests.labels(endpoint, code).inc()
-        self._secs.labels(endpoint).observe(secs)
+        self._batch = make(
+            Histogram, "batch_sequences", "Sequences of a batch.", "signature", buckets=_SEQUENCES
+        )
+        self._batch_secs = make(Histogram, "batch_seconds", "Time of a batch.", "signature", buckets=_SECS)
+        self.tokens = make(Counter, "tokens", "Tokens that were computed, with those of the warm-up.")
+        self.version = make(Gauge, "model_version", "Version that is served.", "model")
+        self.loads = make(Counter, "model_loads", "Versions by outcome.", "outcome")
+        self.load_secs = make(Gauge, "model_load_seconds", "Time until the last version was ready.")
+        self.refused = make(Counter, "connections_refused", "Connections beyond the limit.")
+        make(Gauge, "queue_requests", "Requests that wait for the model.").set_function(waiting)
+        make(Gauge, "connections", "Open connections.").set_function(connections)
 
     def batch(self, name: str, sequences: int, secs: float) -> None:
         """After a batch: its signature, its sequences, and how long it took."""
         self._batch.labels(name).observe(sequences)
         self._batch_secs.labels(name).observe(secs)
-
-    def tokens(self, rows: Rows) -> None:
-        """Before a batch of token ids is computed."""
-        self._tokens.inc(len(rows.ids_T))
-
-    def loaded(self, version: int, secs: float) -> None:
-        """After a version is ready."""
-        self._version.labels(self._model).set(version)
-        self._load_secs.set(secs)
-        self.loads.labels("ready").inc()
 
     def text(self) -> bytes:
         """Returns all numbers in Prometheus' text format."""
@@ -95,27 +76,17 @@ _MAX_WAITING = 10_000  # lines
 _LIBRARIES = ("tornado", "asyncio", "concurrent.futures", "py.warnings")
 
 
-class Log:
-    """Writes lines; from any thread."""
+class Log(logging.Handler):
+    """Writes lines; from any thread. As the handler of a library it tells that this has logged something:
+    what its messages hold is not for a log."""
 
     def __init__(self, stream: TextIO | None = None):
         """Writes to a stream; stderr where there is none."""
+        super().__init__(logging.INFO)
         self._stream = stream or sys.stderr
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
-
-    def info(self, event: str, **values: Any) -> None:
-        """Writes what happened; values that are None are left out."""
-        self._put("info", event, values)
-
-    def warning(self, event: str, **values: Any) -> None:
-        """As `info`, of what somebody should look at."""
-        self._put("warning", event, values)
-
-    def error(self, event: str, **values: Any) -> None:
-        """As `info`, of what went wrong."""
-        self._put("error", event, values)
 
     def close(self, secs: float = 1.0) -> None:
         """Writes what waits, for `secs` at most."""
@@ -125,12 +96,24 @@ class Log:
             return
         self._thread.join(secs)
 
-    def _put(self, level: str, event: str, values: dict[str, Any]) -> None:
+    def put(self, level: str, event: str, **values: Any) -> None:
+        """Writes what happened; values that are None are left out."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         known = {name: value for name, value in values.items() if value is not None}
         line = json.dumps({"time": now, "level": level, "event": event, **known})
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(line)
+
+    info = functools.partialmethod(put, "info")
+    warning = functools.partialmethod(put, "warning")
+    error = functools.partialmethod(put, "error")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
+        if record.levelno >= logging.WARNING:
+            self.warning("library", name=record.name, place=f"{record.module}:{record.lineno}", error=error)
+        elif "Malformed HTTP" in str(record.msg):
+            self.info("malformed", status=400)
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -140,27 +123,10 @@ class Log:
                 return
 
 
-class _Libraries(logging.Handler):
-    """Tells that a library has logged something: what its messages hold is not for a log."""
-
-    def __init__(self, log: Log):
-        super().__init__(logging.INFO)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
-        if record.levelno >= logging.WARNING:
-            self._log.warning(
-                "library", name=record.name, place=f"{record.module}:{record.lineno}", error=error
-            )
-        elif "Malformed HTTP" in str(record.msg):
-            self._log.info("malformed", status=400)
-
-
 def take_over(log: Log) -> None:
     """Lets the libraries of the server log here, and nowhere else."""
     for name in _LIBRARIES:
         logger = logging.getLogger(name)
-        logger.handlers[:] = [_Libraries(log)]
+        logger.handlers[:] = [log]
         logger.propagate = False
     logging.getLogger("tornado").setLevel(logging.INFO)

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from official.io.errors import ConfigError
 from official.io.json_files import is_of_kind
 from official.serving.server import calls
 from official.serving.server.calls import Call
-from official.serving.server.settings import HTTPError, Limits
+from official.serving.server.settings import HTTPError, Limits, require
 from official.serving.server.versions import Served, State
 
 # -----------------------------------------------------------------------------------------------------------
@@ -24,8 +25,6 @@ from official.serving.server.versions import Served, State
 
 DEFAULT = "serving_default"
 _REST_TYPES = {"string": "DT_STRING", "int32": "DT_INT32", "float32": "DT_FLOAT"}
-_LIST = "type.googleapis.com/google.protobuf.ListValue"
-_METHOD = "tensorflow/serving/predict"
 
 
 class RestRequest(NamedTuple):
@@ -47,12 +46,11 @@ def read_rest(body: bytes, served: Served, limits: Limits) -> RestRequest:
     values = read_object(body)
     name = values.get("signature_name") or DEFAULT
     name = served.methods[0] if name == DEFAULT else name
-    if not isinstance(name, str) or name not in served.signatures:
-        known = ", ".join(served.signatures)
-        raise HTTPError(400, f"signature_name={str(name)[:60]!r} is unknown. Allowed: {known}.")
-    if ("instances" in values) == ("inputs" in values):
-        raise HTTPError(400, 'expected either "instances" or "inputs" in the request.')
-    signature, by_rows = served.signatures[name], "instances" in values
+    is_known, known = isinstance(name, str) and name in served.signatures, ", ".join(served.signatures)
+    require(is_known, f"signature_name={str(name)[:60]!r} is unknown. Allowed: {known}.")
+    by_rows = "instances" in values
+    require(by_rows != ("inputs" in values), 'expected either "instances" or "inputs" in the request.')
+    signature = served.signatures[name]
     columns = (_of_instances if by_rows else _of_inputs)(values, name, signature)
     return RestRequest(calls.make(name, signature, columns, served.sizes, limits), signature, by_rows)
 
@@ -67,26 +65,24 @@ def read_object(body: bytes | str) -> dict[str, Any]:
 
 def _of_instances(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
     rows = values["instances"]
-    if not isinstance(rows, list) or not rows:
-        raise HTTPError(400, '"instances" is to be a list with one instance or more.')
+    is_right = isinstance(rows, list) and rows
+    require(is_right, '"instances" is to be a list with one instance or more.')
     if not _is_named(rows[0]):
         return {_only_input(name, signature): rows}
     names = rows[0].keys()
-    if not all(_is_named(row) and row.keys() == names for row in rows):
-        raise HTTPError(400, "all instances are to be objects with the same inputs.")
-    if not names:
-        raise HTTPError(400, f"instances without inputs: {name} takes {_input_names(signature)}.")
+    are_alike = all(_is_named(row) and row.keys() == names for row in rows)
+    require(are_alike, "all instances are to be objects with the same inputs.")
+    require(names, f"instances without inputs: {name} takes {_names(signature.inputs)}.")
     return {field: [row[field] for row in rows] for field in names}
 
 
 def _of_inputs(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
     given = values["inputs"]
     columns = given if _is_named(given) else {_only_input(name, signature): given}
-    if not columns:
-        raise HTTPError(400, f'"inputs" is empty: {name} takes {_input_names(signature)}.')
+    require(columns, f'"inputs" is empty: {name} takes {_names(signature.inputs)}.')
     for field, column in columns.items():
-        if not isinstance(column, list):
-            raise HTTPError(400, f"{field[:60]}: expected a list with a value for each instance.")
+        is_right = isinstance(column, list)
+        require(is_right, f"{field[:60]}: expected a list with a value for each instance.")
     return columns
 
 
@@ -98,8 +94,8 @@ def _is_named(value: Any) -> bool:
 def _only_input(name: str, signature: Signature) -> str:
     """Returns the input that values without a name are for. Raises HTTPError where there are several."""
     needed = [field.name for field in signature.inputs if field.name not in signature.optional]
-    if len(needed) > 1:
-        raise HTTPError(400, f"{name} takes {_input_names(signature)}: give an object with their names.")
+    told = f"{name} takes {_names(signature.inputs)}: give an object with their names."
+    require(len(needed) == 1, told)
     return needed[0]
 
 
@@ -107,8 +103,8 @@ def _sizes_of(field: Field) -> list[int]:
     return [-1, *(-1 if size is None else size for size in field.shape)]
 
 
-def _input_names(signature: Signature) -> str:
-    return ", ".join(field.name for field in signature.inputs)
+def _names(fields: Sequence[Field]) -> str:
+    return ", ".join(field.name for field in fields)
 
 
 def write_rest(asked: RestRequest, results: list[Any]) -> bytes:
@@ -116,28 +112,23 @@ def write_rest(asked: RestRequest, results: list[Any]) -> bytes:
     columns = calls.columns_of(asked.call, asked.signature, results)
     only = next(iter(columns.values())) if len(columns) == 1 else None
     if not asked.by_rows:
-        text = encode_object(columns) if only is None else encode(only)
-        return f'{{"outputs": {text}}}'.encode()
-    number = len(results)
-    if only is not None:
-        rows = [encode(only[n]) for n in range(number)]
-    else:
-        rows = [encode_object({name: column[n] for name, column in columns.items()}) for n in range(number)]
+        return f'{{"outputs": {encode_object(columns) if only is None else encode(only)}}}'.encode()
+    rows = (
+        encode_object({name: column[n] for name, column in columns.items()})
+        if only is None
+        else encode(only[n])
+        for n in range(len(results))
+    )
     return f'{{"predictions": [{", ".join(rows)}]}}'.encode()
 
 
 def rest_status(states: dict[int, State]) -> dict:
     """Returns a GetModelStatusResponse."""
-    return {
-        "model_version_status": [
-            {
-                "version": str(version),
-                "state": state.state,
-                "status": {"error_code": "UNKNOWN" if state.error else "OK", "error_message": state.error},
-            }
-            for version, state in states.items()
-        ]
-    }
+    found = []
+    for version, (state, error) in states.items():
+        status = {"error_code": "UNKNOWN" if error else "OK", "error_message": error}
+        found.append({"version": str(version), "state": state, "status": status})
+    return {"model_version_status": found}
 
 
 def rest_metadata(model: str, served: Served) -> dict:
@@ -148,28 +139,22 @@ def rest_metadata(model: str, served: Served) -> dict:
         name: {
             "inputs": {field.name: _rest_tensor(name, field) for field in signature.inputs},
             "outputs": {field.name: _rest_tensor(name, field) for field in signature.outputs},
-            "method_name": _METHOD,
+            "method_name": "tensorflow/serving/predict",
         }
         for name, signature in named.items()
     }
     found: dict[str, dict] = {"signature_def": {"signature_def": described}}
     if served.labels:
-        found["labels"] = {"@type": _LIST, "value": list(served.labels)}
-    return {
-        "model_spec": {"name": model, "signature_name": "", "version": str(served.version)},
-        "metadata": found,
-    }
+        kind = "type.googleapis.com/google.protobuf.ListValue"
+        found["labels"] = {"@type": kind, "value": list(served.labels)}
+    spec = {"name": model, "signature_name": "", "version": str(served.version)}
+    return {"model_spec": spec, "metadata": found}
 
 
 def _rest_tensor(signature: str, field: Field) -> dict:
-    return {
-        "dtype": _REST_TYPES[field.dtype],
-        "tensor_shape": {
-            "dim": [{"size": str(size), "name": ""} for size in _sizes_of(field)],
-            "unknown_rank": False,
-        },
-        "name": f"{signature}_{field.name}:0",
-    }
+    sizes = [{"size": str(size), "name": ""} for size in _sizes_of(field)]
+    shape = {"dim": sizes, "unknown_rank": False}
+    return {"dtype": _REST_TYPES[field.dtype], "tensor_shape": shape, "name": f"{signature}_{field.name}:0"}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -207,11 +192,9 @@ def find_signature(model: str, asked: str, served: Served) -> str:
     HTTPError."""
     if asked == model:
         return served.methods[0]
-    name = asked.removeprefix(f"{model}_")
-    if name == asked or name not in served.signatures:
-        known = ", ".join(names_of(model, served))
-        raise HTTPError(404, f"no model {asked[:60]!r}. There are {known}.")
-    return name
+    names = {f"{model}_{name}": name for name in served.signatures}
+    require(asked in names, f"no model {asked[:60]!r}. There are {', '.join([model, *names])}.", 404)
+    return names[asked]
 
 
 def read_v2(body: bytes, json_length: str | None, name: str, served: Served, limits: Limits) -> V2Request:
@@ -227,114 +210,91 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
     Raises:
       HTTPError: where it is not what the protocol or the signature say.
     """
-    end = _json_end(json_length, len(body))
+    end = len(body)
+    if json_length is not None:
+        is_number = json_length.isascii() and json_length.isdigit() and len(json_length) < 19
+        require(is_number, f"{V2_HEADER} is to be a whole number.")
+        require(int(json_length) <= end, f"{V2_HEADER}={json_length}: the body has {end:,} bytes.")
+        end = int(json_length)
     values, binary = read_object(body[:end]), memoryview(body)[end:]
     signature = served.signatures[name]
-    if not isinstance(values.get("inputs"), list) or not values["inputs"]:
-        raise HTTPError(400, '"inputs" is to be a list with one tensor or more.')
+    inputs: Any = values.get("inputs")
+    require(inputs and isinstance(inputs, list), '"inputs" is to be a list with one tensor or more.')
     columns: dict[str, Any] = {}
-    for tensor in values["inputs"]:
+    for tensor in inputs:
         field, column, binary = _read_tensor(tensor, signature, binary)
-        if field in columns:
-            raise HTTPError(400, f"the input {field!r} is there twice.")
+        require(field not in columns, f"the input {field!r} is there twice.")
         columns[field] = column
-    if len(binary):
-        raise HTTPError(400, f"{len(binary):,} bytes too many behind the tensors.")
+    require(not len(binary), f"{len(binary):,} bytes too many behind the tensors.")
     identity = values.get("id")
-    if not is_of_kind(identity, (str, type(None))):
-        raise HTTPError(400, '"id" is to be a text.')
+    require(is_of_kind(identity, (str, type(None))), '"id" is to be a text.')
     call = calls.make(name, signature, columns, served.sizes, limits)
     return V2Request(call, signature, identity, _requested_outputs(values, signature))
 
 
-def _json_end(json_length: str | None, length: int) -> int:
-    if json_length is None:
-        return length
-    if not (json_length.isascii() and json_length.isdigit() and len(json_length) < 19):
-        raise HTTPError(400, f"{V2_HEADER} is to be a whole number.")
-    if int(json_length) > length:
-        raise HTTPError(400, f"{V2_HEADER}={json_length}: the body has {length:,} bytes.")
-    return int(json_length)
-
-
 def _read_tensor(tensor: Any, signature: Signature, binary: memoryview) -> tuple[str, Any, memoryview]:
     """Returns the name of an input, its column, and the binary data of the next ones."""
-    name, datatype, shape = (
-        _member(tensor, *each) for each in (("name", str), ("datatype", str), ("shape", list))
-    )
-    field = next((each for each in signature.inputs if each.name == name), None)
-    if field is None:
-        known = ", ".join(each.name for each in signature.inputs)
-        raise HTTPError(400, f"unknown input {name[:60]!r}. Allowed: {known}.")
+    members = ("name", str), ("datatype", str), ("shape", list)
+    name, datatype, shape = (_member(tensor, *each) for each in members)
+    fields = {field.name: field for field in signature.inputs}
+    require(name in fields, f"unknown input {name[:60]!r}. Allowed: {', '.join(fields)}.")
+    field = fields[name]
     allowed = ["BYTES"] if field.dtype == "string" else list(_INTEGERS)
-    if datatype not in allowed:
-        raise HTTPError(400, f"{name}: datatype={datatype[:20]!r}, expected {' or '.join(allowed)}.")
-    number = _size_of(shape, field)
-    size = _parameters(tensor).get("binary_data_size")
+    told = f"{name}: datatype={datatype[:20]!r}, expected {' or '.join(allowed)}."
+    require(datatype in allowed, told)
+    is_right = all(type(size) is int and 0 < size < 2**31 for size in shape) and len(shape) in (1, 2)
+    is_rows = len(shape) == 2 if field.shape else shape[1:] in ([], [1])
+    expected = "[N, L]" if field.shape else "[N] or [N, 1]"
+    require(is_right and is_rows, f"{name}: shape={str(shape)[:60]}, expected {expected}.")
+    size, there = _parameters(tensor).get("binary_data_size"), len(binary)
     if size is None:
-        return name, _from_list(tensor, name, shape, number, field), binary
-    if not is_of_kind(size, int) or not 0 <= size <= len(binary):
-        raise HTTPError(400, f"{name}: binary_data_size={str(size)[:20]}, {len(binary):,} bytes are there.")
+        return name, _from_list(tensor, name, shape, field), binary
+    is_there = is_of_kind(size, int) and 0 <= size <= there
+    require(is_there, f"{name}: binary_data_size={str(size)[:20]}, {there:,} bytes are there.")
     return name, _from_bytes(bytes(binary[:size]), datatype, shape, name), binary[size:]
 
 
 def _member(tensor: Any, name: str, kind: type) -> Any:
-    if not isinstance(tensor, dict) or not is_of_kind(tensor.get(name), kind):
-        expected = "a text" if kind is str else "a list"
-        raise HTTPError(400, f'each tensor is to be an object whose "{name}" is {expected}.')
+    is_right, expected = isinstance(tensor, dict), "a text" if kind is str else "a list"
+    is_right = is_right and is_of_kind(tensor.get(name), kind)
+    require(is_right, f'each tensor is to be an object whose "{name}" is {expected}.')
     return tensor[name]
 
 
 def _parameters(values: dict) -> dict:
     parameters = values.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise HTTPError(400, '"parameters" is to be an object.')
+    require(isinstance(parameters, dict), '"parameters" is to be an object.')
     return parameters
 
 
-def _size_of(shape: list, field: Field) -> int:
-    """Returns the number of elements of a tensor. Raises HTTPError for shapes that an input cannot have."""
-    is_right = all(type(size) is int and 0 < size < 2**31 for size in shape) and len(shape) in (1, 2)
-    is_rows = len(shape) == 2 if field.shape else shape[1:] in ([], [1])
-    if not (is_right and is_rows):
-        expected = "[N, L]" if field.shape else "[N] or [N, 1]"
-        raise HTTPError(400, f"{field.name}: shape={str(shape)[:60]}, expected {expected}.")
-    return math.prod(shape)
-
-
-def _from_list(tensor: dict, name: str, shape: list[int], number: int, field: Field) -> Any:
+def _from_list(tensor: dict, name: str, shape: list[int], field: Field) -> Any:
     """Returns the column of `data`, which may be flat or nested as the shape says."""
-    values = tensor.get("data")
-    if not isinstance(values, list):
-        raise HTTPError(400, f'{name} has neither "data" nor "binary_data_size".')
+    number = math.prod(shape)
+    values: Any = tensor.get("data")
+    require(isinstance(values, list), f'{name} has neither "data" nor "binary_data_size".')
     if values and len(shape) == 2 and all(isinstance(row, list) and len(row) == shape[1] for row in values):
         values = [value for row in values for value in row]
-    if len(values) != number:
-        raise HTTPError(400, f"{name}: {len(values):,} values for shape={shape}.")
+    require(len(values) == number, f"{name}: {len(values):,} values for shape={shape}.")
     if not field.shape:
         return values
     return [values[first : first + shape[1]] for first in range(0, number, shape[1])]
 
 
 def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
+    """Returns the column of binary data; before each text stands its length in four bytes."""
     number = math.prod(shape)
-    if datatype == "BYTES":
-        return _split(data, number, name)
-    kind = np.dtype(_INTEGERS[datatype])
-    if len(data) != number * kind.itemsize:
-        raise HTTPError(400, f"{name}: {len(data):,} bytes for shape={shape} of {datatype}.")
-    return np.frombuffer(data, kind).reshape(shape)
-
-
-def _split(data: bytes, number: int, name: str) -> list[bytes]:
-    """Returns elements, before each of which its length stands in four bytes."""
+    if datatype != "BYTES":
+        kind = np.dtype(_INTEGERS[datatype])
+        is_right = len(data) == number * kind.itemsize
+        require(is_right, f"{name}: {len(data):,} bytes for shape={shape} of {datatype}.")
+        return np.frombuffer(data, kind).reshape(shape)
     found, place = [], 0
     while place + 4 <= len(data):
         (size,) = struct.unpack_from("<I", data, place)
         found.append(data[place + 4 : place + 4 + size])
         place += 4 + size
-    if place != len(data) or len(found) != number:
-        raise HTTPError(400, f"{name}: the binary data are not {number:,} elements, each behind its length.")
+    is_right = place == len(data) and len(found) == number
+    require(is_right, f"{name}: the binary data are not {number:,} elements, each behind its length.")
     return found
 
 
@@ -343,13 +303,12 @@ def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
     default = _parameters(values).get("binary_data_output", False)
     names = [field.name for field in signature.outputs]
     asked = values.get("outputs") or [{"name": name} for name in names]
-    if not isinstance(asked, list) or not is_of_kind(default, bool):
-        raise HTTPError(400, '"outputs" is to be a list, and "binary_data_output" true or false.')
+    is_right = isinstance(asked, list) and is_of_kind(default, bool)
+    require(is_right, '"outputs" is to be a list, and "binary_data_output" true or false.')
     found = {}
     for output in asked:
         name = _member(output, "name", str)
-        if name not in names:
-            raise HTTPError(400, f"unknown output {name[:60]!r}. Allowed: {', '.join(names)}.")
+        require(name in names, f"unknown output {name[:60]!r}. Allowed: {', '.join(names)}.")
         found[name] = _parameters(output).get("binary_data", default) is True
     return found
 
@@ -402,11 +361,6 @@ def v2_metadata(model: str, name: str, served: Served) -> dict:
         "inputs": [_v2_tensor(field) for field in signature.inputs],
         "outputs": [_v2_tensor(field) for field in signature.outputs],
     }
-
-
-def names_of(model: str, served: Served) -> list[str]:
-    """Returns the names that a model goes by."""
-    return [model, *(f"{model}_{name}" for name in served.signatures)]
 
 
 def _v2_tensor(field: Field) -> dict:

@@ -11,17 +11,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from official.io import files, quiet
 from official.io.errors import ConfigError
@@ -55,11 +54,26 @@ def reading(
     name = f"--export_dir={path}"
     _check_files(path, name)
     process, connection = _ahead.pop() if _ahead else _started()
+    lock = threading.Lock()
+
+    def ask(what: Any) -> Any:
+        with lock:
+            try:
+                connection.send(what)
+                answer = connection.recv()
+            except (EOFError, OSError):
+                code = process.wait()
+                how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+                told = "Perhaps there is not enough memory, or a file was cut while it was read."
+                raise ConfigError(f"{name}: the process that reads its files ended {how}. {told}") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
     try:
         with connection:
-            reader = _Reader(connection, process, name)
-            found = reader.ask((path, vocab_file, do_lower_case, "export_dir", max_seq_length))
-            yield _with_readers(found, lambda tensor: _Values(reader, tensor))
+            found = ask((path, vocab_file, do_lower_case, "export_dir", max_seq_length))
+            yield _with_readers(found, lambda tensor: functools.partial(ask, tensor))
     finally:
         process.kill()
         process.wait()
@@ -93,60 +107,19 @@ def _started() -> tuple[subprocess.Popen, Connection]:
     return process, ours
 
 
-def _with_readers(found: Source, reader: Any) -> Source:
+def _with_readers(found: Source, reader: Callable[[str], Any]) -> Source:
     """Returns a model with other readers of its tensors: `reader` makes one of a name."""
     tensors = {name: dataclasses.replace(tensor, read=reader(name)) for name, tensor in found.tensors.items()}
     return dataclasses.replace(found, tensors=tensors)
 
 
-class _Reader:
-    """The other process, as this one sees it."""
-
-    def __init__(self, connection: Connection, process: subprocess.Popen, source: str):
-        self._connection, self._process, self._source = connection, process, source
-        self._lock = threading.Lock()
-
-    def ask(self, what: Any) -> Any:
-        """Asks the other process, returns its answer. Raises its exception; ConfigError where it is lost."""
-        with self._lock:
-            try:
-                self._connection.send(what)
-                answer = self._connection.recv()
-            except (EOFError, OSError):
-                raise ConfigError(f"{self._source}: {self._how_it_ended()}") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def _how_it_ended(self) -> str:
-        code = self._process.wait()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return (
-            f"the process that reads its files ended {how}. Perhaps there is not enough memory, or a file was"
-            " cut while it was read."
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Values:
-    """Reads a tensor through the other process."""
-
-    reader: _Reader
-    name: str
-
-    def __call__(self) -> np.ndarray:
-        return self.reader.ask(self.name)
-
-
-def _unread() -> np.ndarray:
-    """Stands for the reader of a tensor on its way from one process to the other."""
-    raise NotImplementedError
-
-
 def serve() -> None:
     """Finds the model that the process at the other end of stdin asks for, and hands its tensors over until
     that one closes."""
-    _die_with_parent()
+    # The process ends with the thread that began it, also in the middle of a read; on Linux.
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl:
+        prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     from official.inference import source
 
     quiet.quieten_libraries()
@@ -154,11 +127,10 @@ def serve() -> None:
         arguments = connection.recv()
         try:
             found = source.find(*arguments)
-            answer: Any = _with_readers(found, lambda name: _unread)
+            answer: Any = _with_readers(found, lambda name: None)
         except Exception as error:  # pylint: disable=broad-except  # it is raised in the other process
-            answer = _as_config_error(
-                error, f"--export_dir={arguments[0]} cannot be read: {type(error).__name__}"
-            )
+            told = f"--export_dir={arguments[0]} cannot be read: {type(error).__name__}"
+            answer = _as_config_error(error, told)
         connection.send(answer)
         while True:
             name = connection.recv()
@@ -174,10 +146,3 @@ def _as_config_error(error: Exception, otherwise: str) -> ConfigError:
     if isinstance(error, ConfigError):
         return ConfigError(str(error), error.details)
     return ConfigError(f"{otherwise} ({error or type(error).__name__}).")
-
-
-def _die_with_parent() -> None:
-    """Ends this process with the thread that began it, also in the middle of a read; on Linux."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl:
-        prctl(_DIE_WITH_PARENT, signal.SIGKILL)

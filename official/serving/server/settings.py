@@ -1,5 +1,7 @@
 """Settings of the server, and its errors."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
@@ -14,7 +16,7 @@ class Endpoint:
       host, port: to listen on; port 0 is a free one.
       token: that requests need; None where they need none.
       poll_secs: between looks for newer versions.
-      allowed_hosts, allowed_origins: as of `connections.callers_of`.
+      allowed_hosts, allowed_origins: as of `connections.Callers`.
     """
 
     export_dir: str
@@ -73,3 +75,11 @@ class HTTPError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
+
+
+def require(
+    condition: object, message: str, status: int = 400, headers: dict[str, str] | None = None
+) -> None:
+    """Raises HTTPError where a condition does not hold."""
+    if not condition:
+        raise HTTPError(status, message, headers)

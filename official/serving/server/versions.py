@@ -1,9 +1,11 @@
 """Versions of the model: which there are, which one is served, and how a newer one takes its place."""
 
 import asyncio
+import concurrent.futures
 import functools
 import gc
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -85,11 +87,8 @@ class Served:
         Raises:
           ConfigError: where a row cannot be computed. Nothing has been computed then.
         """
-        if name == signatures.TENSORS:
-            return self._compute_ids(asked)
-        return list(getattr(self._model, _METHODS[name])(asked))
-
-    def _compute_ids(self, asked: list[tuple[np.ndarray, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+        if name != signatures.TENSORS:
+            return list(getattr(self._model, _METHODS[name])(asked))
         method = self.methods[0]
         made = join([ids for ids, _ in asked], [segments for _, segments in asked])
         if method == "fill_mask":  # every token is one to predict
@@ -136,15 +135,12 @@ def load(version: int, path: str, loading: Loading) -> Served:
     Raises:
       ConfigError: where that is not possible.
     """
-    how = loading.vocab_file, loading.do_lower_case, loading.max_seq_length
-    with reading.reading(path, *how) as found:
+    with reading.reading(path, loading.vocab_file, loading.do_lower_case, loading.max_seq_length) as found:
         for method in loading.methods or ():
             found.check_can(method)
         methods = [name for name in SIGNATURES if name in (loading.methods or found.abilities())]
         model = Model(found, loading.settings, loading.calibration_file)
         try:
-            for method in methods:
-                model.prepare(method)
             served = Served(version, model, methods)
             served.warm_up()
         except MemoryError:
@@ -171,6 +167,7 @@ def free_memory() -> None:
 
 
 _MAX_STATES = 16  # versions of a status; a server may see many
+_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 Load = Callable[[int, str], Served]
 
 
@@ -195,15 +192,15 @@ def find_versions(export_dir: str) -> list[Location]:
     if found:
         return found
     name = os.path.basename(os.path.normpath(export_dir))
-    return [Location(int(name) if _is_number(name) else 1, export_dir)]
+    return [Location(int(name) if _NUMBER.fullmatch(name) else 1, export_dir)]
 
 
 def _numbered(export_dir: str) -> list[Location]:
     try:
-        numbers = [int(name) for name in os.listdir(export_dir) if _is_number(name)]
+        names = filter(_NUMBER.fullmatch, os.listdir(export_dir))
     except OSError:
         return []
-    found = [Location(number, os.path.join(export_dir, str(number))) for number in sorted(numbers)[::-1]]
+    found = sorted((Location(int(name), os.path.join(export_dir, name)) for name in names), reverse=True)
     return [location for location in found if os.path.isdir(location.path) and not _is_around(location.path)]
 
 
@@ -212,10 +209,6 @@ def _is_around(path: str) -> bool:
     one."""
     above = os.path.realpath(os.path.dirname(path))
     return os.path.commonpath([above, target := os.path.realpath(path)]) == target
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 19 and (name == "0" or not name.startswith("0"))
 
 
 def look(path: str) -> frozenset[tuple[str, int, int]]:
@@ -242,7 +235,6 @@ class Versions:
     def __init__(self, export_dir: str, load: Load, log: Log):
         self.served: Served | None = None
         self.states: dict[int, State] = {}
-        self.is_loading = False
         self._export_dir, self._load, self._log = export_dir, load, log
         self._seen: dict[str, frozenset] = {}  # of each newer version: its files at the last look
         self._failed: dict[str, frozenset] = {}  # and where it could not be loaded, its files then
@@ -288,22 +280,15 @@ class Versions:
         """Loads a version and lets it serve. Raises ConfigError."""
         self._set_state(location.version, State("LOADING"))
         began = time.monotonic()
-        served = await in_thread(lambda: self._loaded(location))
+        served = await in_thread(lambda: self._load(*location))
         secs = time.monotonic() - began
-        old, self.served = self.served, served
-        if old is not None:
-            self._set_state(old.version, State("END"))
+        replaced = self.served.version if self.served else None
+        self.served = served
+        if replaced is not None:
+            self._set_state(replaced, State("END"))
         self._set_state(location.version, State("AVAILABLE"))
-        replaced = old and old.version
         self._log.info("serving", version=location.version, replaced=replaced, secs=round(secs, 2))
         return secs
-
-    def _loaded(self, location: Location) -> Served:
-        self.is_loading = True
-        try:
-            return self._load(*location)
-        finally:  # when the thread is done with it, whoever waits for that
-            self.is_loading = False
 
     def _newer(self) -> Location | None:
         """Returns the newest version, where it is newer than the one that is served, has stood still since
@@ -330,20 +315,14 @@ class Versions:
 
 def in_thread(function: Callable) -> asyncio.Future:
     """Calls a function in a thread of its own, which nobody waits for when the process ends."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-
-    def resolve(method: Callable, value: object) -> None:
-        if not future.done():
-            method(value)
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # it is not cancelled any more
 
     def run() -> None:
         try:
-            outcome, method = function(), future.set_result
+            future.set_result(function())
         except BaseException as error:  # pylint: disable=broad-except  # raised where it is awaited
-            outcome, method = error, future.set_exception
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(resolve, method, outcome)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return future
+    return asyncio.wrap_future(future)

@@ -30,22 +30,19 @@ def check(plan: PackingPlan, histogram: Histogram, depth: int) -> None:
     assert (plan.sequences, plan.tokens) == (histogram.sequences, histogram.tokens)
 
 
-@pytest.mark.parametrize(
-    "name, algorithm, depth, rows, efficiency",
-    [
+def test_as_few_rows_as_published():
+    for name, algorithm, depth, rows, efficiency in (
         ("wikipedia_512", "spfhp", 12, 8_166_708, 0.99604),
         ("wikipedia_512", "lpfhp", 12, 8_149_619, 0.99813),
         ("wikipedia_512", "nnlshp", 3, 8_154_800, 0.9975),
         ("wikipedia_512", "ennlshp", 3, 8_154_800, 0.9975),
         ("squad_v1.1_384", "lpfhp", 3, 40_631, 0.977),
-    ],
-)
-def test_as_few_rows_as_published(name, algorithm, depth, rows, efficiency):
-    histogram = read(name)
-    plan = algorithms.plan_by_algorithm(histogram, algorithm, depth).plan
-    check(plan, histogram, depth)
-    assert plan.rows <= rows and round(plan.efficiency, 5) >= efficiency
-    assert plan.speedup == pytest.approx(histogram.sequences / plan.rows)
+    ):
+        histogram = read(name)
+        plan = algorithms.plan_by_algorithm(histogram, algorithm, depth).plan
+        check(plan, histogram, depth)
+        assert plan.rows <= rows and round(plan.efficiency, 5) >= efficiency
+        assert plan.speedup == pytest.approx(histogram.sequences / plan.rows)
 
 
 @st.composite
@@ -73,23 +70,20 @@ def of_random_lengths(seed: int) -> Histogram:
     return Histogram(np.array([0, *rng.integers(0, 10 ** rng.integers(1, 6), length)], np.int64))
 
 
-@pytest.mark.parametrize("depth", [2, 3, 12])
 @pytest.mark.parametrize("name", ["wikipedia_512", "squad_v1.1_384", 1, 2, 3])
-def test_without_an_algorithm_no_single_one_has_fewer_rows(name, depth):
-    histogram = read(name) if isinstance(name, str) else of_random_lengths(name)
-    planned = algorithms.plan_by_algorithm(histogram, None, depth)
-    check(planned.plan, histogram, depth)
-    alone = {
-        each: algorithms.plan_by_algorithm(histogram, each, depth).plan for each in algorithms.ALGORITHMS
-    }
-    assert planned.plan.rows == min(plan.rows for plan in alone.values())
-    assert planned.plan == alone[planned.algorithm]
-
-
-def test_none_is_the_best_for_all_lengths():
-    """For up to 3 sequences a row, too."""
-    best = {algorithms.plan_by_algorithm(read("squad_v1.1_384"), None, depth).algorithm for depth in (2, 3)}
-    assert best == {"lpfhp", "nnlshp"}
+def test_without_an_algorithm_no_single_one_has_fewer_rows(name):
+    histogram, best = read(name) if isinstance(name, str) else of_random_lengths(name), {}
+    for depth in (2, 3, 12):
+        planned = algorithms.plan_by_algorithm(histogram, None, depth)
+        check(planned.plan, histogram, depth)
+        alone = {
+            each: algorithms.plan_by_algorithm(histogram, each, depth).plan for each in algorithms.ALGORITHMS
+        }
+        assert planned.plan.rows == min(plan.rows for plan in alone.values())
+        assert planned.plan == alone[planned.algorithm]
+        best[depth] = planned.algorithm
+    if name == "squad_v1.1_384":  # none is the best for all lengths, for up to 3 sequences a row, too
+        assert {best[2], best[3]} == {"lpfhp", "nnlshp"}
 
 
 @functools.cache

@@ -119,18 +119,21 @@ def test_regrouping_changes_no_byte_and_opens_few_files(
     assert of_shards == num_shards * (1 if levels else blocks)
 
 
-@pytest.mark.parametrize("name, problem", [("cut", "it is cut off"), ("other", "it does not begin as such")])
-def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch, name, problem):
+def test_a_damaged_block_is_named(tmp_path, plain, monkeypatch):
     write = rounds.write_file
+    for damage, problem in (
+        (lambda file: file.truncate(5000), "it is cut off"),
+        (lambda file: file.write(b"other"), "it does not begin as such"),
+    ):
 
-    def damaging(path, *arguments):
-        write(path, *arguments)
-        with open(path, "r+b") as file:
-            file.truncate(5000) if name == "cut" else file.write(b"other")
+        def damaging(path, *arguments, damage=damage):
+            write(path, *arguments)
+            with open(path, "r+b") as file:
+                damage(file)
 
-    monkeypatch.setattr(rounds, "write_file", damaging)
-    with pytest.raises(ConfigError, match=rf"000000-00000\.sequences of .*{problem}.*--overwrite"):
-        creation.pack_records(creation.Job(plain, str(tmp_path / "out")))
+        monkeypatch.setattr(rounds, "write_file", damaging)
+        with pytest.raises(ConfigError, match=rf"000000-00000\.sequences of .*{problem}.*--overwrite"):
+            creation.pack_records(creation.Job(plain, str(tmp_path / problem)))
 
 
 def test_blocks_of_another_version_are_not_gone_on_with(tmp_path, plain, monkeypatch):
@@ -241,18 +244,15 @@ def test_wrong_input_is_named(tmp_path, plain):
         creation.pack_records(creation.Job(plain, str(tmp_path / "out2")))
 
 
-@pytest.mark.parametrize(
-    "change, problem",
-    [
+def test_wrong_flags_are_refused(tmp_path, plain):
+    for change, problem in (
         ({"num_shards": 10**6}, "--num_shards=1000000 is more than the"),
         ({"max_sequences_per_pack": 0}, "--max_sequences_per_pack=0"),
         ({"algorithm": "lpfph"}, "--algorithm=lpfph is unknown.*lpfhp"),
         ({"random_seed": -1}, "--random_seed=-1"),
-    ],
-)
-def test_wrong_flags_are_refused(tmp_path, plain, change, problem):
-    with pytest.raises(ConfigError, match=problem):
-        creation.pack_records(creation.Job(plain, str(tmp_path / "out"), **change))
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            creation.pack_records(creation.Job(plain, str(tmp_path / problem[2:9]), **change))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -289,23 +289,17 @@ def test_a_histogram_is_only_planned(tmp_path, monkeypatch):
     assert numbers["efficiency"] == pytest.approx(16 / 20) and numbers["speedup"] == pytest.approx(6 / 5)
 
 
-@pytest.mark.parametrize(
-    "content, problem",
-    [
+def test_wrong_histograms_and_flags_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "h.json"
+    for content, problem in (
         ('{"max_sequence_length": 2, "counts_by_length_from_1": [1]}', "has 1 counts"),
         ('{"max_sequence_length": 2, "counts_by_length_from_1": [1, -1]}', "of length 2 is -1"),
         ('{"max_sequence_length": 2, "counts_by_length_from_1": [0, 0]}', "no sequences to pack"),
         ('{"max_sequence_length": 2}', 'has no "counts_by_length_from_1"'),
-    ],
-)
-def test_wrong_histograms_are_refused(tmp_path, monkeypatch, content, problem):
-    path = tmp_path / "h.json"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match=problem):
-        run(monkeypatch, f"--histogram={path}")
-
-
-@pytest.mark.parametrize("flags", [[], ["--input_files=a"], ["--histogram=a", "--output_dir=b"]])
-def test_flags_that_say_nothing_or_too_much(monkeypatch, flags):
-    with pytest.raises(ConfigError, match="--histogram"):
-        run(monkeypatch, *flags)
+    ):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=problem):
+            run(monkeypatch, f"--histogram={path}")
+    for flags in ([], ["--input_files=a"], ["--histogram=a", "--output_dir=b"]):
+        with pytest.raises(ConfigError, match="--histogram"):
+            run(monkeypatch, *flags)

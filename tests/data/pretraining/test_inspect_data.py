@@ -178,17 +178,19 @@ def test_the_first_bad_example_of_a_block_is_named(tmp_path, change, fault):
     single = [
         record
         for record in encoding.encode(make_examples(300), "compact")
-        for record in record_formats.split(record, "compact")
+        for record in record_formats.READERS["compact"].split(record)
     ]
     assert (
         inspection.summarize(
-            [write_records(tmp_path / "good", record_formats.join(single, "compact"))], words
+            [write_records(tmp_path / "good", record_formats.READERS["compact"].join(single))], words
         ).records
         == 300
     )
     single[130] = encoding.encode(change(make_examples(1, shortest=24)), "compact")[0]
     with pytest.raises(ConfigError, match=f"bad, record 2: example 3: .*{fault}"):
-        inspection.summarize([write_records(tmp_path / "bad", record_formats.join(single, "compact"))], words)
+        inspection.summarize(
+            [write_records(tmp_path / "bad", record_formats.READERS["compact"].join(single))], words
+        )
 
 
 def test_a_file_that_is_cut_off_or_no_record_is_named(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official.config import derived
 from official.data import synthetic
 from official.data.pipeline import TrainingOrder
 from official.data.records import batches as record_batches
@@ -40,26 +41,30 @@ def training_ids(files, schema, count, **settings) -> list[bytes]:
     return ids(dataset.take(count).as_numpy_iterator())
 
 
-@pytest.fixture(params=["plain", "compact"])
-def files(request, record_files, tmp_path, monkeypatch):
-    """Returns three files of 12 examples, of compact records that hold up to five; a window has fewer
-    examples than a file."""
-    monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 24)
-    if request.param == "plain":
-        return find_files(record_files(files=3, records=12), "input_files")
-    monkeypatch.setattr(encoding, "BLOCK_EXAMPLES", 5)
+def write_kind(folder, kind: str, sizes: list[int], schema) -> list[str]:
+    """Writes files of so many examples."""
+    made = {
+        "plain": lambda size, number: make_records(size, number, schema),
+        "compact": lambda size, number: encoding.encode(make_examples(size, number, length=16, most=3), kind),
+    }
     return [
-        write_records(
-            tmp_path / f"part-{number}",
-            encoding.encode(make_examples(12, number, length=16, most=3), "compact"),
-        )
-        for number in range(3)
+        write_records(folder / f"part-{number:05}", made[kind](size, number))
+        for number, size in enumerate(sizes)
     ]
 
 
+@pytest.fixture(params=["plain", "compact"])
+def files(request, tmp_path, schema, monkeypatch):
+    """Returns three files of 12 examples, of compact records that hold up to five; a window has fewer
+    examples than a file."""
+    monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 24)
+    monkeypatch.setattr(encoding, "BLOCK_EXAMPLES", 5)
+    return write_kind(tmp_path, request.param, [12] * 3, schema)
+
+
 @pytest.fixture
-def plain_files(record_files):
-    return find_files(record_files(files=3, records=12), "input_files")
+def plain_files(tmp_path, schema):
+    return write_kind(tmp_path, "plain", [12] * 4, schema)
 
 
 def test_written_records_read_back(schema, tmp_path):
@@ -77,10 +82,7 @@ def test_written_records_read_back(schema, tmp_path):
     assert serialize_example({name: batch[name][0] for name in schema}, schema) == record
 
 
-@pytest.mark.parametrize("streams", [1, 3])
-def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema, streams):
-    first, second = [training_ids(files, schema, 9, sequences_done=done, streams=streams) for done in (0, 36)]
-    assert len(set(first)) == 36 and set(first) == set(second) and first != second
+SIZES = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
 
 
 @pytest.fixture(params=["plain", "compact"])
@@ -89,30 +91,25 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
     monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 10)
     monkeypatch.setattr(streams_lib, "_INTERLEAVED_FILES", 4)
     monkeypatch.setattr(encoding, "BLOCK_EXAMPLES", 3)
-    sizes = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
-    if request.param == "plain":
-        return [
-            write_records(tmp_path / f"{number:02}", make_records(size, number, schema))
-            for number, size in enumerate(sizes)
+    return write_kind(tmp_path, request.param, SIZES, schema)
+
+
+def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema):
+    for streams in (1, 3):
+        first, second = [
+            training_ids(files, schema, 9, sequences_done=done, streams=streams) for done in (0, 36)
         ]
-    return [
-        write_records(
-            tmp_path / f"{number:02}",
-            encoding.encode(make_examples(size, number, length=16, most=3), "compact"),
-        )
-        for number, size in enumerate(sizes)
-    ]
+        assert len(set(first)) == 36 and set(first) == set(second) and first != second
 
 
-@pytest.mark.parametrize("streams", [1, 11])
-def test_going_on_is_exact_wherever_files_end(uneven_files, schema, streams):
-    step = 11 if streams == 11 else 5
-    whole = training_ids(uneven_files, schema, 46, batch_size=step, streams=streams)
-    for done in {1: (5, 105, 205), 11: (33, 363)}[streams]:
-        assert (
-            training_ids(uneven_files, schema, 4, batch_size=step, sequences_done=done, streams=streams)
-            == whole[done : done + 4 * step]
-        )
+def test_going_on_is_exact_wherever_files_end(uneven_files, schema):
+    for streams, size, all_done in ((1, 5, (5, 105, 205)), (11, 11, (33, 363))):
+        whole = training_ids(uneven_files, schema, 46, batch_size=size, streams=streams)
+        for done in all_done:
+            found = training_ids(
+                uneven_files, schema, 4, batch_size=size, sequences_done=done, streams=streams
+            )
+            assert found == whole[done : done + 4 * size]
 
 
 @pytest.mark.parametrize(
@@ -154,98 +151,87 @@ def test_a_place_found_by_arithmetic_is_that_of_the_reading(records_of, cycle, p
         )
 
 
-def test_what_was_read_before_is_neither_parsed_nor_shuffled(uneven_files, schema, monkeypatch):
-    seen, parse_rows = [], record_formats.parse_rows
-    kind = detect_format(uneven_files)
+def test_what_was_read_before_is_not_unpacked(uneven_files, schema, monkeypatch):
+    seen, kind = [], detect_format(uneven_files)
     whole = training_ids(uneven_files, schema, 20, batch_size=5)
+    reader = type(record_formats.READERS[kind])
+    original = reader.unpack
 
-    def unpack(serialized, *rest, **named):
-        def note(batch):
-            seen.extend(batch)
-            return np.int32(0)
+    def note(batch):
+        seen.extend(batch)
+        return np.int32(0)
 
+    def unpack(self, serialized, schema):
         with tf.control_dependencies([tf.numpy_function(note, [serialized], tf.int32)]):
-            return original(tf.identity(serialized), *rest, **named)
+            return original(self, tf.identity(serialized), schema)
 
-    original = record_formats.unpack
-    monkeypatch.setattr(record_formats, "unpack", unpack)
+    monkeypatch.setattr(reader, "unpack", unpack)
     assert training_ids(uneven_files, schema, 1, batch_size=5, sequences_done=95) == whole[95:]
-    assert (
-        len(seen) < (75 if kind == "plain" else 30) and parse_rows is record_formats.parse_rows
-    )  # of 105 examples; what comes next is read ahead
+    assert len(seen) < (75 if kind == "plain" else 30)  # of 105 examples; what comes next is read ahead
 
 
-def test_records_are_counted_once_and_files_that_changed_again(uneven_files, schema, tmp_path, monkeypatch):
-    kept, counted = str(tmp_path / "record_counts.json"), []
-    count_file = record_counts._count_file
+@pytest.fixture
+def counted(monkeypatch) -> list[str]:
+    """Returns the files that are counted meanwhile."""
+    found, count_file = [], record_counts._count_file
     monkeypatch.setattr(
-        record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named)
+        record_counts, "_count_file", lambda path, **named: found.append(path) or count_file(path, **named)
     )
-    kind = detect_format(uneven_files)
-    expected = [7, 1, 31, 12, 3, 20, 1, 9, 14, 2, 5]
-    for _ in range(2):
-        assert [found.rows for found in record_counts.count(uneven_files, kind, kept)] == expected
-    assert sorted(counted) == uneven_files
-    write_records(
-        uneven_files[1],
-        make_records(2, 99, schema)
-        if kind == "plain"
-        else encoding.encode(make_examples(2, 9, length=16, most=3), kind),
-    )
-    assert [found.rows for found in record_counts.count(uneven_files, kind, kept)] == [7, 2, *expected[2:]]
-    assert counted[11:] == [uneven_files[1]]
-    for garbage in (
-        b"\xff",
-        b"[]",
-        b'{"files": {"a": 3}}',
-        b'{"files": {"a": {"bytes": 1, "changed": 2, "runs": [3]}}}',
-    ):
-        (tmp_path / "record_counts.json").write_bytes(garbage)
+    return found
+
+
+def test_records_are_counted_once_and_files_that_changed_again(uneven_files, schema, tmp_path, counted):
+    kept, kind = tmp_path / "record_counts.json", detect_format(uneven_files)
+
+    def rows() -> list[int]:
+        return [found.rows for found in record_counts.count(uneven_files, kind, str(kept))]
+
+    assert rows() == rows() == SIZES and sorted(counted) == uneven_files
+    os.rename(write_kind(tmp_path / "..", kind, [2], schema)[0], uneven_files[1])
+    assert rows() == [7, 2, *SIZES[2:]] and counted[11:] == [uneven_files[1]]
+    wrong = b'{"files": {"a": {"bytes": 1, "changed": 2, "runs": [3]}}}'
+    for garbage in (b"\xff", b"[]", b'{"files": {"a": 3}}', wrong):
+        kept.write_bytes(garbage)
         del counted[:]
-        record_counts.count(uneven_files, kind, kept)
+        rows()
         assert len(counted) == 11
 
 
-def test_a_manifest_counts_where_names_and_sizes_are_its_own(record_files, monkeypatch):
-    files = find_files(record_files(files=2, records=12), "input_files")
+def test_a_manifest_counts_where_names_and_sizes_are_its_own(plain_files, counted):
     manifest = {
         "files": {"part-00000": 12, "part-00001": 99},
-        "file_bytes": {"part-00000": os.path.getsize(files[0]), "part-00001": 1},
+        "file_bytes": {"part-00000": os.path.getsize(plain_files[0]), "part-00001": 1},
     }
-    pathlib.Path(files[0]).with_name("manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    counted, count_file = [], record_counts._count_file
-    monkeypatch.setattr(
-        record_counts, "_count_file", lambda path, **named: counted.append(path) or count_file(path, **named)
-    )
-    assert [found.rows for found in record_counts.count(files, "plain")] == [12, 12] and counted == files[1:]
+    pathlib.Path(plain_files[0]).with_name("manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    found = record_counts.count(plain_files[:2], "plain")
+    assert [each.rows for each in found] == [12, 12] and counted == plain_files[1:2]
 
 
-@pytest.mark.parametrize("cut, message", [(3, "truncated or damaged after record 11: record 12"), (0, None)])
-def test_counting_finds_a_file_that_is_cut_off(record_files, cut, message, monkeypatch):
+def test_counting_finds_a_file_that_is_cut_off(plain_files, monkeypatch):
     monkeypatch.setattr(record_counts, "_CHUNK_BYTES", 1000)
-    path = pathlib.Path(find_files(record_files(files=1, records=12), "input_files")[0])
-    path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
-    if message is None:
-        assert record_counts.count_records(str(path)) == 12
-    else:
-        with pytest.raises(ConfigError, match=message):
-            record_counts.count_records(str(path))
+    path = pathlib.Path(plain_files[0])
+    assert record_counts.count_records(str(path)) == 12
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ConfigError, match="truncated or damaged after record 11: record 12"):
+        record_counts.count_records(str(path))
 
 
 @pytest.mark.parametrize("tail", [1 << 16, 100])  # the last record is, and is not, within the tail
-def test_a_file_cut_off_anywhere_is_found_by_its_end(record_files, tail, monkeypatch):
+def test_a_file_cut_off_anywhere_is_found_by_its_end(plain_files, tail, monkeypatch):
     monkeypatch.setattr(record_counts, "_TAIL_BYTES", tail)
-    path = pathlib.Path(find_files(record_files(files=1, records=4), "input_files")[0])
+    path = pathlib.Path(plain_files[0])
     whole = path.read_bytes()
     record_counts.check_ends([str(path)])
     unseen = []
-    for size in range(len(whole) - len(whole) // 4 + 1, len(whole)):
+    for size in range(len(whole) - len(whole) // 12 + 1, len(whole)):
         path.write_bytes(whole[:size])
         try:
             record_counts.check_ends([str(path)])
             unseen.append(size)
         except ConfigError as error:
-            assert "part-00000 is truncated or damaged after record 3: record 4 cannot be read" in str(error)
+            assert "part-00000 is truncated or damaged after record 11: record 12 cannot be read" in str(
+                error
+            )
     assert not unseen
 
 
@@ -258,40 +244,29 @@ def test_a_record_cut_off_within_its_length_ends_no_training_or_evaluation_data(
         record_batches.evaluation_dataset(files, schema, 4, 30)
 
 
-def test_a_manifest_among_records_is_no_record_file(record_files, tmp_path):
-    pattern = record_files(files=2, records=3)
-    folder = tmp_path / "train"
-    (folder / "manifest.json").write_text("{}", encoding="utf-8")
-    assert find_files(f"{folder}/*", "input_files") == find_files(pattern, "input_files")
+def test_a_manifest_among_records_is_no_record_file(plain_files, tmp_path):
+    (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
+    assert find_files(f"{tmp_path}/*", "input_files") == plain_files
     with pytest.raises(ConfigError, match="--input_files=.*holds no records, only manifest.json"):
-        find_files(f"{folder}/man*", "input_files")
+        find_files(f"{tmp_path}/man*", "input_files")
+    with pytest.raises(ConfigError, match=r"--input_files=missing/\*.rec matches no file"):
+        find_files(f"{plain_files[0]},missing/*.rec", "input_files")
 
 
-def test_hosts_read_disjoint_files_and_together_what_one_host_reads(record_files, schema):
-    files = find_files(record_files(files=4, records=12), "input_files")
-    streams = streams_lib.num_streams(len(files), train_batch_size=8)
+def test_hosts_read_disjoint_files_and_together_what_one_host_reads(plain_files, schema):
+    streams = derived.num_streams(len(plain_files), train_batch_size=8)
     assert streams == 4
-    one = training_ids(files, schema, 6, batch_size=8, streams=streams)
+    one = training_ids(plain_files, schema, 6, batch_size=8, streams=streams)
     two = [
-        training_ids(files, schema, 6, batch_size=4, streams=streams, host=host, num_hosts=2)
+        training_ids(plain_files, schema, 6, batch_size=4, streams=streams, host=host, num_hosts=2)
         for host in (0, 1)
     ]
     assert not set(two[0]) & set(two[1])
     for step in range(6):
-        assert set(one[8 * step : 8 * step + 8]) == {
-            *two[0][4 * step : 4 * step + 4],
-            *two[1][4 * step : 4 * step + 4],
-        }
+        own = [set(part[4 * step : 4 * step + 4]) for part in two]
+        assert set(one[8 * step : 8 * step + 8]) == own[0] | own[1]
     with pytest.raises(ConfigError, match="4 files make 4 streams, which 3 hosts"):
-        record_batches.training_dataset(files, schema, 4, TrainingOrder(1, num_hosts=3), streams)
-
-
-@pytest.mark.parametrize(
-    "files,batch,streams",
-    [(8, 64, 8), (500, 760, 20), (500, 448, 4), (1, 64, 1), (3, 64, 1), (7, 35, 7), (64, 64, 32)],
-)
-def test_streams(files, batch, streams):
-    assert streams_lib.num_streams(files, batch) == streams
+        record_batches.training_dataset(plain_files, schema, 4, TrainingOrder(1, num_hosts=3), streams)
 
 
 def test_evaluation_reads_the_first_records_in_order(files, schema):
@@ -338,36 +313,29 @@ def test_remote_paths(schema):
     assert len(found) == 2 and len(set(training_ids(found, schema, 2))) == 8
 
 
-def test_a_glob_without_match_is_named(plain_files):
-    with pytest.raises(ConfigError, match=r"--input_files=missing/\*.rec matches no file"):
-        find_files(f"{plain_files[0]},missing/*.rec", "input_files")
-
-
-def test_a_record_of_another_length_is_named(plain_files, schema):
-    with pytest.raises(
-        ConfigError,
-        match=r"--input_files: .*part-00000, record 1: feature input_ids has 16 values, expected 32",
-    ):
-        check_first_record(plain_files, schema_lib.pretraining_schema(32, 3), "input_files")
-    with pytest.raises(ConfigError, match="masked_lm_positions has 3 values, expected 5"):
-        check_first_record(plain_files, schema_lib.pretraining_schema(16, 5), "input_files")
-
-
-def test_a_block_of_another_length_is_named(tmp_path):
-    path = write_records(tmp_path / "part", encoding.encode(make_examples(3), "compact"))
-    check_first_record([path], schema_lib.pretraining_schema(24, 4, 50), "input_files")
+def test_records_of_another_shape_are_named_before_training(files, schema, tmp_path):
+    plain = detect_format(files) == "plain"
+    lengths = ("feature input_ids has 16 values, expected 32", "max_seq_length 16, expected 32")
+    slots = ("masked_lm_positions has 3 values, expected 5", "max_predictions_per_seq 3, expected 5")
     for shape, message in (
-        ((32, 4), "max_seq_length 24, expected 32"),
-        ((24, 5), "max_predictions_per_seq 4, expected 5"),
-        ((24, 4, 20), "example 1: feature input_ids has values from 5 to 4., expected 0 to 19"),
+        ((32, 3), lengths[not plain]),
+        ((16, 5), slots[not plain]),
+        ((16, 3, 10), r"feature input_ids has values from \d+ to \d+, expected 0 to 9"),
     ):
-        with pytest.raises(ConfigError, match=f"--input_files: .*part, record 1: .*{message}"):
-            check_first_record([path], schema_lib.pretraining_schema(*shape), "input_files")
-
-
-def test_an_id_outside_of_the_vocabulary_is_named(files):
-    with pytest.raises(ConfigError, match=r"feature input_ids has values from \d+ to \d+, expected 0 to 9"):
-        check_first_record(files, schema_lib.pretraining_schema(16, 3, vocab_size=10), "input_files")
+        with pytest.raises(ConfigError, match=f"--input_files: .*part-00000, record 1: .*{message}"):
+            check_first_record(files, schema_lib.pretraining_schema(*shape), "input_files")
+    check_first_record(files, schema_lib.pretraining_schema(16, 3, 100), "input_files")
+    for content, message in (
+        (b"", "has no records"),
+        (b"not a record, just text", "truncated or damaged after record 0"),
+    ):
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            check_first_record([str(tmp_path / "x")], schema, "eval_files")
+    for content in (b"", b"text"):
+        (tmp_path / "empty").write_bytes(content)
+        with pytest.raises(ConfigError, match="empty has no records"):
+            record_batches.training_dataset([*files, str(tmp_path / "empty")], schema, 4, TrainingOrder(1))
 
 
 def test_the_bad_record_is_found(plain_files, schema, tmp_path):
@@ -375,44 +343,13 @@ def test_the_bad_record_is_found(plain_files, schema, tmp_path):
     bad = write_records(tmp_path / "bad", [*make_records(2, 5, schema), odd])
     assert "bad, record 3: feature input_ids has 8 values" in find_bad_record([*plain_files, bad], schema)
     assert find_bad_record(plain_files, schema) is None
-
-
-def test_the_bad_example_of_a_block_is_found(schema, tmp_path):
-    single = [
-        block
-        for record in encoding.encode(make_examples(9, length=16, most=3), "compact")
-        for block in record_formats.split(record, "compact")
-    ]
+    reader = record_formats.READERS["compact"]
+    blocks = encoding.encode(make_examples(9, length=16, most=3), "compact")
+    single = [example for block in blocks for example in reader.split(block)]
     single[5] = encoding.encode(make_examples(1, words=900, length=16, most=3, shortest=16), "compact")[0]
-    bad = write_records(tmp_path / "bad", record_formats.join(single, "compact"))
-    assert "bad, record 1: example 6: feature input_ids has" in find_bad_record(
-        [bad], schema_lib.pretraining_schema(16, 3, 50)
-    )
-
-
-@pytest.mark.parametrize("content", [b"", b"text"])
-def test_a_file_without_records_is_named(files, schema, tmp_path, content):
-    (tmp_path / "empty").write_bytes(content)
-    with pytest.raises(ConfigError, match="empty has no records"):
-        record_batches.training_dataset([*files, str(tmp_path / "empty")], schema, 4, TrainingOrder(1))
-
-
-@pytest.mark.parametrize(
-    "content,message",
-    [(b"", "has no records"), (b"not a record at all, just text", "truncated or damaged after record 0")],
-)
-def test_a_file_that_is_no_tfrecord(content, message, schema, tmp_path):
-    path = tmp_path / "x"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=message):
-        check_first_record([str(path)], schema, "eval_files")
-
-
-def test_a_record_that_is_no_example(schema):
-    assert schema_lib.describe_example(b"\xff\xff\xff", schema) == "it is not a tf.train.Example"
-    assert "input_ids is missing" in schema_lib.describe_example(b"", schema)
-    with pytest.raises(ValueError, match="input_ids has 3 values"):
-        serialize_example({name: np.zeros(3) for name in schema}, schema)
+    bad = write_records(tmp_path / "bad", reader.join(single))
+    found = find_bad_record([bad], schema_lib.pretraining_schema(16, 3, 50))
+    assert "bad, record 1: example 6: feature input_ids has" in found
 
 
 def test_synthetic_records_fit_the_schema(schema):
@@ -426,25 +363,24 @@ def test_synthetic_records_fit_the_schema(schema):
     }
 
 
-@pytest.mark.parametrize(
-    "name,value,message",
-    [
+def test_values_out_of_range_are_no_records(schema):
+    """On any device: one of them would be trained on where nothing but the model's own operations looked at
+    it."""
+    good = make_records(1, 0, schema)[0]
+    for name, value, message in (
         ("segment_ids", 9, "segment_ids has values from 0 to 9, expected 0 to 1"),
         ("input_mask", -1, "input_mask has values from -1 to 1"),
         ("input_ids", 2**32 + 5, "input_ids has values from"),
         ("masked_lm_weights", float("nan"), "masked_lm_weights has the value nan"),
         ("masked_lm_weights", -1.0, "masked_lm_weights has the value -1.0"),
-    ],
-)
-def test_values_out_of_range_are_no_records(schema, name, value, message):
-    """On any device: one of them would be trained on where nothing but the model's own operations looked at
-    it."""
-    good = make_records(1, 0, schema)[0]
-    example = tf.train.Example.FromString(good)
-    feature = example.features.feature[name]
-    (feature.float_list if feature.HasField("float_list") else feature.int64_list).value[1] = value
-    bad = example.SerializeToString()
-    assert record_formats.parse_records(tf.constant([good]), schema, "plain")[name].shape[0] == 1
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        record_formats.parse_records(tf.constant([good, bad]), schema, "plain")
-    assert message in record_formats.describe_mismatch(bad, schema, "plain")
+    ):
+        example = tf.train.Example.FromString(good)
+        feature = example.features.feature[name]
+        (feature.float_list if feature.HasField("float_list") else feature.int64_list).value[1] = value
+        bad = example.SerializeToString()
+        assert record_formats.parse_records(tf.constant([good]), schema, "plain")[name].shape[0] == 1
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            record_formats.parse_records(tf.constant([good, bad]), schema, "plain")
+        assert message in record_formats.describe_mismatch(bad, schema, "plain")
+    assert schema_lib.describe_example(b"\xff\xff\xff", schema) == "it is not a tf.train.Example"
+    assert "input_ids is missing" in schema_lib.describe_example(b"", schema)

@@ -20,7 +20,7 @@ from official.data.records.formats import habana
 from official.io.errors import ConfigError
 from tests.data.records import foreign_records
 from tests.data.records.foreign_records import FORMATS
-from tests.data.records.test_packed import short_examples
+from tests.data.records.test_packed import exchange, put, short_examples
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
 
 PACKS = [[3, 0], [1], [5, 2, 4]]
@@ -36,22 +36,24 @@ def file_of(folder, kind: str, examples=None, name: str = "strategy_1_part_0") -
 @pytest.mark.parametrize("kind", FORMATS)
 def test_records_are_read_as_the_examples_that_went_in(kind, tmp_path):
     examples, features = short_examples(), features_of(words=50)
-    path = file_of(tmp_path, kind)
-    name = record_files.detect_format([path])
-    assert name == FORMATS[kind].name
+    path, name = file_of(tmp_path, kind), FORMATS[kind].name
+    assert record_files.detect_format([path]) == name
     (found,) = record_batches.evaluation_dataset([path], features, 6, 6).as_numpy_iterator()
     for feature, values in examples.features().items():
         np.testing.assert_array_equal(found[feature], values[ORDER], feature)
     assert record_files.find_bad_record([path], features) is None
-    records = foreign_records.encoded(examples, PACKS, kind, MOST)
-    for record in records:
-        assert record_formats.describe_mismatch(record, features, name) is None
-    single = [one for record in records for one in record_formats.split(record, name)]
+    reader, records = record_formats.READERS[name], foreign_records.encoded(examples, PACKS, kind, MOST)
+    assert not any(record_formats.describe_mismatch(record, features, name) for record in records)
+    single = [one for record in records for one in reader.split(record)]
     most = MOST + (kind == "popart_packed, 79 slots")  # which nothing in a record tells from M = 5
     for feature, values in parsed(single, "plain", features_of(most=most)).items():
         if not feature.startswith("masked"):
             np.testing.assert_array_equal(values, examples.features()[feature][ORDER], feature)
-    assert record_formats.join(single, name) == single
+    assert reader.join(single) == single
+    for length, most in ((LENGTH, MOST - 2), (LENGTH + 4, MOST)):
+        with pytest.raises(ConfigError, match="record 1: it (is a row of|has)") as error:
+            record_files.check_first_record([path], features_of(length, most), "input_files")
+        assert str(length) in str(error.value)
 
 
 @pytest.mark.parametrize("kind", PACKED)
@@ -77,8 +79,10 @@ def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
             assert rows["masked_lm_ids"][row, slots].tolist() == member.labels
             assert rows["masked_lm_weights"][row, slots].all()
     np.testing.assert_array_equal(rows["input_mask"], rows["sequence_ids"] > 0)
-    empty = rows["masked_lm_sequences"] == 0
-    assert not rows["masked_lm_weights"][empty].any()
+    assert not rows["masked_lm_weights"][rows["masked_lm_sequences"] == 0].any()
+    (counts,) = record_counts.count([path], record_formats.AS_ROWS[FORMATS[kind].name])
+    assert counts.rows == counts.records == len(PACKS)
+    assert record_batches.sequences_per_row([path], schema, None) == 2
 
 
 def test_the_layouts_of_habana_and_mlperf_differ_as_published():
@@ -109,16 +113,6 @@ def test_training_goes_on_where_it_stopped(kind, tmp_path):
     assert batches(0, 9)[5:] == batches(10, 4)
 
 
-@pytest.mark.parametrize("kind", PACKED)
-def test_whole_rows_are_counted_as_rows(kind, tmp_path):
-    path = file_of(tmp_path, kind)
-    name = record_formats.AS_ROWS[record_files.detect_format([path])]
-    (counts,) = record_counts.count([path], name)
-    assert counts.rows == counts.records == len(PACKS)
-    schema = schema_lib.packed_schema(LENGTH, *record_files.row_sizes([path]))
-    assert record_batches.sequences_per_row([path], schema, None) == 2
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_bert_pack_takes_them(kind, tmp_path):
     os.mkdir(tmp_path / "in")
@@ -145,20 +139,13 @@ def test_bert_pack_takes_them(kind, tmp_path):
 # What is found out
 
 
-@pytest.mark.parametrize("shape", [(512, 76), (100, 7)])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_shapes_are_found_from_the_content(kind, shape, tmp_path):
-    length, most = shape
-    examples = make_examples(3, length=length, most=most, words=30000, shortest=length // 3 - 8 + most)
-    examples.lengths[:] = np.minimum(examples.lengths, length // 3)
-    packs = [[0, 1, 2]]
-    examples.input_ids[np.arange(length) >= examples.lengths[:, None]] = 0
-    path = foreign_records.write(
-        tmp_path / "part", kind, foreign_records.encoded(examples, packs, kind, most)
-    )
-    is_79 = kind == "popart_packed, 79 slots"
-    summary = inspection.summarize([path], None)
-    assert (summary.max_seq_length, summary.max_predictions_per_seq) == (length, most + is_79)
+def test_shapes_are_found_from_the_content(kind, tmp_path):
+    for length, most in ((512, 76), (100, 7)):
+        path = file_of_packs(tmp_path, kind, [foreign_records.DEPTH], length, most)
+        summary = inspection.summarize([path], None)
+        is_79 = kind == "popart_packed, 79 slots"
+        assert (summary.max_seq_length, summary.max_predictions_per_seq) == (length, most + is_79)
 
 
 def file_of_packs(folder, kind: str, members: list[int], length: int = 60, most: int = 8) -> str:
@@ -210,15 +197,6 @@ def test_a_file_that_is_nothing_is_refused_with_what_is_allowed(tmp_path):
         inspection.summarize([str(path)], None)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_other_lengths_than_asked_for_are_named(kind, tmp_path):
-    path = file_of(tmp_path, kind)
-    for length, most in ((LENGTH, MOST - 2), (LENGTH + 4, MOST)):
-        with pytest.raises(ConfigError, match="record 1: it (is a row of|has)") as error:
-            record_files.check_first_record([path], features_of(length, most), "input_files")
-        assert str(length) in str(error.value)
-
-
 BINARIES = [kind for kind in FORMATS if kind != "habana"]
 
 
@@ -257,20 +235,6 @@ def test_a_missing_masked_token_is_read_as_padding(tmp_path):
 # Records that are wrong
 
 
-def set_to(name: str, place: int, value: int):
-    def damage(row):
-        row[name][place] = value
-
-    return damage
-
-
-def swap(name: str, one: int, other: int):
-    def damage(row):
-        row[name][one], row[name][other] = row[name][other], row[name][one]
-
-    return damage
-
-
 def twice(row):
     one, other = [place for place, number in enumerate(row["input_mask"]) if number == 1][:2]
     row["positions"][one] = row["positions"][other]
@@ -279,11 +243,11 @@ def twice(row):
 ROWS = ("habana", "popart_in_place", "popart_packed, backwards")
 IN_PLACE = ROWS[:2]
 DAMAGES = {
-    "examples overlap": (ROWS, set_to("input_mask", 5, 2), "examples overlap"),
-    "a number above P": (ROWS, set_to("input_mask", 5, 4), "number of an example"),
+    "examples overlap": (ROWS, put("input_mask", 5, 2), "examples overlap"),
+    "a number above P": (ROWS, put("input_mask", 5, 4), "number of an example"),
     "a place twice": (ROWS, twice, "examples overlap"),
-    "a place behind the row": (ROWS, set_to("positions", 6, LENGTH), "exceed the row of 24 tokens"),
-    "a place elsewhere": (ROWS, set_to("positions", 6, 20), "positions leave their example"),
+    "a place behind the row": (ROWS, put("positions", 6, LENGTH), "exceed the row of 24 tokens"),
+    "a place elsewhere": (ROWS, put("positions", 6, 20), "positions leave their example"),
     "a row without examples": (
         ROWS,
         lambda row: row.update(input_mask=[0] * LENGTH),
@@ -294,64 +258,70 @@ DAMAGES = {
         lambda row: row.update(input_mask=[3 if number == 2 else number for number in row["input_mask"]]),
         "have a gap",
     ),
-    "a segment before its time": (ROWS, set_to("segment_ids", 1, 7), "not zeros and then ones"),
-    "slots out of order": (ROWS, swap("masked_lm_weights", 0, -1), "not ones, twos"),
+    "a segment before its time": (ROWS, put("segment_ids", 1, 7), "not zeros and then ones"),
+    "slots out of order": (ROWS, exchange("masked_lm_weights", 0, -1), "not ones, twos"),
     "a strange label": (ROWS, lambda row: row.update(next_sentence_labels=[2] * 3), "are not 0 or 1"),
-    "a strange word": (ROWS, set_to("input_ids", 3, 50), "input_ids has values from"),
-    "a negative word": (ROWS, set_to("input_ids", 3, -5), "input_ids has values from"),
+    "a strange word": (ROWS, put("input_ids", 3, 50), "input_ids has values from"),
+    "a negative word": (ROWS, put("input_ids", 3, -5), "input_ids has values from"),
     "a masked place elsewhere": (
         IN_PLACE,
-        set_to("masked_lm_positions", 0, LENGTH - 8),
+        put("masked_lm_positions", 0, LENGTH - 8),
         "masked_lm_positions leave their example",
     ),
     "a masked place behind the row": (
         IN_PLACE,
-        set_to("masked_lm_positions", 0, LENGTH),
+        put("masked_lm_positions", 0, LENGTH),
         "masked_lm_positions leave their example",
     ),
     "a [CLS] elsewhere": (
         IN_PLACE,
-        set_to("next_sentence_positions", 1, 1),
+        put("next_sentence_positions", 1, 1),
         "next_sentence_positions leave their example",
     ),
-    "an example without label": (ROWS, set_to("next_sentence_weights", 1, 0), "next_sentence_weights"),
-    "static: a place twice": (("popart_static",), set_to("positions", MOST, 1), "examples overlap"),
-    "static: too many": (("popart_static",), set_to("predicted", 0, MOST + 1), "number of an example"),
-    "static: behind the row": (("popart_static",), set_to("end", 0, LENGTH + 1), "number of an example"),
-    "plain: two numbers": (("popart_plain",), set_to("input_mask", 1, 2), "number of an example"),
+    "an example without label": (ROWS, put("next_sentence_weights", 1, 0), "next_sentence_weights"),
+    "static: a place twice": (("popart_static",), put("positions", MOST, 1), "examples overlap"),
+    "static: too many": (("popart_static",), put("predicted", 0, MOST + 1), "number of an example"),
+    "static: behind the row": (("popart_static",), put("end", 0, LENGTH + 1), "number of an example"),
+    "plain: two numbers": (("popart_plain",), put("input_mask", 1, 2), "number of an example"),
     "plain: masked padding": (
         ("popart_plain",),
-        set_to("masked_lm_positions", 0, LENGTH - 1),
+        put("masked_lm_positions", 0, LENGTH - 1),
         "masked_lm_positions leave",
     ),
     "habana: a short feature": (("habana",), lambda row: row["positions"].pop(), "has 23 values"),
     "habana: no feature": (("habana",), lambda row: row.pop("positions"), "positions is missing"),
-    "habana: half a slot": (("habana",), set_to("masked_lm_weights", 0, 0.5), "number of an example"),
-    "habana: a huge number": (("habana",), set_to("input_ids", 3, 1 << 40), "input_ids has values from"),
+    "habana: half a slot": (("habana",), put("masked_lm_weights", 0, 0.5), "number of an example"),
+    "habana: a huge number": (("habana",), put("input_ids", 3, 1 << 40), "input_ids has values from"),
 }
-CASES = [(name, kind) for name, (kinds, _, _) in DAMAGES.items() for kind in kinds]
 
 
-@pytest.mark.parametrize("name,kind", CASES)
-def test_wrong_records_are_refused_by_file_and_number(name, kind, tmp_path):
-    _, damage, problem = DAMAGES[name]
-    rows = foreign_records.rows_of(short_examples(), [[3, 0]] * 3, kind, MOST)
-    damage(rows[1])
-    records = [FORMATS[kind].encode(row) for row in rows[:3]]
-    path = foreign_records.write(tmp_path / "strategy_1_part_0", kind, records)
-    features = features_of(words=50)
-    line = str(record_files.find_bad_record([path], features))
-    assert line.startswith(f"{path}, record 2: ") and problem in line, line
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        record_formats.parse_records(tf.constant(records), features, FORMATS[kind].name)
-    if FORMATS[kind].is_packed:
-        sizes = MOST + 3 + FORMATS[kind].spare, 3
-        schema, reader = schema_lib.packed_schema(LENGTH, *sizes, 50), f"{FORMATS[kind].name}_whole"
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            record_formats.parse_rows(tf.constant(records), schema, reader)
-    if name != "a strange word":  # no vocabulary is known
-        with pytest.raises(ConfigError, match="strategy_1_part_0, record 2: "):
-            inspection.summarize([path], None)
+@pytest.mark.parametrize(
+    "kind", ["habana", "popart_in_place", "popart_packed, backwards", "popart_static", "popart_plain"]
+)
+def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
+    features, wrong, name = features_of(words=50), [], FORMATS[kind].name
+    rows_schema = schema_lib.packed_schema(LENGTH, MOST + 3 + FORMATS[kind].spare, 3, 50)
+    for case, (kinds, damage, problem) in DAMAGES.items():
+        if kind not in kinds:
+            continue
+        rows = foreign_records.rows_of(short_examples(), [[3, 0]] * 3, kind, MOST)
+        damage(rows[1])
+        records = [FORMATS[kind].encode(row) for row in rows[:3]]
+        path = foreign_records.write(tmp_path / "strategy_1_part_0", kind, records)
+        line = str(record_files.find_bad_record([path], features))
+        if not line.startswith(f"{path}, record 2: ") or problem not in line:
+            wrong.append((case, line))
+        for reader, schema in ((name, features), (f"{name}_whole", rows_schema))[
+            : 1 + FORMATS[kind].is_packed
+        ]:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                record_formats.parse_records(tf.constant(records), schema, reader)
+                wrong.append((case, "is read"))
+        if case != "a strange word":  # no vocabulary is known
+            with pytest.raises(ConfigError, match="strategy_1_part_0, record 2: "):
+                inspection.summarize([path], None)
+                wrong.append((case, "is inspected"))
+    assert not wrong
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -48,28 +48,21 @@ def test_a_host_looks_at_its_own_files_only(tmp_path):
         streams_lib.own_streams(files, 8, TrainingOrder(1, host=2, num_hosts=4), 2)
 
 
-def test_thousands_of_hosts_share_streams_that_are_asked_for():
+def test_hosts_share_streams_or_are_told_what_to_do():
     assert derived.num_streams(8192, 65536) == 32
     assert derived.num_streams(8192, 65536, asked=4096) == 4096
-    derived.check_hosts(8192, 4096, 4096, 65536)
-    derived.check_hosts(8192, 4096, 1024, 65536)
-
-
-@pytest.mark.parametrize(
-    "files,hosts,batch,message",
-    [
+    for hosts in (1024, 4096):
+        derived.check_hosts(8192, 4096, hosts, 65536)
+    for files, hosts, batch, message in (
         (3, 4, 8, "3 files for 4 hosts: host 3 and those behind it would have none"),
         (4, 3, 8, "4 files make 4 streams, which 3 hosts cannot share evenly. Write a number of shards"),
         (128, 64, 640, "64 hosts cannot share evenly. Give --data_streams=64"),
-    ],
-)
-def test_hosts_that_cannot_share_files_are_told_what_to_do(files, hosts, batch, message):
-    with pytest.raises(ConfigError, match=message) as error:
-        derived.check_hosts(files, derived.num_streams(files, batch), hosts, batch)
-    assert len(str(error.value)) < 300
-
-
-@pytest.mark.parametrize("files,batch,message", [(10, 32, "the 10 files"), (16, 20, "the 20 rows of a step")])
-def test_streams_that_divide_nothing_are_refused(files, batch, message):
-    with pytest.raises(ConfigError, match=f"data_streams=16 does not divide {message}"):
-        derived.num_streams(files, batch, asked=16)
+    ):
+        with pytest.raises(ConfigError, match=message) as error:
+            derived.check_hosts(files, derived.num_streams(files, batch), hosts, batch)
+        assert len(str(error.value)) < 300
+    for files, batch, message in ((10, 32, "the 10 files"), (16, 20, "the 20 rows of a step")):
+        with pytest.raises(ConfigError, match=f"data_streams=16 does not divide {message}"):
+            derived.num_streams(files, batch, asked=16)
+    sizes = [(8, 64, 8), (500, 760, 20), (500, 448, 4), (1, 64, 1), (3, 64, 1), (7, 35, 7), (64, 64, 32)]
+    assert [derived.num_streams(files, batch) for files, batch, _ in sizes] == [each[2] for each in sizes]

@@ -84,10 +84,7 @@ def test_a_row_has_the_published_layout():
         0, int(examples.is_random[0]), int(examples.is_random[3]),
     ]  # fmt: skip
     assert row["packed_next_sentence_mask"].tolist() == [0, 1, 1]
-
-
-def test_the_bytes_are_those_of_protobuf():
-    for record in packed.encode_rows(short_examples(), MEMBERS):
+    for record in packed.encode_rows(examples, MEMBERS):  # the bytes of protobuf
         assert record_of(dict(sorted(row_of(record).items()))) == record
 
 
@@ -95,14 +92,14 @@ def test_rows_are_read_as_their_examples():
     examples, features = short_examples(), features_of(words=50)
     records = packed.encode_rows(examples, MEMBERS)
     assert {record_formats.detect_format(record) for record in records} == {"packed"}
-    assert {record_formats.sizes_of(record, "packed") for record in records} == {(LENGTH, MOST)}
-    assert record_formats.count_rows(tf.constant(records), "packed").numpy().tolist() == [2, 1, 3]
+    assert {record_formats.READERS["packed"].sizes_of(record) for record in records} == {(LENGTH, MOST)}
+    assert record_formats.READERS["packed"].count_rows(tf.constant(records)).numpy().tolist() == [2, 1, 3]
     order = MEMBERS[MEMBERS >= 0]
     found = parsed(records, "packed", features)
     for name, values in examples.features().items():
         np.testing.assert_array_equal(found[name], values[order], name)
-    single = [one for record in records for one in record_formats.split(record, "packed")]
-    assert len(single) == 6 and record_formats.join(single, "packed") == single
+    single = [one for record in records for one in record_formats.READERS["packed"].split(record)]
+    assert len(single) == 6 and record_formats.READERS["packed"].join(single) == single
     for name, values in parsed(single, "packed", features).items():
         np.testing.assert_array_equal(values, found[name], name)
 
@@ -132,52 +129,54 @@ def test_slots_of_predicted_tokens_are_78_as_published_and_79_are_refused():
     assert np.count_nonzero(row_of(record)["packed_masked_lm_mask"]) == 78
     with pytest.raises(ValueError, match="row 0 has 79 predicted tokens, expected at most 78"):
         packed.encode_rows(published([21, 41, 450], [4, 7, 68], 76), together)
-
-
-def test_a_record_with_79_slots_is_read_by_its_own_size():
-    (record,) = packed.encode_rows(published([17, 37, 458], [3, 6, 70], 77), np.array([[0, 1, 2]]))
-    assert record_formats.sizes_of(record, "packed") == (512, 77)
+    # A record with 79 slots is read by its own size.
+    (record,) = packed.encode_rows(published([17, 37, 458], [3, 6, 70], 77), together)
+    assert record_formats.READERS["packed"].sizes_of(record) == (512, 77)
     assert "expected 512 and 76" in str(
         record_formats.describe_mismatch(record, features_of(512, 76), "packed")
     )
 
 
-def _set(name: str, place: int, value: float):
+def put(name: str, place: int, value: float):
+    """Returns a damage of a row: another value."""
+
     def damage(row):
         row[name][place] = value
 
     return damage
 
 
-def _swap(name: str, one: int, other: int):
+def exchange(name: str, one: int, other: int):
+    """Returns a damage of a row: two values in each other's places."""
+
     def damage(row):
-        row[name][[one, other]] = row[name][[other, one]]
+        row[name][one], row[name][other] = row[name][other], row[name][one]
 
     return damage
 
 
 # {what is wrong: (how it comes, what is said)}
 DAMAGES = {  # with those of `test_foreign`, which go through the same checks
-    "an example in two parts": (_swap("packed_input_mask", 3, 5), "examples overlap"),
-    "a number above P": (_set("packed_input_mask", 2, 4), "not 0 to its examples at most"),
-    "positions go on": (_set("packed_position_ids", 5, 9), "positions leave their example"),
-    "a masked place behind the row": (_set("packed_masked_lm_positions", 0, LENGTH), "masked_lm_positions"),
-    "half a slot": (_set("packed_masked_lm_mask", 0, 0.5), "not 0 to its examples at most"),
-    "a label without example": (_set("packed_next_sentence_mask", 0, 1), "do not name the examples"),
-    "a strange label": (_set("packed_next_sentence_labels", 2, 2), "next_sentence_labels are not 0 or 1"),
-    "a strange word": (_set("packed_input_ids", 0, 50), "input_ids has values from"),
-    "a segment before its time": (_set("packed_segment_ids", 4, 1), "not zeros and then ones"),
+    "an example in two parts": (exchange("packed_input_mask", 3, 5), "examples overlap"),
+    "a number above P": (put("packed_input_mask", 2, 4), "not 0 to its examples at most"),
+    "positions go on": (put("packed_position_ids", 5, 9), "positions leave their example"),
+    "a masked place behind the row": (put("packed_masked_lm_positions", 0, LENGTH), "masked_lm_positions"),
+    "half a slot": (put("packed_masked_lm_mask", 0, 0.5), "not 0 to its examples at most"),
+    "a label without example": (put("packed_next_sentence_mask", 0, 1), "do not name the examples"),
+    "a strange label": (put("packed_next_sentence_labels", 2, 2), "next_sentence_labels are not 0 or 1"),
+    "a strange word": (put("packed_input_ids", 0, 50), "input_ids has values from"),
+    "a segment before its time": (put("packed_segment_ids", 4, 1), "not zeros and then ones"),
     "a short feature": (
         lambda row: row.update(packed_position_ids=row["packed_position_ids"][:-1]),
-        "has 23 values, packed_input_ids 24",
+        "has 23 values, expected 24",
     ),
     "no feature": (lambda row: row.pop("packed_segment_ids"), "packed_segment_ids is missing"),
 }
 # Values that only whole rows have: those of padding and of empty slots, which a step looks up.
 OF_ROWS = {
-    "a word of padding": _set("packed_input_ids", 12, -1),
-    "a place of an empty slot": _set("packed_masked_lm_positions", -1, -1),
-    "a label of an empty slot": _set("packed_masked_lm_ids", -1, -1),
+    "a word of padding": put("packed_input_ids", 12, -1),
+    "a place of an empty slot": put("packed_masked_lm_positions", -1, -1),
+    "a label of an empty slot": put("packed_masked_lm_ids", -1, -1),
 }
 
 
@@ -211,24 +210,16 @@ def test_wrong_rows_are_refused_by_file_and_number(tmp_path):
 
 def test_batches_of_packed_files_are_those_of_plain_ones(tmp_path):
     examples, features = short_examples(), features_of()
-    order = MEMBERS[MEMBERS >= 0]
     plain = encoding.encode(examples, "plain")
-    files = {
-        "packed": write_records(tmp_path / "packed", packed.encode_rows(examples, MEMBERS)),
-        "plain": write_records(tmp_path / "plain", [plain[number] for number in order]),
-    }
-    found = {
-        kind: list(record_batches.evaluation_dataset([path], features, 4, 6).as_numpy_iterator())
-        for kind, path in files.items()
-    }
-    assert len(found["packed"]) == len(found["plain"]) == 2
-    for one, other in zip(*found.values()):
+    rows = write_records(tmp_path / "packed", packed.encode_rows(examples, MEMBERS))
+    alone = write_records(tmp_path / "plain", [plain[number] for number in MEMBERS[MEMBERS >= 0]])
+    found, expected = (
+        list(record_batches.evaluation_dataset([path], features, 4, 6).as_numpy_iterator())
+        for path in (rows, alone)
+    )
+    assert len(found) == len(expected) == 2
+    for one, other in zip(found, expected):
         for name, values in one.items():
             np.testing.assert_array_equal(values, other[name], name)
-
-
-def test_files_are_counted_by_their_examples(tmp_path):
-    path = str(tmp_path / "a.tfrecord")
-    write_records(path, packed.encode_rows(short_examples(), MEMBERS))
-    (counts,) = record_counts.count([path], "packed")
+    (counts,) = record_counts.count([rows], "packed")
     assert (counts.records, counts.rows, counts.rows_before(2)) == (3, 6, 3)

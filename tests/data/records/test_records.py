@@ -64,71 +64,57 @@ def parsed(encoded: list[bytes], kind: str, features: dict) -> dict[str, np.ndar
     }
 
 
-@pytest.mark.parametrize("words", [100, 30000, 70000])
-def test_plain_records_are_the_bytes_of_protobuf(words):
-    examples, features = make_examples(40, words=words, pad=0), features_of()
-    values = examples.features()
-    assert encoding.encode(examples, "plain") == [
-        serialize_example({name: values[name][row] for name in features}, features) for row in range(40)
-    ]
+def test_plain_records_are_the_bytes_of_protobuf():
+    for words in (100, 30000, 70000):
+        examples, features = make_examples(40, words=words), features_of()
+        values = examples.features()
+        assert encoding.encode(examples, "plain") == [
+            serialize_example({name: values[name][row] for name in features}, features) for row in range(40)
+        ]
 
 
-@pytest.mark.parametrize(
-    "kind, pad", [("plain", 0), ("plain", 3), ("compact", 0), ("compact", 3), ("remask", 0)]
-)
-@pytest.mark.parametrize("count", [1, 128, 129, 300])
-def test_examples_are_read_back(kind, pad, count):
-    examples = static_mask_examples(count) if kind == "remask" else make_examples(count, pad=pad)
-    encoded, features = encoding.encode(examples, kind), features_of(words=50)
-    assert len(encoded) == -(-count // record_formats.rows_per_record(kind))
-    assert {record_formats.detect_format(record) for record in encoded} == {kind}
-    assert {record_formats.sizes_of(record, kind) for record in encoded} == {(LENGTH, MOST)}
-    assert not any(record_formats.describe_mismatch(record, features, kind) for record in encoded)
-    found = parsed(encoded, kind, features)
-    for name, values in examples.features().items():
-        assert found[name].dtype == features[name].dtype and np.array_equal(found[name], values), name
+def test_examples_are_read_back():
+    features = features_of(words=50)
+    for kind, pad in (("plain", 0), ("plain", 3), ("compact", 0), ("compact", 3), ("remask", 0)):
+        reader = record_formats.READERS[kind]
+        for count in (1, 128, 129, 300):
+            examples = static_mask_examples(count) if kind == "remask" else make_examples(count, pad=pad)
+            encoded = encoding.encode(examples, kind)
+            assert len(encoded) == -(-count // reader.rows_per_record)
+            assert {record_formats.detect_format(record) for record in encoded} == {kind}
+            assert {reader.sizes_of(record) for record in encoded} == {(LENGTH, MOST)}
+            assert not any(record_formats.describe_mismatch(record, features, kind) for record in encoded)
+            found = parsed(encoded, kind, features)
+            for name, values in examples.features().items():
+                assert found[name].dtype == features[name].dtype and np.array_equal(found[name], values), name
 
 
 def test_the_words_of_a_compact_example():
-    examples = Examples(
-        np.array([[2, 9, 3, 300, 3, 7]]),
-        np.array([5]),
-        np.array([3]),
-        np.array([[1, 0]]),
-        np.array([[259, 0]]),
-        np.array([1]),
-        np.array([True]),
-    )
+    columns = [[5], [3], [[1, 0]], [[259, 0]], [1], [True]]
+    examples = Examples(np.array([[2, 9, 3, 300, 3, 7]]), *map(np.array, columns))
     block = tf.train.Example.FromString(encoding.encode(examples, "compact")[0]).features.feature
     assert list(block["compact_shape"].int64_list.value) == [6, 2]
     words = [5, 3, 1, 1, 7, 1, 0, 259, 0, 2, 9, 3, 300, 3]
-    assert list(block["compact_examples"].bytes_list.value) == [
-        b"".join(word.to_bytes(2, "little") for word in words)
-    ]
-
-
-@pytest.mark.parametrize("length, most", [(512, 76), (128, 20)])
-def test_compact_records_have_at_most_half_the_bytes_of_plain_ones(length, most):
-    examples = make_examples(256, length=length, most=most, words=30522, shortest=most + 10)
-    sizes = {kind: sum(map(len, encoding.encode(examples, kind))) for kind in ("plain", "compact")}
-    assert sizes["compact"] <= 0.5 * sizes["plain"]
+    assert list(block["compact_examples"].bytes_list.value) == [np.array(words, "<u2").tobytes()]
+    for length, most in ((512, 76), (128, 20)):
+        examples = make_examples(256, length=length, most=most, words=30522, shortest=most + 10)
+        sizes = {kind: sum(map(len, encoding.encode(examples, kind))) for kind in ("plain", "compact")}
+        assert sizes["compact"] <= 0.5 * sizes["plain"]
 
 
 def test_blocks_are_split_and_joined():
+    split, join = (getattr(record_formats.READERS["compact"], name) for name in ("split", "join"))
     whole = encoding.encode(make_examples(300), "compact")
-    single = [example for record in whole for example in record_formats.split(record, "compact")]
+    single = [example for record in whole for example in split(record)]
     assert len(single) == 300 and len(set(single)) == 300
-    assert (
-        record_formats.join(single, "compact") == whole
-        and record_formats.join(whole[:1], "compact") == whole[:1]
-    )
-    other = encoding.encode(make_examples(2, most=3), "compact")
-    mixed = record_formats.join([*single[:3], *other, single[3]], "compact")
-    assert [len(record_formats.split(record, "compact")) for record in mixed] == [3, 2, 1]
-    assert record_formats.split(b"any", "plain") == record_formats.join([b"any"], "plain") == [b"any"]
+    assert join(single) == whole and join(whole[:1]) == whole[:1]
+    mixed = join([*single[:3], *encoding.encode(make_examples(2, most=3), "compact"), single[3]])
+    assert [len(split(record)) for record in mixed] == [3, 2, 1]
+    plain = record_formats.READERS["plain"]
+    assert plain.split(b"any") == plain.join([b"any"]) == [b"any"]
     for foreign in (b"\xff\xff", b"", encoding.encode(make_examples(1), "plain")[0]):
         with pytest.raises(ValueError, match="it is not a compact record"):
-            record_formats.split(foreign, "compact")
+            split(foreign)
 
 
 def block_of(strings: list[bytes], shape=(LENGTH, MOST)) -> bytes:
@@ -163,33 +149,50 @@ def test_a_bad_block_is_described_and_not_read():
             record_formats.parse_records(tf.constant([good, record]), features_of(), "compact")
 
 
-def test_what_reading_cannot_tell_is_described():
-    assert record_formats.describe_mismatch(block_of([]), features_of(), "compact") == "it holds no examples"
-    wrong = encoding.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
-    assert record_formats.describe_mismatch(wrong, features_of(words=50), "compact").startswith(
-        "example 1: feature input_ids has values from"
-    )
-    swapped = record_formats.describe_mismatch(block_of([example_of(first=13)]), features_of(), "compact")
-    assert swapped == "example 1: it has 12 tokens, 13 of them in the first segment, and 2 predicted ones"
-
-
-def test_records_of_other_formats_are_told_apart():
+def test_what_else_is_described():
     (block,), (plain,) = (encoding.encode(make_examples(1), kind) for kind in ("compact", "plain"))
     (remask,) = encoding.encode(static_mask_examples(1), "remask")
+    wrong = encoding.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
+    swapped = "example 1: it has 12 tokens, 13 of them in the first segment, and 2 predicted ones"
     for record, features, kind, problem in (
+        (block_of([]), features_of(), "compact", "it holds no examples"),
+        (wrong, features_of(words=50), "compact", "example 1: feature input_ids has values from"),
+        (block_of([example_of(first=13)]), features_of(), "compact", swapped),
         (block, features_of(), "plain", "it is a compact record among plain ones"),
         (plain, features_of(), "remask", "it is a plain record among remask ones"),
         (remask, features_of(most=3), "remask", "feature mask"),
     ):
         assert record_formats.describe_mismatch(record, features, kind).startswith(problem)
     assert [record_formats.detect_format(record) for record in (b"", b"\xff\xff", b"text")] == [None] * 3
-
-
-def test_ids_that_do_not_fit_are_refused():
-    big = make_examples(3, words=1 << 17)
     with pytest.raises(ValueError, match="do not fit into 16 bits"):
-        encoding.encode(big, "compact")
-    with pytest.raises(
-        ConfigError, match="--record_format=compact holds up to 65,536 words, the vocabulary has 65,537"
-    ):
+        encoding.encode(make_examples(3, words=1 << 17), "compact")
+    with pytest.raises(ConfigError, match="compact holds up to 65,536 words, the vocabulary has 65,537"):
         encoding.check_vocabulary(Vocabulary(tuple(map(str, range(65537))), ""), "compact")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Remasked records as they stand, against the same records with their tokens put back
+
+
+def test_rows_as_they_stand_hold_the_tokens_of_the_text():
+    encoded = encoding.encode(static_mask_examples(30), "remask", 384)
+    schema = schema_lib.static_schema(LENGTH, MOST, 50)
+    static = parsed(encoded, "remask_static", schema)
+    plain = parsed(encoded, "remask", features_of(words=50))
+    assert set(static) == set(schema)
+    for row in range(30):
+        is_used = static["input_mask"][row] == 1
+        places = static["position_ids"][row][is_used]
+        assert sorted(places) == list(range(plain["input_mask"][row].sum()))
+        for name in ("input_ids", "segment_ids"):
+            np.testing.assert_array_equal(static[name][row][is_used], plain[name][row][places])
+        predicted = int(static["masked_lm_weights"][row].sum())
+        assert places[:predicted].tolist() == plain["masked_lm_positions"][row][:predicted].tolist()
+        assert static["position_ids"][row][MOST] == 0  # [CLS]
+        assert (static["position_ids"][row][~is_used] == 0).all()
+    for name in ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels"):
+        np.testing.assert_array_equal(static[name], plain[name])
+    record = tf.train.Example.FromString(encoded[0])
+    record.features.feature["input_position"].int64_list.value[MOST] = LENGTH
+    with pytest.raises(tf.errors.InvalidArgumentError, match="out of range"):
+        parsed([record.SerializeToString()], "remask_static", schema)

@@ -9,10 +9,8 @@ import pytest
 import tensorflow as tf
 
 from official.data import synthetic
-from official.data.packing.algorithms import plan_by_algorithm
-from official.data.packing.plan import Histogram
+from official.data.packing.plan import Histogram, longest_pack_first
 from official.data.pipeline import MOST_STREAMS, TrainingOrder
-from official.data.pretraining.examples import Examples
 from official.data.records import batches as record_batches
 from official.data.records import encoding, on_the_fly
 from official.data.records import schema as schema_lib
@@ -56,26 +54,22 @@ def _written(folder, kind: str) -> list[str]:
     ]
 
 
+ROW = 36  # of packed_files: three sequences of eleven tokens fit
+ROW_SCHEMA = schema_lib.packed_schema(ROW, MOST + 2, 3, 50)
+
+
 @pytest.fixture
 def packed_files(tmp_path):
     """Returns four files of rows of up to three sequences, which are those of `plain_files`."""
     together = np.arange(EACH).reshape(-1, 3)
     together[-1, 2] = -1  # the last sequence of a file has a row of its own
     together = np.concatenate([together, [[EACH - 1, -1, -1]]])
-    return [
-        write_records(tmp_path / f"rows-{number}", packed.encode_rows(_wide(examples(number)), together))
-        for number in range(FILES)
-    ]
-
-
-ROW = 36  # of packed_files: three sequences of eleven tokens fit
-
-
-def _wide(some: Examples) -> Examples:
-    return dataclasses.replace(some, input_ids=np.pad(some.input_ids, ((0, 0), (0, ROW - LENGTH))))
-
-
-ROW_SCHEMA = schema_lib.packed_schema(ROW, MOST + 2, 3, 50)
+    paths = []
+    for number in range(FILES):
+        some = examples(number)
+        wide = dataclasses.replace(some, input_ids=np.pad(some.input_ids, ((0, 0), (0, ROW - LENGTH))))
+        paths.append(write_records(tmp_path / f"rows-{number}", packed.encode_rows(wide, together)))
+    return paths
 
 
 def members(batch) -> list[tuple]:
@@ -110,17 +104,14 @@ def _member(row, number: int) -> tuple:
 def expected_members(*numbers) -> list[tuple]:
     found = []
     for some in map(examples, numbers):
-        for row in range(len(some)):
-            length, predictions = some.lengths[row], some.predictions[row]
-            found.append(
-                (
-                    tuple(some.input_ids[row, :length].tolist()),
-                    int(some.first_lengths[row]),
-                    tuple(some.positions[row, :predictions].tolist()),
-                    tuple(some.labels[row, :predictions].tolist()),
-                    int(some.is_random[row]),
-                )
+        for row, (length, predictions) in enumerate(zip(some.lengths, some.predictions)):
+            parts = (
+                some.input_ids[row, :length],
+                some.positions[row, :predictions],
+                some.labels[row, :predictions],
             )
+            ids, positions, labels = (tuple(part.tolist()) for part in parts)
+            found.append((ids, int(some.first_lengths[row]), positions, labels, int(some.is_random[row])))
     return found
 
 
@@ -207,17 +198,16 @@ def test_rows_without_slots_for_all_predictions_are_parted(tmp_path):
     assert found["masked_lm_weights"].sum(axis=1).max() == 4 and len(members(found)) == 20
 
 
-def test_small_buffers_lose_little(monkeypatch):
+def test_small_buffers_lose_little():
     """A thousand sequences of Wikipedia's lengths, at a time: within 1 % of one plan of all."""
     lengths = np.random.default_rng(0).integers(20, 513, 4096)
     lengths[:1024] = 512
-    whole = plan_by_algorithm(Histogram.of_lengths(lengths, 512), "lpfhp", 12).plan
     order = np.random.default_rng(1).permutation(lengths)
-    packs = sum(
-        plan_by_algorithm(Histogram.of_lengths(order[first : first + 1024], 512), "lpfhp", 12).plan.rows
-        for first in range(0, 4096, 1024)
-    )
-    assert whole.rows / packs > 0.99
+
+    def rows_of(some) -> int:
+        return longest_pack_first(Histogram.of_lengths(some, 512), 12).rows
+
+    assert rows_of(lengths) / sum(map(rows_of, np.split(order, 4))) > 0.99
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -230,34 +220,27 @@ def test_rows_of_packed_files_hold_their_sequences(packed_files):
     assert Counter(got) == Counter(expected_members(*range(FILES)))
 
 
-@pytest.mark.parametrize("streams", [1, 4])
-def test_packed_files_go_on_after_rows(packed_files, streams):
+def test_packed_files_go_on_after_rows(packed_files):
     settings = dict(schema=ROW_SCHEMA, packer=None)
-    whole = batches(packed_files, 12, 4, streams, **settings)
-    rest = batches(packed_files, 3, 4, streams, rows_done=20, sequences_done=47, **settings)
-    assert rows(rest) == rows(whole[5:8])
+    for streams in (1, 4):
+        whole = batches(packed_files, 12, 4, streams, **settings)
+        rest = batches(packed_files, 3, 4, streams, rows_done=20, sequences_done=47, **settings)
+        assert rows(rest) == rows(whole[5:8])
 
 
-@pytest.mark.parametrize("count", [1, 2, 16, 44, 60, 99])
-def test_an_evaluation_of_packed_files_ends_inside_a_row(packed_files, count):
+def test_an_evaluation_of_packed_files_ends_inside_a_row(packed_files):
     """What is behind the last sequence has no weight, tokens and relation alike."""
-    found = record_batches.evaluation_dataset(packed_files, ROW_SCHEMA, 8, count).as_numpy_iterator()
-    total = expected_members(*range(FILES))[:count]
-    weights = {"example_weights": 0.0, "masked_lm_weights": 0.0}
-    got = []
-    for batch in found:
-        for name in weights:
-            weights[name] += batch[name].sum()
-        of_rows = {
-            **batch,
-            "masked_lm_sequences": batch["masked_lm_sequences"] * (batch["masked_lm_weights"] > 0),
-        }
-        got += members(of_rows)
-    assert Counter(got) == Counter(total)
-    assert weights == {
-        "example_weights": len(total),
-        "masked_lm_weights": sum(len(member[2]) for member in total),
-    }
+    for count in (1, 2, 16, 44, 60, 99):
+        expected, got, weights, predicted = expected_members(*range(FILES))[:count], [], 0.0, 0.0
+        for batch in record_batches.evaluation_dataset(
+            packed_files, ROW_SCHEMA, 8, count
+        ).as_numpy_iterator():
+            weights += batch["example_weights"].sum()
+            predicted += batch["masked_lm_weights"].sum()
+            batch["masked_lm_sequences"] *= batch["masked_lm_weights"] > 0
+            got += members(batch)
+        assert Counter(got) == Counter(expected)
+        assert (weights, predicted) == (len(expected), sum(len(member[2]) for member in expected))
 
 
 def test_sequences_a_row_are_told_before(packed_files, plain_files):

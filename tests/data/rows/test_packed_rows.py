@@ -51,6 +51,8 @@ def numbers(batches) -> np.ndarray:
 
 def test_every_epoch_has_each_sequence_once_and_companions_change(rows, plan, steps):
     batches = training(rows, 3 * steps)
+    for batch in batches[:steps]:
+        check_rows(batch, rows)
     epochs = [numbers(batches[first : first + steps]) for first in (0, steps, 2 * steps)]
     companions = []
     for epoch in epochs:
@@ -62,32 +64,26 @@ def test_every_epoch_has_each_sequence_once_and_companions_change(rows, plan, st
     assert [row.tolist() for row in epochs[1]] != [row.tolist() for row in epochs[2]]
 
 
-def test_features_are_those_of_the_sequences(rows, steps):
-    for batch in training(rows, steps):
-        assert (batch["example_weights"] == (batch["rows"] >= 0)).all()
-        assert (batch["input_mask"] == (batch["sequence_ids"] > 0)).all()
-        for index, row in enumerate(batch["rows"].tolist()):
-            check_row({name: values[index] for name, values in batch.items()}, row, rows)
-
-
-def check_row(features, row, rows):
-    """Compares a packed row with its sequences, laid out by hand."""
-    expected = {name: np.zeros(ROW, int) for name in features if features[name].shape == (ROW,)}
-    begin = 0
-    for place, number in enumerate(row):
-        assert features["cls_positions"][place] == (begin if number >= 0 else 0)
-        if number < 0:
-            continue
-        length, span = rows.lengths[number], slice(begin, begin + rows.lengths[number])
-        expected["input_ids"][span] = rows.ids[rows.starts[number] :][:length]
-        expected["segment_ids"][span] = np.arange(length) >= rows.first_lengths[number]
-        expected["position_ids"][span] = np.arange(length)
-        expected["sequence_ids"][span] = place + 1
-        expected["input_mask"][span] = 1
-        assert features["label"][place] == number
-        begin += length
-    for name, values in expected.items():
-        assert features[name].tolist() == values.tolist(), name
+def check_rows(batch, rows):
+    """Compares packed rows with their sequences, laid out by hand."""
+    assert (batch["example_weights"] == (batch["rows"] >= 0)).all()
+    for index, row in enumerate(batch["rows"].tolist()):
+        expected = {name: np.zeros(ROW, int) for name, values in batch.items() if values.shape[1:] == (ROW,)}
+        begin = 0
+        for place, number in enumerate(row):
+            assert batch["cls_positions"][index, place] == (begin if number >= 0 else 0)
+            if number < 0:
+                continue
+            length, span = rows.lengths[number], slice(begin, begin + rows.lengths[number])
+            expected["input_ids"][span] = rows.ids[rows.starts[number] :][:length]
+            expected["segment_ids"][span] = np.arange(length) >= rows.first_lengths[number]
+            expected["position_ids"][span] = np.arange(length)
+            expected["sequence_ids"][span] = place + 1
+            expected["input_mask"][span] = 1
+            assert batch["label"][index, place] == number
+            begin += length
+        for name, values in expected.items():
+            assert batch[name][index].tolist() == values.tolist(), name
 
 
 def test_goes_on_behind_any_batch(rows, steps):
@@ -113,19 +109,18 @@ def test_goes_on_with_batches_of_another_size(rows, plan):
     assert sorted(seen[seen >= 0]) == list(range(SEQUENCES))
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_batches_do_not_depend_on_replicas_and_hosts(rows, hosts):
-    whole, done = training(rows, 10), SEQUENCES + 1
-    whole_resumed = training(rows, 10, sequences_done=done)
-    for batches, position in ((whole, {}), (whole_resumed, {"sequences_done": done})):
-        parts = [
-            training(rows, 40 // hosts, part=2, host=host, num_hosts=hosts, **position)
-            for host in range(hosts)
-        ]
-        dealt = [parts[number % hosts][number // hosts] for number in range(40)]
-        for name in ("rows", "input_ids", "cls_positions"):
-            joined = np.concatenate([part[name] for part in dealt])
-            assert joined.tolist() == np.concatenate([batch[name] for batch in batches]).tolist()
+def test_batches_do_not_depend_on_replicas_and_hosts(rows):
+    for position in ({}, {"sequences_done": SEQUENCES + 1}):
+        whole = training(rows, 10, **position)
+        for hosts in (1, 2):
+            parts = [
+                training(rows, 40 // hosts, part=2, host=host, num_hosts=hosts, **position)
+                for host in range(hosts)
+            ]
+            dealt = [parts[number % hosts][number // hosts] for number in range(40)]
+            for name in ("rows", "input_ids", "cls_positions"):
+                joined = np.concatenate([part[name] for part in dealt])
+                assert joined.tolist() == np.concatenate([batch[name] for batch in whole]).tolist()
 
 
 def test_evaluation_has_each_sequence_once_always_in_one_order(rows, steps):
@@ -135,28 +130,22 @@ def test_evaluation_has_each_sequence_once_always_in_one_order(rows, steps):
     seen = numbers(first)
     assert sorted(seen[seen >= 0]) == list(range(SEQUENCES))
     for batch in first:
-        for index, row in enumerate(batch["rows"].tolist()):
-            check_row({name: values[index] for name, values in batch.items()}, row, rows)
+        check_rows(batch, rows)
     trained = token_rows.training_dataset(rows, shape_of(), TrainingOrder(3))
     assert datasets[0].element_spec == trained.element_spec
     assert all(spec.shape.is_fully_defined() for spec in trained.element_spec.values())
 
 
-@pytest.mark.parametrize(
-    "lengths,places,packed",
-    [([5, 9, 3], 1, 3), ([ROW] * 3, 4, 3), ([7], 4, 1), ([1] * 9, 4, 3), ([ROW // 2] * 4, 2, 2)],
-)
-def test_special_sets(lengths, places, packed):
-    """One sequence a row, rows that are full, one sequence, more places than there is room for."""
-    rows = make_rows(lengths)
-    for batch in training(rows, 2, places=places):
-        assert sorted(batch["rows"][batch["rows"] >= 0]) == list(range(len(lengths)))
-        assert ((batch["rows"] >= 0).any(axis=1)).sum() == packed
-        for index, row in enumerate(batch["rows"].tolist()):
-            check_row({name: values[index] for name, values in batch.items()}, row, rows)
-
-
-def test_a_set_without_sequences_is_empty_and_a_long_sequence_is_refused():
+def test_special_sets():
+    """One sequence a row, rows that are full, one sequence, more places than there is room for; none, and a
+    long one."""
+    sets = (([5, 9, 3], 1, 3), ([ROW] * 3, 4, 3), ([7], 4, 1), ([1] * 9, 4, 3), ([ROW // 2] * 4, 2, 2))
+    for lengths, places, packed in sets:
+        rows = make_rows(lengths)
+        for batch in training(rows, 2, places=places):
+            assert sorted(batch["rows"][batch["rows"] >= 0]) == list(range(len(lengths)))
+            assert (batch["rows"] >= 0).any(axis=1).sum() == packed
+            check_rows(batch, rows)
     assert list(token_rows.evaluation_dataset(make_rows(np.zeros(0, int)), shape_of())) == []
     with pytest.raises(ConfigError, match=f"A sequence has {ROW + 1} tokens, a row has 1 to {ROW}"):
         token_rows.evaluation_dataset(make_rows([3, ROW + 1]), shape_of())
@@ -167,7 +156,7 @@ def test_a_set_without_sequences_is_empty_and_a_long_sequence_is_refused():
 def test_planned_rows_hold_each_sequence_and_no_more_than_fits(lengths, places):
     lengths = np.array(lengths)
     plan = token_rows.make_plan(lengths, 16, places)
-    rows = token_rows.fixed(lengths, token_rows.ranks(plan, places))
+    rows = token_rows.drawn(lengths, token_rows.ranks(plan, places)).numpy()
     assert rows.shape == (plan.rows, places) and sorted(rows[rows >= 0]) == list(range(len(lengths)))
     assert (np.where(rows >= 0, lengths[rows], 0).sum(axis=1) <= 16).all()
     assert (rows[:, 0] >= 0).all()  # places are taken from the first one on

@@ -81,8 +81,8 @@ def test_preparation_and_vocabularies_take_the_field(tmp_path):
     with pytest.raises(ConfigError, match="has no field --text_field=text. Fields with text: a.b"):
         preparation.prepare(preparation.Job(path, str(tmp_path / "other")))
     assert len(text_lib.read_sentences(path, 1000, ReadCounts(), "a.b")) == 100
-    for make_parser in (text_lib.create_parser, text_lib.prepare_parser, text_lib.vocab_parser):
-        assert make_parser().get_default("text_field") == "text"
+    for flags in (text_lib.Create, text_lib.Prepare, text_lib.Vocab):
+        assert flags.parser().get_default("text_field") == "text"
 
 
 # ------------------------------------------------------------------------------------------------------------

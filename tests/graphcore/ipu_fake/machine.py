@@ -1,153 +1,261 @@
-"""The machine that the fake pretends to have: its IPUs, their configuration, their memory, what was compiled.
-
-One process has one machine. `installed()` sets it up, `IPUConfig.configure_ipu_system` configures it,
-strategies, queues and pipelines ask it. Tests may read it: what was configured and compiled stays listed.
-"""
+"""The machine of the fake, its configuration (`ipu.config`, `ipu.utils`), and `popdist`."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import enum
 import os
 import weakref
 from typing import Any
 
-# Launch options of the plug-in, given in the environment as TF_POPLAR_FLAGS.
-POPLAR_FLAGS = frozenset(
-    "disable_poplar_version_check dump_schedule_as_dot executable_cache_path fallback_scheduler help "
-    "ipu_model_tiles log_cycle_count max_compilation_threads max_infeed_threads null_data_feed "
-    "on_demand_device_poll_time on_demand_device_timeout show_progress_bar sync_replica_start "
-    "synthetic_data_categories synthetic_data_initializer tensor_map_file_path use_ipu_model "
-    "use_synthetic_data while_loop_brute_force_max_trip_count".split()
+import tensorflow as tf
+
+# Launch options of the plug-in that are known here, given in the environment as TF_POPLAR_FLAGS.
+POPLAR_FLAGS = (
+    "executable_cache_path",
+    "show_progress_bar",
+    "synthetic_data_initializer",
+    "use_synthetic_data",
 )
+
+
+class DeviceConnectionType(enum.Enum):
+    ALWAYS = 0
+    ON_DEMAND = 1
+    PRE_COMPILE = 2
+    NEVER = 3
+
+
+class SchedulingAlgorithm(enum.Enum):
+    CHOOSE_BEST = 0
+    CLUSTERING = 1
+    POST_ORDER = 2
+    LOOK_AHEAD = 3
+    SHORTEST_PATH = 4
+
+
+class StochasticRoundingBehaviour(enum.Enum):
+    OFF = 0
+    ON = 1
+    REPLICA_IDENTICAL_ONLY = 2
+
+    @staticmethod
+    def from_bool(value: bool) -> StochasticRoundingBehaviour:
+        return StochasticRoundingBehaviour.ON if value else StochasticRoundingBehaviour.OFF
+
+
+# Category -> {attribute: default}; a value has exactly the type of the default: 1 is no float, true no int.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "": {"allow_recompute": False, "auto_select_ipus": 0, "select_ipus": 0},
+    "convolutions": {"poplar_options": {}},
+    "matmuls": {"poplar_options": {}},
+    "device_connection": {"type": DeviceConnectionType.ALWAYS, "version": "", "enable_remote_buffers": False},
+    "floating_point_behaviour": {
+        "inv": False,
+        "div0": False,
+        "oflo": False,
+        "esr": StochasticRoundingBehaviour.OFF,
+    },
+    "multi_replica_distribution": {"process_index": 0, "process_count": 0},
+    "optimizations": {"enable_graph_outlining": True, "minimum_remote_tensor_size": 128},
+    "scheduling": {"algorithm": SchedulingAlgorithm.CHOOSE_BEST},
+}
+
+
+class Category:
+    """A category of options, which refuses what does not exist, and values of another type."""
+
+    def __init__(self, name: str):
+        vars(self).update(copy.deepcopy(OPTIONS[name]), _defaults=OPTIONS[name])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self._defaults:
+            raise ValueError(f"'{name}' is not a valid attribute of this config.")
+        wanted = type(self._defaults[name])
+        if type(value) is not wanted:
+            raise TypeError(f"Trying to set {name} to {value}, but it must be of type {wanted.__name__}")
+        vars(self)[name] = value
+
+
+class IPUConfig(Category):
+    """Configures the IPU devices of the process."""
+
+    def __init__(self):
+        super().__init__("")
+        vars(self).update({name: Category(name) for name in OPTIONS if name})
+
+    def configure_ipu_system(self) -> None:
+        """Configures the machine. What is changed later has no effect.
+
+        Raises:
+          ValueError, TypeError: attributes that exclude or need each other.
+          tf.errors.OpError: the machine has no such IPUs.
+        """
+        current.flags = poplar_flags()
+        kind, version = self.device_connection.type.name, self.device_connection.version
+        compiles_only = kind in ("PRE_COMPILE", "NEVER")
+        if self.auto_select_ipus and self.select_ipus:
+            raise ValueError("Only one of `auto_select_ipus` and `select_ipus` can be set.")
+        if compiles_only != bool(version) or version not in ("", "ipu1", "ipu2", "ipu21"):
+            raise ValueError(f"device_connection.version={version!r} with device_connection.type={kind}")
+        if kind == "PRE_COMPILE" and "executable_cache_path" not in current.flags:
+            # The kind of the error is not in the sources read.
+            raise tf.errors.InvalidArgumentError(None, None, "PRE_COMPILE needs --executable_cache_path")
+        for category in (self.convolutions, self.matmuls):
+            check_poplar_options("poplar_options", category.poplar_options)
+        count = ipus_of_device(self.select_ipus) if self.select_ipus else self.auto_select_ipus or 1
+        if count & (count - 1):
+            raise tf.errors.InvalidArgumentError(
+                None, None, f"{count} IPUs requested: the number of IPUs of a device must be a power of two"
+            )
+        if not compiles_only and count > current.ipus:
+            raise tf.errors.NotFoundError(
+                None, None, f"Could not find {count} IPUs: this machine has {current.ipus}"
+            )
+        current.config, current.configured_ipus = copy.deepcopy(self), count
+
+
+def check_poplar_options(what: str, options: Any) -> None:
+    """Refuses options that are no dict of strings, and values that Poplar does not take (kinds of errors not
+    in the sources read)."""
+    if not isinstance(options, dict) or not all(
+        isinstance(each, str) for row in options.items() for each in row
+    ):
+        raise TypeError(f"{what}: {options!r}: names and values must be strings in a dict")
+    if options.get("partialsType", "half") not in ("half", "float"):
+        raise tf.errors.InvalidArgumentError(None, None, f"{what}: {options} must be half or float")
+    if not float(options.get("availableMemoryProportion", 1)) > 0:
+        raise tf.errors.InvalidArgumentError(None, None, f"{what}: {options} must be a number above 0")
+
+
+def poplar_flags() -> dict[str, str]:
+    """Returns the options of TF_POPLAR_FLAGS. Raises RuntimeError for one that does not exist (how the real
+    one refuses it: not in the sources read)."""
+    words = [word.partition("=") for word in os.environ.get("TF_POPLAR_FLAGS", "").split()]
+    for name, _, _ in words:
+        if not name.startswith("--") or name[2:] not in POPLAR_FLAGS:
+            raise RuntimeError(f"TF_POPLAR_FLAGS: unknown option {name}")
+    return {name[2:]: value for name, _, value in words}
 
 
 @dataclasses.dataclass
 class Compiled:
-    """What one pipeline became when it was compiled.
-
-    Attributes:
-      replicas: how many copies of the pipeline run.
-      ipus_per_replica: IPUs of one copy, a power of two.
-      bytes_per_ipu: bytes of weights, accumulators and optimizer state on each IPU of one replica.
-      settings: the arguments of the pipeline that only the compiler reads.
-      from_cache: whether the executable was found in the cache.
-    """
+    """A compiled pipeline: its replicas, the IPUs of one, and the bytes of variables and sums of gradients on
+    each of these."""
 
     replicas: int
     ipus_per_replica: int
     bytes_per_ipu: dict[int, int]
-    settings: dict[str, Any]
-    from_cache: bool = False
 
 
 @dataclasses.dataclass
 class Machine:
     """IPUs of the machine, their memory in bytes (None: no limit), and what happened to them."""
 
-    ipus: int = 16
+    ipus: int = 1
     bytes_per_ipu: int | None = None
     config: Any = None
-    configurations: list[Any] = dataclasses.field(default_factory=list)
+    configured_ipus: int = 0
     compiled: list[Compiled] = dataclasses.field(default_factory=list)
     fed: list[Any] = dataclasses.field(default_factory=list)
-    seeds: list[tuple[int, str, bool]] = dataclasses.field(default_factory=list)
     running: Any = None
     variables: dict[int, Any] = dataclasses.field(default_factory=dict)
-    engines: dict[str, Any] = dataclasses.field(default_factory=dict)
+    engines: dict[str, str] = dataclasses.field(default_factory=dict)
     flags: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def register(self, variable: Any) -> None:
         """Remembers a variable that was created on the IPU, which is in the scope of a strategy."""
-        handle = variable.handle
-        self.variables[id(handle)] = (handle, weakref.ref(variable))
+        self.variables[id(variable.handle)] = (variable.handle, weakref.ref(variable))
 
     def variable_of(self, handle: Any) -> Any:
         """Returns the variable with this resource handle, None where it was not created on the IPU."""
         found = self.variables.get(id(handle))
         return found[1]() if found else None
 
-    def configured_ipus(self, ordinal: int = 0) -> int:
-        """Returns the number of IPUs of the device /device:IPU:ordinal."""
-        counts = self.config.ipus_of_devices(self.ipus)
-        if ordinal >= len(counts):
-            raise RuntimeError(
-                f"/device:IPU:{ordinal} is not configured: there are {len(counts)} IPU devices"
-            )
-        return counts[ordinal]
-
-    def remote_buffers(self) -> bool:
-        """Whether variables can live in memory outside of the IPUs.
-
-        With the connection type ALWAYS the attached device says so, otherwise the configuration does.
-        """
-        connection = self.config.device_connection
-        return connection.type.name == "ALWAYS" or connection.enable_remote_buffers
-
     def executes(self) -> bool:
         """Whether programs are run, and not only compiled."""
-        return self.executes_with(self.config)
-
-    def executes_with(self, config: Any) -> bool:
-        """Whether programs are run with this configuration."""
-        return config.device_connection.type.name in ("ALWAYS", "ON_DEMAND")
+        return self.config.device_connection.type.name in ("ALWAYS", "ON_DEMAND")
 
 
 current = Machine()
 
 
-def poplar_flags() -> dict[str, str]:
-    """Returns the options of TF_POPLAR_FLAGS, a flag without a value as "true".
-
-    Raises:
-      RuntimeError: an option that does not exist (how the real one refuses it: not in the sources read).
-    """
-    found = {}
-    for word in os.environ.get("TF_POPLAR_FLAGS", "").split():
-        name, _, value = word.partition("=")
-        if not name.startswith("--") or name[2:] not in POPLAR_FLAGS:
-            raise RuntimeError(f"TF_POPLAR_FLAGS: unknown option {word}")
-        found[name[2:]] = value or "true"
-    if "use_synthetic_data" in found and "synthetic_data_categories" in found:
-        raise RuntimeError(
-            "TF_POPLAR_FLAGS: --use_synthetic_data and --synthetic_data_categories exclude each other"
-        )
-    return found
-
-
-def running_on_ipu_model() -> bool:
-    """Whether the IPUs are simulated."""
-    return "--use_ipu_model" in os.environ.get("TF_POPLAR_FLAGS", "")
-
-
-def set_up(ipus: int, bytes_per_ipu: int | None) -> Machine:
-    """Replaces the machine by a fresh one, nothing configured."""
-    global current
-    if ipus < 1 or ipus & (ipus - 1):
-        raise ValueError(f"ipus={ipus}: a machine has a power of two of IPUs")
-    current = Machine(ipus=ipus, bytes_per_ipu=bytes_per_ipu)
-    return current
-
-
 def configured() -> Machine:
-    """Returns the machine.
-
-    Raises:
-      RuntimeError: nothing configured it yet (that this is refused so early: not in the sources read).
-    """
+    """Returns the machine. Raises RuntimeError where nothing has configured it yet (that this is refused so
+    early: not in the sources read)."""
     if current.config is None:
-        raise RuntimeError(
-            "The IPU system has not been configured: call IPUConfig.configure_ipu_system() first."
-        )
+        raise RuntimeError("The IPU system has not been configured: call configure_ipu_system() first.")
     return current
 
 
 @contextlib.contextmanager
-def program_of(strategy: Any):
-    """What is traced inside belongs to a program that the strategy compiles for the IPU."""
-    machine = configured()
-    outer, machine.running = machine.running, strategy
+def program_of(owner: Any):
+    """What is traced inside belongs to a program that a strategy, or an application, compiles."""
+    here = configured()
+    outer, here.running = here.running, owner
     try:
-        yield machine
+        yield here
     finally:
-        machine.running = outer
+        here.running = outer
+
+
+def reset_ipu_seed(seed: int) -> None:
+    """Sets the seed of the random numbers of IPUs and of stochastic rounding."""
+    configured()
+    if type(seed) is not int:
+        raise TypeError(f"seed={seed!r}: must be an int")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# A process that poprun has started. With several instances programs cannot run here.
+
+
+# Getter of popdist -> variable that poprun sets.
+VARIABLES = {
+    "getNumTotalReplicas": "POPDIST_NUM_TOTAL_REPLICAS",
+    "getNumIpusPerReplica": "POPDIST_NUM_IPUS_PER_REPLICA",
+    "getNumLocalReplicas": "POPDIST_NUM_LOCAL_REPLICAS",
+    "getReplicaIndexOffset": "POPDIST_REPLICA_INDEX_OFFSET",
+    "getLocalInstanceIndex": "POPDIST_LOCAL_INSTANCE_INDEX",
+}
+
+
+def value_of(getter: str) -> int:
+    return int(os.environ[VARIABLES[getter]])
+
+
+def popdist_names() -> dict[str, Any]:
+    """Returns what the module popdist has."""
+    return {
+        **{name: lambda name=name: value_of(name) for name in VARIABLES},
+        "isPopdistEnvSet": lambda: all(name in os.environ for name in VARIABLES.values()),
+        "getNumInstances": lambda: value_of("getNumTotalReplicas") // value_of("getNumLocalReplicas"),
+        "getInstanceIndex": lambda: value_of("getReplicaIndexOffset") // value_of("getNumLocalReplicas"),
+    }
+
+
+def set_ipu_config(cfg: IPUConfig, ipus_per_replica: int, configure_device: bool) -> None:
+    """Sets what a configuration must say for a process of poprun. Raises ValueError for another number of
+    IPUs than poprun was told."""
+    popdist = popdist_names()
+    told = value_of("getNumIpusPerReplica")
+    if ipus_per_replica != told:
+        raise ValueError(f"ipus_per_replica={ipus_per_replica}, but poprun was given {told}")
+    part = cfg.multi_replica_distribution
+    part.process_count, part.process_index = popdist["getNumInstances"](), popdist["getInstanceIndex"]()
+    if configure_device:
+        size = told * value_of("getNumLocalReplicas")
+        cfg.select_ipus = first_device(size) + value_of("getLocalInstanceIndex")
+
+
+def first_device(size: int) -> int:
+    """Returns the first id of devices of so many IPUs: before them are those of single ones, pairs, ..."""
+    return sum(current.ipus >> bit for bit in range(size.bit_length() - 1))
+
+
+def ipus_of_device(index: int) -> int:
+    """Returns how many IPUs the device with this id has."""
+    sizes = [1 << bit for bit in range(current.ipus.bit_length())]
+    return max(size for size in sizes if first_device(size) <= index)

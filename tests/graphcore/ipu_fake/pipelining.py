@@ -1,21 +1,17 @@
-"""`ipu.pipelining_ops`: the pipeline, its options, and the checks of its arguments."""
+"""`ipu.pipelining_ops` and `ipu.gradient_accumulation`: the pipeline and its options, the checks of its
+arguments, and what has to hold when it is compiled: micro batches of a schedule, IPUs, recomputation, memory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import logging
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tests.graphcore.ipu_fake import gradient_accumulation, machine, queues
-
-log = logging.getLogger("ipu_fake")
-Reduction = gradient_accumulation.GradientAccumulationReductionMethod
-CHECKPOINT = "ipu_fake_recomputation_checkpoint"
+from tests.graphcore.ipu_fake import machine, queues
 
 
 class PipelineSchedule(enum.IntEnum):
@@ -30,341 +26,223 @@ class RecomputationMode(enum.Enum):
     RecomputeAndBackpropagateInterleaved = 2
 
 
+class Reduction(enum.Enum):
+    SUM = 0
+
+
+# Schedule -> the mode of recomputation that it does not have.
+_WITHOUT_MODE = {
+    PipelineSchedule.Sequential: RecomputationMode.RecomputeThenBackpropagate,
+    PipelineSchedule.Interleaved: RecomputationMode.RecomputeAndBackpropagateInterleaved,
+}
+
+
 class PipelineStageOptions:
-    """Options of the compiler for one stage.
+    """Options of the compiler for one stage: dicts of strings."""
 
-    Args:
-      convolution_options, matmul_options, slice_options: dicts of strings, or None.
-
-    Raises:
-      TypeError: anything else.
-    """
-
-    def __init__(
-        self,
-        convolution_options: dict[str, str] | None = None,
-        matmul_options: dict[str, str] | None = None,
-        slice_options: dict[str, str] | None = None,
-    ):
-        self.convolution_options = _options("convolution_options", convolution_options)
-        self.matmul_options = _options("matmul_options", matmul_options)
-        self.slice_options = _options("slice_options", slice_options)
-
-
-def _options(name: str, options: Any) -> dict[str, str]:
-    options = options if options else {}
-    if not isinstance(options, dict):
-        raise TypeError(f"PipelineStageOptions.{name} must be dictionary.")
-    for key, value in options.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(
-                f"PipelineStageOptions.{name}: {key!r}: {value!r}: names and values must be strings"
-            )
-    return dict(options)
-
-
-def is_optimizer_v2(opt: Any) -> bool:
-    """Whether an object is an optimizer of Keras, as TensorFlow 2.6 knew them."""
-    legacy = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
-    return isinstance(opt, (legacy.Optimizer, tf.keras.optimizers.Optimizer))
+    def __init__(self, convolution_options: dict[str, str], matmul_options: dict[str, str]):
+        self.convolution_options, self.matmul_options = convolution_options, matmul_options
+        for options in (convolution_options, matmul_options):
+            machine.check_poplar_options("PipelineStageOptions", options)
 
 
 class OptimizerFunctionOutput:
-    """What an optimizer function gives back: the optimizer, the loss, and what its methods get.
+    """What an optimizer function gives back: the optimizer, the loss, and what `compute_gradients` gets.
 
     Raises:
-      TypeError: opt is no optimizer, or loss no tensor.
-      ValueError: arguments that exclude or need each other.
+      TypeError: opt is no optimizer of TensorFlow 1, or loss no tensor.
     """
 
-    def __init__(
-        self,
-        opt: Any,
-        loss: tf.Tensor,
-        compute_gradients_args: tuple | None = None,
-        compute_gradients_kwargs: dict[str, Any] | None = None,
-        apply_gradients_args: tuple | None = None,
-        apply_gradients_kwargs: dict[str, Any] | None = None,
-        variables: list[tf.Variable] | None = None,
-        tape: tf.GradientTape | None = None,
-        gradient_capture_context: Any = None,
-        captured_gradient_outfeed: Any = None,
-    ):
-        if not isinstance(opt, tf.compat.v1.train.Optimizer) and not is_optimizer_v2(opt):
+    def __init__(self, opt: Any, loss: tf.Tensor, compute_gradients_kwargs: dict[str, Any]):
+        if not isinstance(opt, tf.compat.v1.train.Optimizer):
             raise TypeError("OptimizerFunctionOutput.opt must be a TensorFlow Optimizer object.")
         if not isinstance(loss, tf.Tensor):
             raise TypeError("OptimizerFunctionOutput.loss must be a TensorFlow Tensor object.")
-        if is_optimizer_v2(opt) and (compute_gradients_args or compute_gradients_kwargs):
-            raise ValueError("OptimizerFunctionOutput.compute_gradients_* may not be used with OptimizerV2.")
-        if variables and tape:
-            raise ValueError(
-                "OptimizerFunctionOutput.variables and OptimizerFunctionOutput.tape exclude each other."
-            )
-        if tape and gradient_capture_context:
-            raise ValueError("OptimizerFunctionOutput.tape and .gradient_capture_context exclude each other.")
-        if gradient_capture_context or captured_gradient_outfeed:
-            raise NotImplementedError("this fake captures no gradients")
-        self.opt, self.loss, self.variables, self.tape = opt, loss, variables, tape
-        self.compute_gradients_args = compute_gradients_args or ()
-        self.compute_gradients_kwargs = compute_gradients_kwargs or {}
-        self.apply_gradients_args = apply_gradients_args or ()
-        self.apply_gradients_kwargs = apply_gradients_kwargs or {}
+        self.opt, self.loss, self.compute_gradients_kwargs = opt, loss, compute_gradients_kwargs
 
 
 @dataclasses.dataclass
 class Settings:
-    """The arguments of `pipeline`, after its checks; see there."""
+    """The arguments of `pipeline`."""
 
-    computational_stages: list[Any]
-    gradient_accumulation_count: Any = None
-    gradient_accumulation_dtype: Any = None
-    gradient_accumulation_for_captured_grads: bool = True
-    repeat_count: int = 1
-    batch_serialization_iterations: int = 1
-    inputs: Any = None
-    infeed_queue: Any = None
-    outfeed_queue: Any = None
-    optimizer_function: Callable | None = None
-    device_mapping: Any = None
-    pipeline_schedule: Any = None
-    recomputation_mode: Any = None
+    computational_stages: list[Callable]
+    gradient_accumulation_count: int
+    device_mapping: list[int]
+    infeed_queue: queues.IPUInfeedQueue
+    outfeed_queue: queues.IPUOutfeedQueue
+    pipeline_schedule: PipelineSchedule = PipelineSchedule.Grouped
+    recomputation_mode: RecomputationMode = RecomputationMode.Auto
     forward_propagation_stages_poplar_options: Any = None
     backward_propagation_stages_poplar_options: Any = None
-    weight_update_poplar_options: Any = None
-    offload_weight_update_variables: bool | None = None
+    optimizer_function: Callable | None = None
+    offload_weight_update_variables: bool = True
     replicated_optimizer_state_sharding: bool = False
-    offload_activations: bool | None = None
-    offload_gradient_accumulation_buffers: bool | None = None
-    replicated_weight_sharding: bool | None = None
-    offload_weights: bool | None = None
-    continuous_weight_updates: bool = False
-    outfeed_loss: bool = False
-    accumulate_outfeed: bool = False
-    accumulate_outfeed_dtype: Any = None
+    reduction_method: Reduction = Reduction.SUM
     outfeed_mask: list[bool] | None = None
-    reduction_method: Any = Reduction.SUM
+    accumulate_outfeed: bool = False
+    repeat_count: int = 1
     name: str | None = None
 
     @property
     def training(self) -> bool:
         return self.optimizer_function is not None
 
-    def ipus(self) -> list[int]:
-        """Returns the IPUs of all stages, those of parallel stages one by one."""
-        return flat(self.device_mapping)
-
-
-def flat(mapping: Any) -> list[Any]:
-    """Returns the members of nested lists."""
-    if isinstance(mapping, (list, tuple, range)):
-        return [each for part in mapping for each in flat(part)]
-    return [mapping]
+    @property
+    def ipus_per_replica(self) -> int:
+        """IPUs of one copy of the pipeline, rounded up to a power of two."""
+        return 1 << max(self.device_mapping).bit_length()
 
 
 def check(settings: Settings) -> None:
-    """Completes and checks the arguments of a pipeline, in the order in which the real one looks at them."""
-    _check_count(settings)
-    if settings.training:
-        settings.reduction_method = Reduction.parse(settings.reduction_method)
-    if settings.reduction_method != Reduction.SUM and settings.batch_serialization_iterations != 1:
-        raise ValueError("batch_serialization_iterations != 1 is only supported when reduction_method is SUM")
-    if settings.continuous_weight_updates:
-        raise NotImplementedError("Continuous weight updates are currently not supported.")
-    _check_schedule(settings)
-    _check_stages(settings)
-    _check_mapping(settings)
-    _check_options(settings)
-    _check_outfeed(settings)
-    _check_offloading(settings)
-
-
-def _check_count(settings: Settings) -> None:
-    count = settings.gradient_accumulation_count
-    if count is None:
-        raise ValueError("gradient_accumulation_count must be specified.")
-    if isinstance(count, int) and count < 0:
-        raise ValueError("gradient_accumulation_count must be >= 0.")
-    if isinstance(count, int) and count > np.iinfo(np.int32).max:
-        raise ValueError("gradient_accumulation_count must be < max int32.")
-    for name in ("repeat_count", "batch_serialization_iterations"):
-        value = getattr(settings, name)
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(
-                f"{name}={value}: must be an int of at least 1"
-            )  # kind of error not in the sources read
-
-
-def _check_schedule(settings: Settings) -> None:
-    serial = settings.batch_serialization_iterations > 1
-    if settings.pipeline_schedule is None:
-        settings.pipeline_schedule = PipelineSchedule.Sequential if serial else PipelineSchedule.Grouped
-    if not isinstance(settings.pipeline_schedule, PipelineSchedule):
-        raise TypeError("The given pipeline_schedule is not a member of the PipelineSchedule enumeration.")
-    if serial and settings.pipeline_schedule != PipelineSchedule.Sequential:
-        raise NotImplementedError("Batch serialization is only supported with the `Sequential` schedule.")
-    if settings.recomputation_mode is None:
-        settings.recomputation_mode = RecomputationMode.Auto
-    if not isinstance(settings.recomputation_mode, RecomputationMode):
-        raise TypeError("The given recomputation_mode is not a member of the RecomputationMode enumeration.")
-
-
-def _check_stages(settings: Settings) -> None:
-    stages, infeed, outfeed = settings.computational_stages, settings.infeed_queue, settings.outfeed_queue
-    if not isinstance(stages, (list, tuple)):
-        raise TypeError("computational_stages argument needs to be a list or a tuple.")
-    if infeed is not None and not isinstance(infeed, queues.IPUInfeedQueue):
-        raise TypeError("infeed_queue is not an instance of ipu_infeed_queue.IPUInfeedQueue")
-    if outfeed is not None and not isinstance(outfeed, queues.IPUOutfeedQueue):
-        raise TypeError("outfeed_queue is not an instance of ipu_outfeed_queue.IPUOutfeedQueue")
+    """Checks the arguments of a pipeline. Raises TypeError, ValueError or NotImplementedError."""
+    stages, mapping = settings.computational_stages, settings.device_mapping
+    types: dict[str, type] = {
+        "computational_stages": list,
+        "device_mapping": list,
+        "gradient_accumulation_count": int,
+        "repeat_count": int,
+        "infeed_queue": queues.IPUInfeedQueue,
+        "outfeed_queue": queues.IPUOutfeedQueue,
+        "pipeline_schedule": PipelineSchedule,
+        "recomputation_mode": RecomputationMode,
+        "reduction_method": Reduction,
+        "offload_weight_update_variables": bool,
+        "replicated_optimizer_state_sharding": bool,
+    }
+    for name, kind in types.items():
+        if type(getattr(settings, name)) is not kind:
+            raise TypeError(f"{name}={getattr(settings, name)!r} must be of type {kind.__name__}")
+    if settings.repeat_count < 1:
+        raise ValueError("repeat_count must be at least 1")  # kind of error not in the sources read
     if len(stages) < 2:
         raise ValueError("Pipeline requires at least two computational stages.")
-    for each in flat(list(stages)):
-        if not callable(each):
-            raise TypeError(f"computational_stages: {each!r} is not a function")  # not in the sources read
-
-
-def _check_mapping(settings: Settings) -> None:
-    stages, serial = settings.computational_stages, settings.batch_serialization_iterations > 1
-    if settings.device_mapping is None:
-        settings.device_mapping = [0] * len(stages) if serial else list(range(len(stages)))
-    mapping = settings.device_mapping
-    if not isinstance(mapping, (list, tuple)):
-        raise TypeError("device_mapping argument needs to be a list or a tuple.")
+    if not all(map(callable, stages)):
+        raise TypeError("computational_stages: not a function")  # not in the sources read
     if len(mapping) != len(stages):
         raise ValueError(
             f"Each stage must be mapped to an IPU: {len(mapping)} mappings != {len(stages)} stages"
         )
-    ipus = settings.ipus()
-    if any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in ipus):
+    if any(type(each) is not int or each < 0 for each in mapping):
         raise TypeError(f"device_mapping: {mapping}: IPUs are ints from 0")  # not in the sources read
     interleaved = settings.pipeline_schedule == PipelineSchedule.Interleaved
-    if interleaved and settings.training and len(set(ipus)) != len(ipus):
+    if interleaved and settings.training and len(set(mapping)) != len(mapping):
         raise NotImplementedError(
-            "The pipelining schedule 'Interleaved' does not currently support multiple pipeline stages on "
-            "the same device for training graphs. Please use a different pipeline schedule."
+            "The pipelining schedule 'Interleaved' does not support multiple pipeline stages on one device"
         )
-    if serial and len(set(ipus)) != 1:
-        raise NotImplementedError(
-            "When using batch serialization, all the pipeline stages need to be mapped to a single IPU."
-        )
-    _check_parallel(stages, mapping)
-
-
-def _check_parallel(stages: Any, mapping: Any) -> None:
-    for stage, ipus in zip(stages, mapping):
-        if not isinstance(stage, list):
-            if isinstance(ipus, (list, tuple)):
-                raise ValueError("device_mapping: several IPUs for one stage")  # not in the sources read
-            continue
-        if not isinstance(ipus, list):
-            raise ValueError(
-                "When the pipeline stage is a list of functions, the device mapping must also be a list."
-            )
-        if len(stage) != len(ipus):
-            raise ValueError("Pipeline stage list and device_id list must be the same length.")
-        if any(isinstance(each, list) for each in stage):
-            raise NotImplementedError("Multiple nested levels of pipeline stages is not supported.")
-
-
-def _check_options(settings: Settings) -> None:
-    names = ["forward_propagation_stages_poplar_options"]
-    names += ["backward_propagation_stages_poplar_options"] if settings.training else []
-    for name in names:
-        _check_stage_options(name, getattr(settings, name), len(settings.computational_stages))
-    update = settings.weight_update_poplar_options
-    if settings.training and update is not None and not isinstance(update, PipelineStageOptions):
-        raise TypeError(
-            f"weight_update_poplar_options to be of type PipelineStageOptions, but got {update} instead."
-        )
-
-
-def _check_stage_options(name: str, options: Any, stages: int) -> None:
-    if options is None:
-        return
-    if not isinstance(options, (list, tuple)):
-        raise TypeError(f"{name} must be a list or a tuple of PipelineStageOptions objects.")
-    if len(options) != stages:
-        raise ValueError(
-            f"{name} must be a list or a tuple of PipelineStageOptions objects of length {stages} (same "
-            f"number as the number of computational stages) but is {len(options)}."
-        )
-    for each in options:
-        if not isinstance(each, PipelineStageOptions):
-            raise TypeError(
-                f"Expected all elements of {name} to be of type PipelineStageOptions, but got {each} instead."
-            )
-
-
-def _check_outfeed(settings: Settings) -> None:
+    for name in ("forward_propagation_stages_poplar_options", "backward_propagation_stages_poplar_options"):
+        options = getattr(settings, name)
+        if options is not None and not isinstance(options, list):
+            raise TypeError(f"{name} must be a list of PipelineStageOptions objects.")
+        if options is not None and len(options) != len(stages):
+            raise ValueError(f"{name} must be of length {len(stages)}")
+        if not all(isinstance(each, PipelineStageOptions) for each in options or ()):
+            raise TypeError(f"{name}: expected elements to be of type PipelineStageOptions")
     if settings.outfeed_mask and not settings.training:
         raise ValueError("An optimizer_function must be provided when outfeed_mask is set.")
-    if settings.outfeed_loss and not settings.training:
-        raise ValueError("An optimizer_function must be provided when outfeed_loss is True.")
-    if settings.outfeed_loss and settings.outfeed_mask:
-        raise ValueError("Only one of `outfeed_loss` and `outfeed_mask` can be set.")
-    if settings.accumulate_outfeed:
-        if settings.outfeed_queue is None:
-            raise ValueError("An outfeed_queue must be provided when accumulate_outfeed is True.")
-        if settings.outfeed_queue._outfeed_mode != queues.IPUOutfeedMode.ALL:
-            raise ValueError("To accumulate the outfeed, it must be in IPUOutfeedMode ALL.")
-    if settings.outfeed_loss and settings.outfeed_queue is None:
-        raise ValueError("An outfeed_queue must be provided when outfeed_loss is True")
-
-
-def _check_offloading(settings: Settings) -> None:
-    if settings.offload_weights is None:
-        settings.offload_weights = settings.replicated_weight_sharding
-    for name in (
-        "offload_weight_update_variables",
-        "offload_activations",
-        "offload_gradient_accumulation_buffers",
-        "replicated_weight_sharding",
-        "offload_weights",
-    ):
-        if getattr(settings, name) not in (None, True, False):
-            raise TypeError(f"{name} must be True, False or None")  # not in the sources read
-    if not settings.training and settings.replicated_optimizer_state_sharding:
-        log.warning(
-            "replicated_optimizer_state_sharding will have no effect since this pipeline is in inference."
-        )
-    if not settings.training and settings.offload_weight_update_variables is not False:
-        log.warning(
-            "offload_weight_update_variables will have no effect since this pipeline is in inference."
-        )
 
 
 @tf.autograph.experimental.do_not_convert
-def pipeline(computational_stages: Any, *args: Any, **kwargs: Any) -> tf.Operation:
-    """Builds a pipeline of stages, which runs as part of a program.
+def pipeline(**kwargs: Any) -> tf.Operation:
+    """Builds a pipeline of stages, which runs as part of a program; see `Settings`."""
+    from tests.graphcore.ipu_fake import program
 
-    Args: those of Settings, in that order.
-
-    Returns:
-      The operation that runs it.
-    """
-    from tests.graphcore.ipu_fake import pipeline_program
-
-    settings = Settings(computational_stages, *args, **kwargs)
+    settings = Settings(**kwargs)
     check(settings)
     if machine.current.running is None or tf.executing_eagerly():
         # Not in the sources read: outside of a program there is no device to compile for.
         raise RuntimeError("pipeline() must be called in a tf.function that strategy.run runs")
-    return pipeline_program.build(settings)
+    return program.build(settings)
 
 
-@tf.autograph.experimental.do_not_convert
-def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
-    """Returns the tensors, which are kept where all else of a stage is computed again."""
-    return tf.nest.map_structure(lambda each: tf.identity(each, name=CHECKPOINT), tensors)
+# -----------------------------------------------------------------------------------------------------------
+# Limits
 
 
-def module_names() -> dict[str, Any]:
-    """Returns what the module ipu.pipelining_ops has."""
-    return {
-        "PipelineSchedule": PipelineSchedule,
-        "RecomputationMode": RecomputationMode,
-        "PipelineStageOptions": PipelineStageOptions,
-        "OptimizerFunctionOutput": OptimizerFunctionOutput,
-        "pipeline": pipeline,
-        "recomputation_checkpoint": recomputation_checkpoint,
-    }
+def _rotations(ipus: list[int]) -> int:
+    """Returns how many rotations of a sequence of IPUs run side by side with no IPU used twice at a time."""
+    kept: list[int] = []
+    for rotation in range(len(ipus)):
+        turned = ipus[rotation:] + ipus[:rotation]
+        if all(a != b for each in kept for a, b in zip(turned, ipus[each:] + ipus[:each])):
+            kept.append(rotation)
+    return len(kept)
+
+
+def unit_of(settings: Settings) -> int:
+    """Returns the number that the micro batches of an update must be a multiple of."""
+    stages, ipus = len(settings.computational_stages), settings.device_mapping
+    if settings.pipeline_schedule == PipelineSchedule.Sequential:
+        return 1
+    if settings.pipeline_schedule == PipelineSchedule.Grouped:
+        return 2 * stages if settings.training else stages
+    return _rotations(ipus + ipus[::-1] if settings.training else ipus)
+
+
+def _precondition(message: str) -> Any:
+    return tf.errors.FailedPreconditionError(None, None, message)
+
+
+def check_limits(settings: Settings) -> None:
+    """Refuses what a schedule cannot run, and offloading to where there is no memory (kinds of errors but the
+    first not in the sources read). Raises tf.errors.FailedPreconditionError."""
+    count, unit, config = settings.gradient_accumulation_count, unit_of(settings), machine.current.config
+    schedule, mode, connection = (
+        settings.pipeline_schedule,
+        settings.recomputation_mode,
+        config.device_connection,
+    )
+    if count < unit or count % unit:
+        raise _precondition(
+            f"gradient_accumulation_count is {count}, which must be a multiple of {unit}, at least {unit}:"
+            f" schedule {schedule.name}, {len(settings.computational_stages)} stages"
+        )
+    if settings.training and config.allow_recompute and mode == _WITHOUT_MODE.get(schedule):
+        raise _precondition(f"{mode} is not supported by the schedule {schedule.name}")
+    has_buffers = connection.type.name == "ALWAYS" or connection.enable_remote_buffers
+    if settings.training and settings.offload_weight_update_variables and not has_buffers:
+        raise _precondition("offload_weight_update_variables needs device_connection.enable_remote_buffers")
+
+
+def replicas_of(settings: Settings) -> int:
+    """Returns how many copies of a pipeline the configured IPUs run. Raises tf.errors.InvalidArgumentError
+    for fewer than one (kind of error not in the sources read)."""
+    have, need = machine.current.configured_ipus, settings.ipus_per_replica
+    if have < need:
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"device_mapping {settings.device_mapping} needs {need} IPUs, but {have} are there"
+        )
+    return have // need
+
+
+def _bytes_of(variable: Any) -> int:
+    return variable.shape.num_elements() * variable.dtype.size
+
+
+def finish(settings: Settings, program: Any, update_variables: list[Any]) -> None:
+    """Notes what was compiled: on each IPU the bytes of variables and of gradient sums. The state of an
+    optimizer is on the IPU of the variable whose name is in its own name, else on the first.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: an IPU has too little memory; says which, how much and by how much.
+    """
+    ipus = program.tracer.ipu_of_variables()
+    used = {id(each): each for stage in program.tracer.stages for each in stage.variables}
+    found = dict.fromkeys(range(settings.ipus_per_replica), 0)
+    for key, variable in used.items():
+        found[ipus[key]] += _bytes_of(variable)
+    for variable in program.variables:
+        found[ipus.get(id(variable), 0)] += _bytes_of(variable)
+    if not settings.offload_weight_update_variables:
+        names = {variable.name.split(":")[0]: ipus[key] for key, variable in used.items()}
+        for each in (each for each in update_variables if id(each) not in used):
+            owner = max((name for name in names if name in each.name), key=len, default=None)
+            found[names.get(owner, 0)] += _bytes_of(each)
+    limit, worst = machine.current.bytes_per_ipu, max(found, key=found.__getitem__)
+    if limit is not None and found[worst] > limit:
+        raise tf.errors.ResourceExhaustedError(
+            None,
+            None,
+            f"Out of memory on IPU {worst}: {found[worst]} bytes used by variables, {limit} bytes available,"
+            f" {found[worst] - limit} bytes too many",
+        )
+    machine.current.compiled.append(machine.Compiled(program.replicas, settings.ipus_per_replica, found))

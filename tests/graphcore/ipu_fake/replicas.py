@@ -14,8 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.graphcore.ipu_fake import machine
-
 CHANGES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "StatefulPartitionedCall")
 
 
@@ -43,24 +41,24 @@ class Update:
     def on_all(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         """Returns the value of a tensor of replica 0 on every replica."""
         if tensor.graph is not self.graph:
-            raise NotImplementedError(
-                "this fake reduces across replicas only what is computed in apply_gradients itself, not in a "
-                "function or a loop inside of it"
-            )
+            raise NotImplementedError("this fake reduces only what is computed in apply_gradients itself")
         return [tensor] + [self._copy(tensor, replica, {}) for replica in range(1, self.count)]
 
     def _copy(self, tensor: tf.Tensor, replica: int, done: dict[int, tf.Tensor]) -> tf.Tensor:
         if id(tensor) in self.own:
             return self.own[id(tensor)][replica]
-        if id(tensor) in self.reduced or not tensor.op.inputs:
+        operation = tensor.op
+        if id(tensor) in self.reduced or not operation.inputs:
             return tensor
         if id(tensor) not in done:
-            inputs = [self._copy(each, replica, done) for each in tensor.op.inputs]
-            if all(new is old for new, old in zip(inputs, tensor.op.inputs)):
-                copies = list(tensor.op.outputs)
-            else:
-                copies = _again(self.graph, tensor.op, inputs)
-            done.update({id(old): new for old, new in zip(tensor.op.outputs, copies)})
+            inputs = [self._copy(each, replica, done) for each in operation.inputs]
+            copies = list(operation.outputs)
+            if any(new is not old for new, old in zip(inputs, operation.inputs)):
+                types, attributes = [each.dtype for each in copies], dict(operation.node_def.attr)
+                copies = self.graph._create_op_internal(
+                    operation.type, inputs, types, attrs=attributes
+                ).outputs
+            done.update({id(old): new for old, new in zip(operation.outputs, copies)})
         return done[id(tensor)]
 
     def check_equal(self, operations: list[Any]) -> None:
@@ -79,18 +77,10 @@ class Update:
                 continue
             if operation.type.startswith(CHANGES) and any(i.dtype == tf.resource for i in operation.inputs):
                 raise RuntimeError(
-                    f"{operation.name}: a variable is changed by values that differ between the {self.count} "
-                    "replicas: reduce the gradients with cross_replica_ops.cross_replica_sum, or with "
-                    "CrossReplicaOptimizer"
+                    f"{operation.name}: a variable is changed by values that differ between the {self.count}"
+                    " replicas: reduce the gradients with cross_replica_ops.cross_replica_sum"
                 )
             differs |= {id(each) for each in operation.outputs if id(each) not in self.reduced}
-
-
-def _again(graph: Any, operation: Any, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns the outputs of a copy of an operation with other inputs."""
-    types = [each.dtype for each in operation.outputs]
-    attributes = dict(operation.node_def.attr)
-    return list(graph._create_op_internal(operation.type, inputs, types, attrs=attributes).outputs)
 
 
 current: Update | None = None
@@ -100,43 +90,26 @@ current: Update | None = None
 def tracing(update: Update):
     """Reductions inside are those of this update."""
     global current
-    outer, current = current, update
+    current = update
     try:
         yield update
     finally:
-        current = outer
-
-
-def _update_of(name: str) -> Update:
-    if machine.current.running is None:
-        raise RuntimeError(f"{name} is only supported in a program that runs on the IPU")
-    if current is None:
-        raise NotImplementedError(f"this fake knows {name} only in the weight update of a pipeline")
-    return current
+        current = None
 
 
 @tf.autograph.experimental.do_not_convert
-def cross_replica_sum(x: tf.Tensor, replica_groups: Any = None, name: str | None = None) -> tf.Tensor:
+def cross_replica_sum(x: tf.Tensor) -> tf.Tensor:
     """Returns the sum of a tensor over the replicas.
 
     Raises:
-      RuntimeError: the tensor was summed before (not in the sources read: the real one sums again).
+      RuntimeError: outside of the weight update of a pipeline, or the tensor was summed before (not in the
+        sources read: the real one sums again).
     """
-    if replica_groups is not None:
-        raise NotImplementedError("this fake knows no replica groups")
-    update = _update_of("cross_replica_sum")
+    if current is None:
+        raise RuntimeError("cross_replica_sum belongs to a weight update that runs on the IPU")
     x = tf.convert_to_tensor(x)
-    if id(x) in update.reduced:
-        raise RuntimeError(
-            f"{x.name} was summed over the replicas already: again would count it {update.count} times"
-        )
-    total = tf.add_n(update.on_all(x), name=name) if update.count > 1 else tf.identity(x, name=name)
-    update.reduced[id(total)] = total
+    if id(x) in current.reduced:
+        raise RuntimeError(f"{x.name} was summed over the replicas already: again would count it more often")
+    total = tf.add_n(current.on_all(x)) if current.count > 1 else tf.identity(x)
+    current.reduced[id(total)] = total
     return total
-
-
-def module_names() -> dict[str, Any]:
-    """Returns what the module ipu.cross_replica_ops has."""
-    return {
-        "cross_replica_sum": cross_replica_sum,
-    }

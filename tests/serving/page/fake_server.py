@@ -23,8 +23,7 @@ def answer(inputs: dict, wanted: str = "Three earthquakes") -> dict:
 
 
 def fill_mask(inputs: dict) -> dict:
-    words = ["france", "europe", "##land", "paris", "it"]
-    scores = [0.71, 0.11, 0.05, 0.01, 0.001]
+    words, scores = ["france", "europe", "##land", "paris", "it"], [0.71, 0.11, 0.05, 0.01, 0.001]
     count = inputs["text"].count("[MASK]")
     return {"tokens": [words] * count, "scores": [scores] * count}
 
@@ -78,14 +77,12 @@ class Fake:
             }
             for name in self.replies
         }
-        labels = {"@type": "type.googleapis.com/google.protobuf.ListValue", "value": self.labels}
-        return {
-            "model_spec": {"name": MODEL, "signature_name": "", "version": "3"},
-            "metadata": {
-                "signature_def": {"signature_def": signatures},
-                **({"labels": labels} if self.labels else {}),
-            },
-        }
+        found = {"signature_def": {"signature_def": signatures}}
+        if self.labels:
+            kind = "type.googleapis.com/google.protobuf.ListValue"
+            found["labels"] = {"@type": kind, "value": self.labels}
+        spec = {"name": MODEL, "signature_name": "", "version": "3"}
+        return {"model_spec": spec, "metadata": found}
 
     def status(self) -> dict:
         version, state = (self.loading, "LOADING") if self.loading else ("3", "AVAILABLE")
@@ -107,36 +104,28 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         files = page.files(MODEL)
         if self.path in files:
             self._send(200, *files[self.path], page.HEADERS)
-        elif self.path == f"{_START}/metadata":
-            self._call(self._metadata)
-        elif self.path == _START:
-            self._call(lambda: self._json(200, self.fake.status()))
-        else:
-            self._json(404, {"error": f"there is no {self.path}"})
+        elif not self._is_refused():
+            loading = 503, {"error": "the model is being loaded. Try again later."}
+            metadata = loading if self.fake.loading else (200, self.fake.metadata())
+            known = {f"{_START}/metadata": metadata, _START: (200, self.fake.status())}
+            self._json(*known.get(self.path, (404, {"error": f"there is no {self.path}"})))
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         assert self.path == _START + _END and self.headers["Content-Type"] == "application/json"
-        self._call(lambda: self._predict(body))
-
-    def _call(self, answer_it: Callable) -> None:
-        if self.fake.token and self.headers["Authorization"] != f"Bearer {self.fake.token}":
-            self._json(401, {"error": "a token is needed"})
-        else:
-            answer_it()
-
-    def _metadata(self) -> None:
-        if self.fake.loading:
-            self._json(503, {"error": "the model is being loaded. Try again later."})
-        else:
-            self._json(200, self.fake.metadata())
-
-    def _predict(self, body: bytes) -> None:
+        if self._is_refused():
+            return
         time.sleep(self.fake.wait_secs)
         if self.fake.error:
             self._send(self.fake.error[0], "application/json", self.fake.error[1], {})
         else:
             self._json(200, self.fake.predict(json.loads(body)))
+
+    def _is_refused(self) -> bool:
+        is_refused = bool(self.fake.token) and self.headers["Authorization"] != f"Bearer {self.fake.token}"
+        if is_refused:
+            self._json(401, {"error": "a token is needed"})
+        return is_refused
 
     def _json(self, status: int, body: dict) -> None:
         self._send(status, "application/json", json.dumps(body).encode(), {})

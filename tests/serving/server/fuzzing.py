@@ -76,75 +76,56 @@ def request(body: bytes, path: bytes = PREDICT, method: bytes = b"POST", more: b
     return head + length + more + b"\r\n" + body
 
 
-def garbage(rng: random.Random) -> Case:
-    data = rng.randbytes(rng.randint(1, 3000)) + rng.choice([b"", b"\r\n\r\n"])
-    return Case("garbage", [data])
-
-
-def damaged_bytes(rng: random.Random) -> Case:
+def damaged(rng: random.Random) -> list[bytes | float]:
     """Some bytes of a whole request are others."""
     data = bytearray(request(body_of(rng)))
     for _ in range(rng.randint(1, 8)):
         data[rng.randrange(len(data))] = rng.randrange(256)
-    return Case("damaged bytes", [bytes(data)], may_pass=True)
+    return [bytes(data)]
 
 
-def other_headers(rng: random.Random) -> Case:
+def other_headers(rng: random.Random) -> list[bytes | float]:
     more = b"".join(rng.choice(_HEADERS) + b"\r\n" for _ in range(rng.randint(1, 2)))
-    return Case("headers", [request(body_of(rng), rng.choice([PREDICT, INFER]), more=more)], may_pass=True)
+    return [request(body_of(rng), rng.choice([PREDICT, INFER]), more=more)]
 
 
-def other_address(rng: random.Random) -> Case:
-    if rng.random() < 0.5:
-        return Case("path", [request(body_of(rng), rng.choice(_PATHS))])
-    return Case("method", [request(body_of(rng), method=rng.choice(_METHODS))])
-
-
-def other_json(rng: random.Random) -> Case:
+def other_json(rng: random.Random) -> list[bytes | float]:
     """JSON of other types, at a place of the body."""
     junk = rng.choice(_JUNK)
-    body = rng.choice(
-        [
-            junk,
-            {"instances": junk},
-            {"inputs": junk},
-            {"instances": [junk]},
-            {"instances": [QUESTION, junk]},
-            {"instances": [{**QUESTION, "question": junk}]},
-            {"inputs": {"question": [junk], "context": ["a"]}},
-            {"inputs": {"question": junk, "context": ["a"]}},
-            {"instances": [QUESTION], "signature_name": junk},
-            {
-                "signature_name": "tensors",
-                "instances": [{"input_ids": junk, "input_mask": [1], "segment_ids": [0]}],
-            },
-            {
-                "signature_name": "tensors",
-                "inputs": {"input_ids": [[10**9]], "input_mask": [[1]], "segment_ids": [[0]]},
-            },
-            {"signature_name": "embed", "instances": junk},
-        ]
-    )
-    return Case("json", [request(json.dumps(body).encode())], may_pass=True)
+    one = {"input_ids": junk, "input_mask": [1], "segment_ids": [0]}
+    wrong = {"input_ids": [[10**9]], "input_mask": [[1]], "segment_ids": [[0]]}
+    bodies = [
+        junk,
+        {"instances": junk},
+        {"inputs": junk},
+        {"instances": [junk]},
+        {"instances": [QUESTION, junk]},
+        {"instances": [{**QUESTION, "question": junk}]},
+        {"inputs": {"question": [junk], "context": ["a"]}},
+        {"inputs": {"question": junk, "context": ["a"]}},
+        {"instances": [QUESTION], "signature_name": junk},
+        {"signature_name": "tensors", "instances": [one]},
+        {"signature_name": "tensors", "inputs": wrong},
+        {"signature_name": "embed", "instances": junk},
+    ]
+    return [request(json.dumps(rng.choice(bodies)).encode())]
 
 
-def no_json(rng: random.Random) -> Case:
+def no_json(rng: random.Random) -> list[bytes | float]:
     body = body_of(rng)
-    body = rng.choice(
-        [
-            body[: rng.randrange(len(body))],
-            b"[" * rng.randint(1, 30_000),
-            b'{"instances": [' + b"9" * rng.randint(1, 9000) + b"]}",
-            b'{"instances": ["\\ud800"]}',
-            rng.randbytes(200),
-            b"NaN",
-            body + body,
-        ]
-    )
-    return Case("no json", [request(body)])
+    bodies = [
+        body[: rng.randrange(len(body))],
+        b"[" * rng.randint(1, 30_000),
+        b'{"instances": [' + b"9" * rng.randint(1, 9000) + b"]}",
+        b'{"instances": ["\\ud800"]}',
+        rng.randbytes(200),
+        b"NaN",
+        body + body,
+    ]
+    return [request(rng.choice(bodies))]
 
 
-def v2_tensors(rng: random.Random) -> Case:
+def v2_tensors(rng: random.Random) -> list[bytes | float]:
     """Tensors of the v2 protocol whose numbers do not fit, in JSON or behind it."""
     value = rng.choice([*_JUNK, [-1], [1, 1, 1], [10**12], 2**31])
     tensors = [
@@ -152,78 +133,66 @@ def v2_tensors(rng: random.Random) -> Case:
         for name, text in QUESTION.items()
     ]
     key = rng.choice(["name", "shape", "datatype", "data", "parameters", "binary_data_size"])
-    if key == "binary_data_size":
-        tensors[0]["parameters"] = {key: value}
-    else:
-        tensors[0][key] = value
+    (tensors[0]["parameters"] if key == "binary_data_size" else tensors[0])[key] = value
     head = json.dumps({"inputs": tensors}).encode()
     data = struct.pack("<I", rng.choice([0, 1, 2**32 - 1])) + rng.randbytes(rng.randint(0, 9))
     more = b"Inference-Header-Content-Length: %d\r\n" % (len(head) + rng.choice([0, 0, 1, -1]))
-    with_data = rng.random() < 0.5
-    return Case(
-        "v2",
-        [request(head + data if with_data else head, INFER, more=more if with_data else b"")],
-        may_pass=True,
-    )
+    return [request(head, INFER) if rng.random() < 0.5 else request(head + data, INFER, more=more)]
 
 
-def oversized(rng: random.Random) -> Case:
-    kind = rng.randrange(5)
-    if kind == 0:
-        return Case("large body", [request(b" " * rng.randint(70_000, 400_000))])
-    if kind == 1:
-        more = b"Content-Length: %d\r\n" % rng.randint(70_000, 10**12)
-        return Case("large length", [request(b"{}", more=more)])
-    if kind == 2:
-        return Case("many instances", [request(json.dumps({"instances": [QUESTION] * 900}).encode())])
-    if kind == 3:
-        text = "word7 " * rng.randint(2000, 9000)
-        return Case(
-            "long text", [request(json.dumps({"instances": [{**QUESTION, "context": text}]}).encode())]
-        )
-    chunk = b"2000\r\n" + b" " * 0x2000 + b"\r\n"
-    return Case(
-        "large chunks", [request(b"", more=b"Transfer-Encoding: chunked\r\n") + chunk * rng.randint(9, 40)]
-    )
+def oversized(rng: random.Random) -> list[bytes | float]:
+    """A large body, length, number of instances, text, or number of chunks."""
+    long = {**QUESTION, "context": "word7 " * rng.randint(2000, 9000)}
+    length = b"Content-Length: %d\r\n" % rng.randint(70_000, 10**12)
+    chunks = (b"2000\r\n" + b" " * 0x2000 + b"\r\n") * rng.randint(9, 40)
+    requests = [
+        request(b" " * rng.randint(70_000, 400_000)),
+        request(b"{}", more=length),
+        request(json.dumps({"instances": [QUESTION] * 900}).encode()),
+        request(json.dumps({"instances": [long]}).encode()),
+        request(b"", more=b"Transfer-Encoding: chunked\r\n") + chunks,
+    ]
+    return [rng.choice(requests)]
 
 
-def slow(rng: random.Random) -> Case:
+def slow(rng: random.Random) -> list[bytes | float]:
     """Stops in the middle, or comes in drops for longer than the server waits."""
     data = request(body_of(rng))
     cut = rng.randrange(1, len(data))
     if rng.random() < 0.5:
-        return Case("stalled", [data[:cut]])
-    drops: list[bytes | float] = []
-    for place in range(0, cut, max(cut // 12, 1)):
-        drops += [data[place : min(place + max(cut // 12, 1), cut)], 0.15]
-    return Case("drops", drops)
+        return [data[:cut]]
+    step = max(cut // 12, 1)
+    drops = [(data[place : min(place + step, cut)], 0.15) for place in range(0, cut, step)]
+    return [part for drop in drops for part in drop]
 
 
-def aborted(rng: random.Random) -> Case:
+def aborted(rng: random.Random) -> list[bytes | float]:
     data = request(body_of(rng))
     cut = rng.choice([rng.randrange(1, len(data)), len(data), len(data)])
-    return Case("aborted", [data[:cut], rng.choice([0.0, 0.001, 0.01])], is_cut=True)
+    return [data[:cut], rng.choice([0.0, 0.001, 0.01])]
 
 
-KINDS: list[tuple[Callable[[random.Random], Case], int]] = [
-    (garbage, 8),
-    (damaged_bytes, 15),
-    (other_headers, 12),
-    (other_address, 10),
-    (other_json, 18),
-    (no_json, 8),
-    (v2_tensors, 12),
-    (oversized, 8),
-    (slow, 4),
-    (aborted, 10),
-]
+# {kind of the damage: (its weight, what makes the parts, whether it may be answered as if it were good)}
+KINDS: dict[str, tuple[int, Callable[[random.Random], list[bytes | float]], bool]] = {
+    "garbage": (8, lambda rng: [rng.randbytes(rng.randint(1, 3000)) + rng.choice([b"", b"\r\n\r\n"])], False),
+    "damaged bytes": (15, damaged, True),
+    "headers": (12, other_headers, True),
+    "path": (5, lambda rng: [request(body_of(rng), rng.choice(_PATHS))], False),
+    "method": (5, lambda rng: [request(body_of(rng), method=rng.choice(_METHODS))], False),
+    "json": (18, other_json, True),
+    "no json": (8, no_json, False),
+    "v2": (12, v2_tensors, True),
+    "oversized": (8, oversized, False),
+    "slow": (4, slow, False),
+    "aborted": (10, aborted, False),
+}
 
 
 def cases(number: int, seed: int) -> list[Case]:
     """Returns as many bad requests, always the same of a seed."""
     rng = random.Random(seed)
-    makers = rng.choices([maker for maker, _ in KINDS], [weight for _, weight in KINDS], k=number)
-    return [maker(rng) for maker in makers]
+    kinds = rng.choices(list(KINDS), [weight for weight, _, _ in KINDS.values()], k=number)
+    return [Case(kind, KINDS[kind][1](rng), kind == "aborted", KINDS[kind][2]) for kind in kinds]
 
 
 def send(port: int, case: Case) -> bytes:

@@ -20,14 +20,9 @@ class Process:
     def __init__(self, folder, *flags: str, environment: dict[str, str] | None = None):
         self._errors = open(os.path.join(str(folder), "stderr"), "w+", encoding="utf-8")
         command = [sys.executable, "scripts/serve.py", f"--export_dir={folder}/models", "--port=0", *flags]
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": self._errors, "text": True}
+        own = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(command, cwd=ROOT, env=own, **streams)
         line = self.process.stdout.readline()
         found = re.match(r"http://127\.0\.0\.1:(\d+)/ serves bert version 1 ", line)
         assert found, line + self.errors()

@@ -9,6 +9,7 @@ import json
 import logging
 import pathlib
 import threading
+import time
 import types
 
 import numpy as np
@@ -22,14 +23,8 @@ from official.serving.server.monitoring import Log
 from official.serving.server.settings import Endpoint, Limits
 from official.serving.server.versions import Loading, Served
 
-SIZES = dict(
-    vocab_size=60,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=40,
-)
+SIZES = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 32, "max_position_embeddings": 40}
 LOADING = Loading(None, None, backends.Settings(), None, None)
 QUESTION = {"question": "word7 word8?", "context": "word9 word10 word11"}
 
@@ -60,12 +55,8 @@ class StandIn:
         if any(question == "broken" for question, _ in asked):
             raise RuntimeError("what a client has sent")
         self.batches.append(list(asked))
-        return [
-            Answer(context.split()[0], 0.5, 0, len(context.split()[0]))
-            if context.split()
-            else Answer("", 1.0)
-            for _, context in asked
-        ]
+        words = [(context.split() or [""])[0] for _, context in asked]
+        return [Answer(word, 0.5 if word else 1.0, 0, len(word)) for word in words]
 
     def embed(self, texts):
         return np.array([[len(text), 0.5] for text in texts], np.float32)
@@ -74,6 +65,24 @@ class StandIn:
 def stand_in(version: int = 1, model: StandIn | None = None) -> Served:
     """Returns a version of a stand-in."""
     return Served(version, model or StandIn(), ["answer", "embed"])
+
+
+def ask(port: int, method: str, path: str, body=None, headers=None) -> tuple[int, dict, bytes]:
+    """Returns status, headers in lower case and body of an answer, over a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    content = json.dumps(body) if isinstance(body, (dict, list)) else body
+    connection.request(method, path, content, headers or {})
+    answer = connection.getresponse()
+    found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    connection.close()
+    return found
+
+
+def wait_until(condition, secs: float = 10) -> None:
+    end = time.monotonic() + secs
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 class Running:
@@ -90,14 +99,8 @@ class Running:
         self._loop, self._stream = loop, stream
 
     def request(self, method: str, path: str, body=None, headers=None) -> tuple[int, dict, bytes]:
-        """Returns status, headers in lower case and body of an answer, over a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        content = json.dumps(body) if isinstance(body, (dict, list)) else body
-        connection.request(method, path, content, headers or {})
-        answer = connection.getresponse()
-        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-        connection.close()
-        return found
+        """Returns status, headers in lower case and body of an answer."""
+        return ask(self.port, method, path, body, headers)
 
     def predict(self, body, headers=None) -> tuple[int, dict]:
         """Returns status and object of a prediction."""

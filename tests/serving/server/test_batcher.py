@@ -1,7 +1,6 @@
 """The queue: what is computed together, what is left out, and that a bad row harms nobody else."""
 
 import asyncio
-import contextlib
 import threading
 import time
 
@@ -33,142 +32,75 @@ class Doubles:
         return [2 * row for row in rows]
 
 
-def quiet(name, sequences, secs):
-    pass
-
-
-@contextlib.contextmanager
-def batching(**limits):
-    """Runs a batcher whose clients never run out."""
-    model = Doubles()
-    batcher = Batcher(Limits(**{"batch_delay_ms": 0.0, **limits}), quiet, lambda: 1000)
-    try:
-        yield batcher, model
-    finally:
-        model.gate.set()
-        assert batcher.close(LATER)
-
-
 def call(*rows, name="double", cost=1) -> Call:
     return Call(name, list(rows), [cost] * len(rows))
 
 
-def soon() -> float:
-    return time.monotonic() + LATER
+def computed(calls: list[Call], late: tuple[int, ...] = (), gone: tuple[int, ...] = (), **limits):
+    """Lets calls wait while the model is at work, some of which nobody waits for.
 
+    Returns:
+      The results of the calls that are awaited, the batches behind the first one, and the calls' work.
+    """
 
-async def behind(batcher, model):
-    """Lets the model be at work, so that what comes waits. Returns what it works at."""
-    first = batcher.submit(model, call(0), soon())
-    while not model.entered.is_set():
-        await asyncio.sleep(0.001)
-    return first
-
-
-async def results(works) -> list:
-    return await asyncio.gather(*(work.future for work in works), return_exceptions=True)
-
-
-def test_what_waits_is_computed_together_by_signature_and_in_its_order():
     async def scenario():
-        with batching(max_batch_size=8) as (batcher, model):
-            first = await behind(batcher, model)
-            works = [batcher.submit(model, call(n, name="ab"[n % 2]), soon()) for n in range(1, 6)]
-            model.gate.set()
-            assert await results([first, *works]) == [[0], [2], [4], [6], [8], [10]]
-            assert model.batches == [["double", 0], ["b", 1, 3, 5], ["a", 2, 4]]
-            assert [work.batch for work in works] == [3, 2, 3, 2, 3]
-
-    asyncio.run(scenario())
-
-
-def test_long_calls_are_cut_and_leave_room():
-    async def scenario():
-        with batching(max_batch_size=4) as (batcher, model):
-            await behind(batcher, model)
-            long, short = (batcher.submit(model, call(*rows), soon()) for rows in (range(6), [9]))
-            model.gate.set()
-            assert await results([long, short]) == [[0, 2, 4, 6, 8, 10], [18]]
-            assert model.batches[1:] == [["double", 0, 1, 2, 3], ["double", 4, 5, 9]]
-
-    asyncio.run(scenario())
-
-
-def test_batches_have_no_more_tokens_than_allowed_but_one_row():
-    async def scenario():
-        with batching(max_batch_tokens=10) as (batcher, model):
-            await behind(batcher, model)
-            works = [
-                batcher.submit(model, call(n, cost=cost), soon())
-                for n, cost in ((1, 99), (2, 6), (3, 5), (4, 4))
-            ]
-            model.gate.set()
-            await results(works)
-            assert model.batches[1:] == [["double", 1], ["double", 2, 4], ["double", 3]]
-
-    asyncio.run(scenario())
-
-
-def test_a_bad_row_is_told_to_its_own_caller_and_nothing_is_computed_twice():
-    async def scenario():
-        with batching(max_batch_size=8) as (batcher, model):
-            await behind(batcher, model)
-            works = [batcher.submit(model, call(*rows), soon()) for rows in ([1, 2], [3, -1], [4], [5])]
-            model.gate.set()
-            good, bad, *others = await results(works)
-            assert good == [2, 4] and others == [[8], [10]]
-            assert isinstance(bad, HTTPError) and (bad.status, str(bad)) == (
-                400,
-                "-1 is no number to double.",
-            )
-            computed = [row for _, *rows in model.batches[1:] for row in rows]
-            assert sorted(computed) == [1, 2, 3, 4, 5]
-
-    asyncio.run(scenario())
-
-
-def test_a_model_that_breaks_goes_on_and_says_nothing_of_a_request():
-    async def scenario():
-        with batching() as (batcher, model):
-            model.gate.set()
-            (broken,) = await results([batcher.submit(model, call(-2), soon())])
-            assert (
-                isinstance(broken, Failure)
-                and "RuntimeError at" in str(broken)
-                and "secret" not in str(broken)
-            )
-            assert await results([batcher.submit(model, call(3), soon())]) == [[6]]
-
-    asyncio.run(scenario())
-
-
-def test_what_nobody_waits_for_is_not_computed():
-    async def scenario():
-        with batching() as (batcher, model):
-            await behind(batcher, model)
-            late = batcher.submit(model, call(1), time.monotonic() - 1)
-            gone, there = (batcher.submit(model, call(n), soon()) for n in (2, 3))
-            gone.future.cancel()
-            model.gate.set()
-            assert await results([there]) == [[6]]
-            assert model.batches == [["double", 0], ["double", 3]] and not late.future.done()
-
-    asyncio.run(scenario())
-
-
-def test_a_full_queue_refuses():
-    async def scenario():
-        with batching(max_queue=2) as (batcher, model):
-            await behind(batcher, model)
-            works = [batcher.submit(model, call(n), soon()) for n in (1, 2)]
+        model = Doubles()
+        # Its clients never run out.
+        batcher = Batcher(Limits(**{"batch_delay_ms": 0.0, **limits}), lambda *_: None, lambda: 1000)
+        soon = time.monotonic() + LATER
+        first = batcher.submit(model, call(0), soon)
+        while not model.entered.is_set():
+            await asyncio.sleep(0.001)
+        works = [batcher.submit(model, each, 0.0 if n in late else soon) for n, each in enumerate(calls)]
+        for number in gone:
+            works[number].future.cancel()
+        assert batcher.uses(model) and not batcher.uses(Doubles())
+        if limits.get("max_queue") == len(calls):
             with pytest.raises(HTTPError, match="too many requests wait") as error:
-                batcher.submit(model, call(3), soon())
+                batcher.submit(model, call(3), soon)
             assert (error.value.status, error.value.headers) == (429, {"Retry-After": "1"})
-            assert batcher.uses(model) and not batcher.uses(Doubles())
-            model.gate.set()
-            assert await results(works) == [[2], [4]]
+        model.gate.set()
+        awaited = [first, *(work for n, work in enumerate(works) if n not in (*late, *gone))]
+        _, *results = await asyncio.gather(*(work.future for work in awaited), return_exceptions=True)
+        assert batcher.close(LATER) and not any(works[number].future.done() for number in late)
+        assert model.batches[0] == ["double", 0]
+        return (
+            results,
+            [rows if name == "double" else [name, *rows] for name, *rows in model.batches[1:]],
+            works,
+        )
 
-    asyncio.run(scenario())
+    return asyncio.run(scenario())
+
+
+def test_what_waits_is_computed_together():
+    results, batches, works = computed([call(n, name="ab"[n % 2]) for n in range(1, 6)], max_batch_size=8)
+    assert results == [[2], [4], [6], [8], [10]], "by signature, and in its order"
+    assert batches == [["b", 1, 3, 5], ["a", 2, 4]] and [work.batch for work in works] == [3, 2, 3, 2, 3]
+
+    results, batches, _ = computed([call(*range(6)), call(9)], max_batch_size=4)
+    assert results == [[0, 2, 4, 6, 8, 10], [18]], "a long call is cut and leaves room"
+    assert batches == [[0, 1, 2, 3], [4, 5, 9]]
+
+    costs = ((1, 99), (2, 6), (3, 5), (4, 4))
+    _, batches, _ = computed([call(n, cost=cost) for n, cost in costs], max_batch_tokens=10)
+    assert batches == [[1], [2, 4], [3]], "no more tokens than allowed, but one row"
+
+    results, batches, _ = computed([call(n) for n in (1, 2, 3)], late=(0,), gone=(1,))
+    assert results == [[6]] and batches == [[3]], "what nobody waits for is not computed"
+    assert computed([call(1), call(2)], max_queue=2)[0] == [[2], [4]], "a full queue refuses"
+
+
+def test_a_bad_row_harms_nobody_else():
+    calls = [call(*rows) for rows in ([1, 2], [3, -1], [4], [5])]
+    (good, bad, *others), batches, _ = computed(calls, max_batch_size=8)
+    assert good == [2, 4] and others == [[8], [10]]
+    assert isinstance(bad, HTTPError) and (bad.status, str(bad)) == (400, "-1 is no number to double.")
+    assert sorted(row for rows in batches for row in rows) == [1, 2, 3, 4, 5], "nothing is computed twice"
+
+    (broken, good), _, _ = computed([call(-2), call(3)], max_batch_size=1)
+    assert isinstance(broken, Failure) and "RuntimeError at" in str(broken) and "secret" not in str(broken)
+    assert good == [6]
 
 
 def test_an_idle_model_waits_for_others_until_all_clients_wait():
@@ -177,10 +109,11 @@ def test_an_idle_model_waits_for_others_until_all_clients_wait():
     async def scenario(clients):
         model = Doubles()
         model.gate.set()
-        batcher = Batcher(Limits(batch_delay_ms=10_000), quiet, lambda: clients)
-        works = [batcher.submit(model, call(n), soon()) for n in range(clients)]
-        assert await asyncio.wait_for(results(works), LATER) == [[2 * n] for n in range(clients)]
-        assert batcher.close(LATER)
+        batcher = Batcher(Limits(batch_delay_ms=10_000), lambda *_: None, lambda: clients)
+        soon = time.monotonic() + LATER
+        works = [batcher.submit(model, call(n), soon) for n in range(clients)]
+        results = await asyncio.wait_for(asyncio.gather(*(work.future for work in works)), LATER)
+        assert results == [[2 * n] for n in range(clients)] and batcher.close(LATER)
         return model.batches
 
     assert asyncio.run(scenario(1)) == [["double", 0]]

@@ -8,11 +8,7 @@ from tests.serving.server.processes import Process
 from tests.serving.server.servers import standing_in, write_model
 
 LIMITS = Limits(
-    max_request_bytes=65536,
-    max_text_chars=2000,
-    idle_timeout_secs=1.0,
-    body_timeout_secs=0.5,
-    batch_delay_ms=1,
+    max_request_bytes=65536, max_text_chars=2000, idle_timeout_secs=1, body_timeout_secs=0.5, batch_delay_ms=1
 )
 QUIET = {"request", "serving", "malformed", "stopped"}
 
@@ -27,15 +23,15 @@ def test_some_bad_requests_end_in_order():
 
 def test_the_judge_sees_what_is_wrong():
     bad, passing = fuzzing.Case("x", []), fuzzing.Case("x", [], may_pass=True)
-    assert fuzzing.judge(bad, b"HTTP/1.1 500 x") == "status 500"
-    assert (
-        fuzzing.judge(bad, b"HTTP/1.1 200 x") == "status 200"
-        and fuzzing.judge(passing, b"HTTP/1.1 200 x") is None
-    )
-    assert fuzzing.judge(bad, b"HTTP/1.1 413 a\r\n\r\nHTTP/1.1 500 b") == "status 500"
-    assert fuzzing.judge(bad, b"hello") == "no HTTP: b'hello'"
-    assert fuzzing.judge(bad, b"") is fuzzing.judge(bad, b"HTTP/1.1 400 x") is None
-    assert fuzzing.judge(bad, b'HTTP/1.1 400 x\r\n\r\n  File "x.py"') == "a traceback"
+    for case, answer, wrong in (
+        (bad, b"HTTP/1.1 413 a\r\n\r\nHTTP/1.1 500 b", "status 500"),
+        (bad, b"HTTP/1.1 200 x", "status 200"),
+        (passing, b"HTTP/1.1 200 x", None),
+        (bad, b"hello", "no HTTP: b'hello'"),
+        (bad, b"", None),
+        (bad, b'HTTP/1.1 400 x\r\n\r\n  File "x.py"', "a traceback"),
+    ):
+        assert fuzzing.judge(case, answer) == wrong
     assert fuzzing.cases(50, 3) == fuzzing.cases(50, 3) != fuzzing.cases(50, 4)
 
 
@@ -43,10 +39,8 @@ def test_the_judge_sees_what_is_wrong():
 def test_two_thousand_bad_requests_end_in_order(tmp_path):
     """A process of its own over a real, small model."""
     write_model(tmp_path / "models" / "1", "answer")
-    flags = (
-        "--max_request_bytes=65536 --max_text_chars=2000 --idle_timeout_secs=2 --body_timeout_secs=1".split()
-    )
-    server = Process(tmp_path, *flags)
+    sizes, times = ("--max_request_bytes=65536", "--max_text_chars=2000"), ("--idle_timeout_secs=2",)
+    server = Process(tmp_path, *sizes, *times, "--body_timeout_secs=1")
     try:
         outcomes, wrong = fuzzing.run(server.port, 2000, seed=1)
         assert wrong == [] and sum(outcomes.values()) == 2000

@@ -15,7 +15,8 @@ from official.io.errors import ConfigError
 from official.serving.server.application import Server
 from official.serving.server.monitoring import Log
 from official.serving.server.settings import Endpoint, Limits
-from tests.serving.server.servers import LOADING, QUESTION, StandIn, running, stand_in, standing_in
+from tests.serving.server import servers
+from tests.serving.server.servers import LOADING, QUESTION, StandIn, running, standing_in, wait_until
 
 BODY = {"instances": [QUESTION]}
 PREDICT = "/v1/models/bert:predict"
@@ -39,13 +40,6 @@ def raw(port: int, data: bytes, secs: float = 20) -> bytes:
     return found
 
 
-def wait_until(condition, secs: float = 10) -> None:
-    end = time.monotonic() + secs
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_a_question_is_answered(server):
     status, headers, body = server.request("POST", PREDICT, BODY, {"X-Request-Id": "mine-7"})
     assert status == 200
@@ -53,12 +47,26 @@ def test_a_question_is_answered(server):
     assert headers["x-request-id"] == "mine-7" and headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/v1/models/bert", "/v2", "/nothing", "/v2/models/other"])
-def test_all_answers_have_headers_of_safety(server, path):
-    _, headers, _ = server.request("GET", path)
-    assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
-    assert "default-src 'none'" in headers["content-security-policy"]
-    assert "server" not in headers and "access-control-allow-origin" not in headers
+@contextlib.contextmanager
+def busy(server, workers: int = 4):
+    """Lets the model be at work. Yields a pool, and the answer to come of what it works at."""
+    server.model.gate.clear()
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        first = pool.submit(server.request, "POST", PREDICT, BODY)
+        assert server.model.entered.wait(10)
+        yield pool, first
+
+
+def wait_for_calls(server, number: int) -> None:
+    wait_until(lambda: server.server.batcher.waiting() == number)
+
+
+def test_all_answers_have_headers_of_safety(server):
+    for path in ("/healthz", "/v1/models/bert", "/v2", "/nothing", "/v2/models/other"):
+        _, headers, _ = server.request("GET", path)
+        assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store", path
+        assert "default-src 'none'" in headers["content-security-policy"], path
+        assert "server" not in headers and "access-control-allow-origin" not in headers, path
 
 
 def test_the_page_and_its_files(server):
@@ -102,11 +110,7 @@ def test_a_large_body_is_refused_before_it_is_read(server):
     chunks = b"".join(b"3e8\r\n%s\r\n" % (b" " * 1000) for _ in range(3))
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert raw(server.port, head.encode() + chunks).startswith(b"HTTP/1.1 400 ")
-
-
-def test_compressed_bodies_are_refused(server):
-    status, _, _ = server.request("POST", PREDICT, b"\x1f\x8b", {"Content-Encoding": "gzip"})
-    assert status == 415
+    assert server.request("POST", PREDICT, b"\x1f\x8b", {"Content-Encoding": "gzip"})[0] == 415
 
 
 def test_what_is_no_http_is_refused_or_closed(server):
@@ -151,26 +155,20 @@ def test_connections_beyond_the_limit_are_closed(server):
 
 def test_a_client_that_goes_away_is_not_computed_and_the_others_are():
     with standing_in(Limits(batch_delay_ms=0)) as server:
-        model = server.model
-        model.gate.clear()
-        with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            first = pool.submit(server.predict, BODY)
-            assert model.entered.wait(10)
+        with busy(server) as (pool, first):
             gone = socket.create_connection(("127.0.0.1", server.port))
-            content = json.dumps({"instances": [{**QUESTION, "question": "gone"}]}).encode()
-            gone.sendall(
-                b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-                % (PREDICT.encode(), len(content))
-            )
-            gone.sendall(content)
-            wait_until(lambda: server.server.batcher.waiting() == 1)
+            content = json.dumps({"instances": [{**QUESTION, "question": "gone"}]})
+            head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+            gone.sendall((head + content).encode())
+            wait_for_calls(server, 1)
             gone.close()
             wait_until(lambda: any(line.get("status") == 499 for line in server.lines()))
             other = pool.submit(server.predict, BODY)
-            wait_until(lambda: server.server.batcher.waiting() == 2)
-            model.gate.set()
+            wait_for_calls(server, 2)
+            server.model.gate.set()
             assert first.result()[0] == other.result()[0] == 200
-        assert [question for batch in model.batches for question, _ in batch] == [QUESTION["question"]] * 2
+        asked = [question for batch in server.model.batches for question, _ in batch]
+        assert asked == [QUESTION["question"]] * 2
 
 
 def test_a_client_that_ends_its_writing_is_answered():
@@ -211,38 +209,28 @@ def test_foreign_names_and_pages_are_refused_where_nobody_needs_a_token():
     ours = ["localhost:1234", "LOCALHOST.", "127.0.0.1", "[::1]:80", "[0:0:0:0:0:0:0:1]"]
     foreign = ["evil.example", "localhost.evil.example:8501", "10.0.0.7:8501", "[::2]"]
     pages = ["http://localhost", "https://127.0.0.1:3000", "http://[::1]:8501"]
-    strange = [
-        "https://evil.example",
-        "null",
-        "http://localhost.evil.example",
-        "http://localhost@evil.example",
+    strange = "https://evil.example null http://localhost.evil.example http://localhost@evil.example".split()
+    origin = [({"Origin": each}, each in pages) for each in (*pages, *strange)]
+    host = [({"Host": each}, each in ours) for each in (*ours, *foreign)]
+    named = [
+        ({"Host": "bert.example:8501"}, True),
+        ({"Origin": "https://bert.example"}, True),
+        ({"Origin": "https://app.example:443"}, True),
+        ({"Origin": "http://app.example"}, False),
+        ({"Origin": "http://b.example:81"}, True),
+        ({"Origin": "http://b.example"}, False),
     ]
-    origin = [({"Origin": each}, True) for each in pages] + [({"Origin": each}, False) for each in strange]
-    host = [({"Host": each}, True) for each in ours] + [({"Host": each}, False) for each in foreign]
+    names = {
+        "allowed_hosts": ["bert.example"],
+        "allowed_origins": ["https://app.example", "http://b.example:81"],
+    }
+    everyone = [(headers, True) for headers, _ in [*host, *origin]]
     # (settings of the server, [(headers, whether they are served)])
     cases = [
         ({}, [*host, *origin]),
-        ({"token": b"sesame"}, [(headers, True) for headers, _ in [*host, *origin]]),
-        (
-            {
-                "allowed_hosts": ["bert.example"],
-                "allowed_origins": ["https://app.example", "http://b.example:81"],
-            },
-            [
-                *host,
-                *origin,
-                ({"Host": "bert.example:8501"}, True),
-                ({"Origin": "https://bert.example"}, True),
-                ({"Origin": "https://app.example:443"}, True),
-                ({"Origin": "http://app.example"}, False),
-                ({"Origin": "http://b.example:81"}, True),
-                ({"Origin": "http://b.example"}, False),
-            ],
-        ),
-        (
-            {"allowed_hosts": ["*"], "allowed_origins": ["*"]},
-            [(headers, True) for headers, _ in [*host, *origin]],
-        ),
+        ({"token": b"sesame"}, everyone),
+        (names, [*host, *origin, *named]),
+        ({"allowed_hosts": ["*"], "allowed_origins": ["*"]}, everyone),
         ({"token": b"sesame", "allowed_hosts": ["bert.example"]}, [*host, *origin]),
         ({"token": b"sesame", "allowed_origins": ["https://app.example"]}, origin),
     ]
@@ -267,30 +255,24 @@ def test_foreign_names_and_pages_are_refused_where_nobody_needs_a_token():
 
 def test_bad_and_good_requests_of_one_batch():
     with standing_in(Limits(batch_delay_ms=0)) as server:
-        server.model.gate.clear()
-        questions = ["first", "good", "bad", "good", "broken"]
+        questions = ["good", "bad", "good", "broken"]
         bodies = [{"instances": [{**QUESTION, "question": question}]} for question in questions]
-        with concurrent.futures.ThreadPoolExecutor(5) as pool:
-            works = [pool.submit(server.predict, bodies[0])]
-            assert server.model.entered.wait(10)
-            works += [pool.submit(server.predict, body) for body in bodies[1:4]]
-            wait_until(lambda: server.server.batcher.waiting() == 3)
+        with busy(server) as (pool, first):
+            works = [pool.submit(server.predict, body) for body in bodies[:3]]
+            wait_for_calls(server, 3)
             server.model.gate.set()
-            assert [work.result()[0] for work in works] == [200, 200, 400, 200]
-            assert works[2].result()[1] == {"error": "a bad question."}
-            assert server.predict(bodies[4])[0] == 500
+            assert [work.result()[0] for work in (first, *works)] == [200, 200, 400, 200]
+            assert works[1].result()[1] == {"error": "a bad question."}
+            assert server.predict(bodies[3])[0] == 500
         assert "what a client has sent" not in json.dumps(server.lines())
         assert any("RuntimeError at" in line.get("error", "") for line in server.lines())
 
 
 def test_a_full_queue_and_a_deadline():
     with standing_in(Limits(max_queue=1, request_timeout_secs=0.5, batch_delay_ms=0)) as server:
-        server.model.gate.clear()
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            computing = pool.submit(server.predict, BODY)
-            assert server.model.entered.wait(10)
+        with busy(server) as (pool, computing):
             waiting = pool.submit(server.predict, BODY)
-            wait_until(lambda: server.server.batcher.waiting() == 1)
+            wait_for_calls(server, 1)
             status, headers, _ = server.request("POST", PREDICT, BODY)
             assert (status, headers["retry-after"]) == (429, "1")
             assert computing.result()[0] == waiting.result()[0] == 504
@@ -303,13 +285,9 @@ def test_a_token_is_needed_by_all_but_health_and_page():
     with standing_in(token=b"sesame-42") as server:
         right = {"Authorization": "Bearer sesame-42"}
         assert server.request("POST", PREDICT, BODY, right)[0] == 200
-        for wrong in (
-            {},
-            {"Authorization": "Bearer sesame-4"},
-            {"Authorization": "Basic sesame-42"},
-            {"Authorization": "é"},
-        ):
-            status, headers, body = server.request("POST", PREDICT, BODY, wrong)
+        for wrong in (None, "Bearer sesame-4", "Basic sesame-42", "é"):
+            sent = {"Authorization": wrong} if wrong else {}
+            status, headers, body = server.request("POST", PREDICT, BODY, sent)
             assert status == 401 and headers["www-authenticate"] == "Bearer" and b"sesame" not in body
         for path in ("/metrics", "/v2", "/v1/models/bert", "/nothing"):
             assert server.request("GET", path)[0] == 401
@@ -330,10 +308,8 @@ def test_health_where_nothing_is_served_yet():
 
 def test_lines_of_the_log_say_what_happened_and_no_text():
     with standing_in() as server:
-        secret = {"question": "is it a secret?", "context": "It is hidden."}
-        server.request(
-            "POST", f"{PREDICT}?key=hidden", {"instances": [secret] * 2}, {"X-Request-Id": "a b\tc"}
-        )
+        asked = {"instances": [{"question": "is it a secret?", "context": "It is hidden."}] * 2}
+        server.request("POST", f"{PREDICT}?key=hidden", asked, {"X-Request-Id": "a b\tc"})
         server.get("/healthz")
         wait_until(lambda: any(line["event"] == "request" for line in server.lines()))
         (line,) = [line for line in server.lines() if line["event"] == "request"]
@@ -362,18 +338,12 @@ def test_metrics_count_requests_and_batches():
 def test_a_reload_under_load_loses_nothing(tmp_path):
     """Work in flight ends on the old version, new work goes to the new one."""
     models = {1: StandIn(), 2: StandIn()}
-
-    def load(version, path):
-        return stand_in(version, models[version])
-
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "file").write_text("x")
+    load = lambda version, path: servers.stand_in(version, models[version])  # noqa: E731
     with running(tmp_path, Limits(batch_delay_ms=0), load) as server:
-        freed = weakref.ref(server.server.versions.served)
-        models[1].gate.clear()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            old = pool.submit(server.predict, BODY)
-            assert models[1].entered.wait(10)
+        freed, server.model = weakref.ref(server.server.versions.served), models[1]
+        with busy(server) as (_, old):
             (tmp_path / "2").mkdir()
             (tmp_path / "2" / "file").write_text("x")
             wait_until(lambda: server.get("/healthz")[1]["version"] == 2)
@@ -384,23 +354,17 @@ def test_a_reload_under_load_loses_nothing(tmp_path):
         assert (len(models[1].batches), len(models[2].batches)) == (1, 1)
         assert server.get("/v1/models/bert/versions/1:predict")[0] == 405
         assert server.request("POST", "/v1/models/bert/versions/1:predict", BODY)[0] == 404
-        states = {
-            each["version"]: each["state"]
-            for each in server.get("/v1/models/bert")[1]["model_version_status"]
-        }
-        assert states == {"1": "END", "2": "AVAILABLE"}
+        states = server.get("/v1/models/bert")[1]["model_version_status"]
+        assert {each["version"]: each["state"] for each in states} == {"1": "END", "2": "AVAILABLE"}
 
 
 def test_a_stop_answers_what_was_accepted_and_takes_nothing_more():
     with standing_in(Limits(batch_delay_ms=0)) as server:
-        server.model.gate.clear()
         idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         idle.connect()
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            works = [pool.submit(server.request, "POST", PREDICT, BODY)]
-            assert server.model.entered.wait(10)
-            works += [pool.submit(server.request, "POST", PREDICT, BODY) for _ in range(2)]
-            wait_until(lambda: server.server.batcher.waiting() == 2)
+        with busy(server) as (pool, first):
+            works = [first, *(pool.submit(server.request, "POST", PREDICT, BODY) for _ in range(2))]
+            wait_for_calls(server, 2)
             stop = pool.submit(server.call, server.server.stop())
             wait_until(lambda: server.server.is_stopping)
             idle.request("GET", "/healthz")
@@ -415,10 +379,7 @@ def test_a_stop_answers_what_was_accepted_and_takes_nothing_more():
 
 def test_a_stop_waits_no_longer_than_its_grace():
     with standing_in(Limits(grace_secs=0.2)) as server:
-        server.model.gate.clear()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            cut = pool.submit(server.predict, BODY)
-            assert server.model.entered.wait(10)
+        with busy(server) as (_, cut):
             assert server.call(server.server.stop()) is False
             with pytest.raises((OSError, http.client.HTTPException)):
                 cut.result()

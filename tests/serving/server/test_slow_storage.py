@@ -1,7 +1,6 @@
 """Storage that does not answer while a newer version is read: the server goes on with the old one."""
 
 import concurrent.futures
-import http.client
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ import time
 import pytest
 
 from tests.serving.server.processes import Process
-from tests.serving.server.servers import QUESTION, write_model
+from tests.serving.server.servers import QUESTION, ask, wait_until, write_model
 
 # Reads of a file NAME in a folder wait as long as there is a file NAME among the gates, and say so there.
 _SLOW_READS = r"""
@@ -63,12 +62,10 @@ _BUNDLE = ("ckpt-0.index", "ckpt-0.data-00000-of-00001")
 @pytest.fixture(name="slow")
 def fixture_slow(tmp_path):
     """A server of version 1; reads of version 2 wait as the gates say."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler on this machine")
+    compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("no C compiler on this machine")
     (tmp_path / "slow.c").write_text(_SLOW_READS)
-    library, source = tmp_path / "slow.so", tmp_path / "slow.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    command = [compiler, "-shared", "-fPIC", "-o", tmp_path / "slow.so", tmp_path / "slow.c", "-ldl"]
+    subprocess.run(command, check=True)
     (tmp_path / "gates").mkdir()
     write_model(tmp_path / "models" / "1", "answer")
     environment = {
@@ -81,45 +78,36 @@ def fixture_slow(tmp_path):
     server.end()
 
 
-def call(port: int, method: str, path: str, body: str | None = None) -> tuple[int, dict]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request(method, path, body)
-    answer = connection.getresponse()
-    found = answer.status, json.loads(answer.read())
-    connection.close()
-    return found
-
-
-def wait_for(condition, secs: float = 300) -> None:
-    end = time.monotonic() + secs
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_a_version_whose_reads_do_not_end_holds_nobody_up(slow, tmp_path):
-    body, is_over = json.dumps({"instances": [QUESTION]}), threading.Event()
+    is_over = threading.Event()
+
+    def call(method: str, path: str, body=None) -> tuple[int, dict]:
+        status, _, content = ask(slow.port, method, path, body)
+        return status, json.loads(content)
+
+    def wait_for(condition) -> None:
+        wait_until(condition, 300)
 
     def health() -> tuple[int, int]:
-        status, found = call(slow.port, "GET", "/healthz")
+        status, found = call("GET", "/healthz")
         return status, found["version"]
 
-    def ask() -> list[int]:
+    def ask_on() -> list[int]:
         found = []
         while not is_over.is_set():
-            found.append(call(slow.port, "POST", "/v1/models/bert:predict", body)[0])
+            found.append(call("POST", "/v1/models/bert:predict", {"instances": [QUESTION]})[0])
             time.sleep(0.05)  # leaves the processor to what loads
         return found
 
     def states() -> dict[str, str]:
-        _, found = call(slow.port, "GET", "/v1/models/bert")
+        _, found = call("GET", "/v1/models/bert")
         return {each["version"]: each["state"] for each in found["model_version_status"]}
 
     gates = [tmp_path / "gates" / name for name in ("config.json", *_BUNDLE)]
     for gate in gates:
         gate.touch()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        clients = [pool.submit(ask) for _ in range(8)]
+        clients = [pool.submit(ask_on) for _ in range(8)]
         try:
             write_model(tmp_path / "models" / "2", "answer", seed=1)
             while gates:

@@ -61,12 +61,7 @@ def test_a_signal_under_load_loses_no_request(tmp_path, number):
 
 
 def test_what_cannot_be_served_is_one_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "scripts/serve.py", f"--export_dir={tmp_path}/nothing", "--port=0"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "scripts/serve.py", f"--export_dir={tmp_path}/nothing", "--port=0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("serve.py: ") and f"{tmp_path}/nothing" in done.stderr

@@ -27,9 +27,15 @@ def fixture_log():
     return Log(io.StringIO())
 
 
-def written(log: Log) -> list[dict]:
+def written(log: Log) -> list[str]:
     log.close()
-    return [json.loads(line) for line in log._stream.getvalue().splitlines()]
+    return [json.loads(line)["event"] for line in log._stream.getvalue().splitlines()]
+
+
+async def started(folder, log: Log) -> Versions:
+    found = Versions(str(folder), load, log)
+    await found.start()
+    return found
 
 
 def load(version: int, path: str):
@@ -57,8 +63,7 @@ def test_versions_are_found_by_their_numbers(tmp_path):
 def test_a_newer_version_takes_its_place_when_it_is_whole_and_the_old_one_is_freed(tmp_path, log):
     async def scenario():
         add(tmp_path, 1)
-        found = Versions(str(tmp_path), load, log)
-        await found.start()
+        found = await started(tmp_path, log)
         old = weakref.ref(found.served)
         in_use = [True, True, False]
         add(tmp_path, 3, "half")
@@ -77,14 +82,13 @@ def test_a_newer_version_takes_its_place_when_it_is_whole_and_the_old_one_is_fre
         assert found.served.version == 3
 
     asyncio.run(scenario())
-    assert [line["event"] for line in written(log)] == ["serving", "serving"]
+    assert written(log) == ["serving", "serving"]
 
 
 def test_one_that_cannot_be_loaded_is_named_once_and_tried_again_when_it_changes(tmp_path, log):
     async def scenario():
         add(tmp_path, 1)
-        found = Versions(str(tmp_path), load, log)
-        await found.start()
+        found = await started(tmp_path, log)
         add(tmp_path, 2, "damaged")
         for _ in range(5):
             await found.refresh(lambda served: False)
@@ -97,18 +101,16 @@ def test_one_that_cannot_be_loaded_is_named_once_and_tried_again_when_it_changes
         assert found.served.version == 2
 
     asyncio.run(scenario())
-    assert [line["event"] for line in written(log)] == ["serving", "version not loaded", "serving"]
+    assert written(log) == ["serving", "version not loaded", "serving"]
 
 
 def test_at_the_start_an_older_one_serves_where_the_newest_cannot(tmp_path, log):
     async def scenario():
         add(tmp_path, 1), add(tmp_path, 2, "damaged")
-        found = Versions(str(tmp_path), load, log)
-        await found.start()
-        assert found.served.version == 1
+        assert (await started(tmp_path, log)).served.version == 1
         add(tmp_path, 1, "damaged too")
         with pytest.raises(ConfigError, match=f"{tmp_path}/2: damaged"):
-            await Versions(str(tmp_path), load, log).start()
+            await started(tmp_path, log)
 
     asyncio.run(scenario())
-    assert "version not loaded" in [line["event"] for line in written(log)]
+    assert "version not loaded" in written(log)

@@ -12,30 +12,20 @@ import tensorflow as tf
 from official.data.records import encoding
 from official.data.records.encoding import EXAMPLES, FIRST, HEAD, PREDICTED, RANDOM, SHAPE, TOKENS
 from official.data.records.formats.plain import Plain
-from official.data.records.schema import Feature, describe_range, in_range, read_example
+from official.data.records.schema import Feature, describe_values, in_range, read_example, where_all
 
 
 class Columns(NamedTuple):
-    """The parts of some examples in words, all int32.
+    """The parts of some examples in words, all int32."""
 
-    Attributes:
-      tokens: [N], how many.
-      first: [N], tokens of the first segment.
-      predictions: [N], predicted tokens.
-      random: [N], 1 for a random second segment, 0 for the next one.
-      pad: [N], the id of [PAD].
-      positions, labels: [N, P], of the predicted tokens.
-      ids: [N, L].
-    """
-
-    tokens: tf.Tensor
-    first: tf.Tensor
-    predictions: tf.Tensor
-    random: tf.Tensor
-    pad: tf.Tensor
-    positions: tf.Tensor
-    labels: tf.Tensor
-    ids: tf.Tensor
+    tokens: tf.Tensor  # [N], how many
+    first: tf.Tensor  # [N], tokens of the first segment
+    predictions: tf.Tensor  # [N], predicted tokens
+    random: tf.Tensor  # [N], 1 for a random second segment, 0 for the next one
+    pad: tf.Tensor  # [N], the id of [PAD]
+    positions: tf.Tensor  # [N, P], of the predicted tokens
+    labels: tf.Tensor  # [N, P]
+    ids: tf.Tensor  # [N, L]
 
 
 def columns(words_NW: tf.Tensor, length: int, predictions: int) -> Columns:
@@ -65,11 +55,10 @@ def to_words(values: dict[str, tf.Tensor]) -> tf.Tensor:
         (values["segment_ids"], is_token_NL & (column_L >= first_N[:, None])),
         (is_used_NP, slot_P < used_N[:, None]),
     )
-    is_whole = [tf.reduce_all(found == tf.cast(wanted, tf.int32)) for found, wanted in expected]
+    are_whole = [found == tf.cast(wanted, tf.int32) for found, wanted in expected]
     head = [tokens_N, first_N, used_N, values["next_sentence_labels"][:, 0], tf.zeros_like(tokens_N)]
     rest = [values[name] for name in ("masked_lm_positions", "masked_lm_ids", "input_ids")]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_whole), ["parts are out of order"])]):
-        return tf.concat([tf.stack(head, axis=1), *rest], axis=1)
+    return tf.concat([tf.stack(where_all(are_whole, head, "parts are out of order"), axis=1), *rest], axis=1)
 
 
 def _read(record: bytes) -> tuple[tuple[int, int], list[bytes]]:
@@ -84,17 +73,14 @@ class Compact(Plain):
     """Reader of blocks of examples."""
 
     @property
-    def rows_per_record(self) -> int:
+    def rows_per_record(self) -> int:  # type: ignore[override]
         return encoding.BLOCK_EXAMPLES
 
     def split(self, record: bytes) -> list[bytes]:
-        """Returns a record for each example. Raises ValueError for a record of another format."""
-        shape, strings = _read(record)
-        return [encoding.block(shape, [string]) for string in strings]
+        return encoding.blocks(*_read(record), size=1)
 
     def join(self, records: list[bytes]) -> list[bytes]:
-        """Returns the examples of some records in as few records as hold them; those of another shape begin
-        a new one."""
+        """Returns the examples in as few records as hold them; those of another shape begin a new one."""
         joined: list[bytes] = []
         for shape, group in itertools.groupby(map(_read, records), operator.itemgetter(0)):
             joined += encoding.blocks(shape, [string for _, strings in group for string in strings])
@@ -114,19 +100,15 @@ class Compact(Plain):
         strings_N, others = found[EXAMPLES].values, 2 * predictions + HEAD
         words_NW = tf.io.decode_raw(strings_N, tf.uint16, fixed_length=2 * (others + length))
         counts_N = tf.cast(words_NW[:, :HEAD], tf.int32)
-        is_good_N = (
-            (counts_N[:, FIRST] <= counts_N[:, TOKENS])
-            & (counts_N[:, TOKENS] <= length)
-            & (counts_N[:, PREDICTED] <= predictions)
-        )
-        is_good_N &= tf.strings.length(strings_N) == 2 * (others + counts_N[:, TOKENS])
-        is_good = tf.reduce_all(found[SHAPE] == tf.constant([length, predictions], tf.int64)) & tf.reduce_all(
-            is_good_N
-        )
-        with tf.control_dependencies(
-            [tf.debugging.Assert(is_good, ["not all records are compact ones of", length, predictions])]
-        ):
-            return tf.identity(words_NW)
+        tokens_N = counts_N[:, TOKENS]
+        are_good = [
+            found[SHAPE] == tf.constant([length, predictions], tf.int64),
+            counts_N[:, FIRST] <= tokens_N,
+            tokens_N <= length,
+            counts_N[:, PREDICTED] <= predictions,
+            tf.strings.length(strings_N) == 2 * (others + tokens_N),
+        ]
+        return where_all(are_good, words_NW, f"not all records are compact ones of {length} {predictions}")
 
     def parse_rows(self, words_NW: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         length, predictions = schema["input_ids"].length, schema["masked_lm_ids"].length
@@ -155,12 +137,11 @@ class Compact(Plain):
         for found, wanted, what in zip(shape, expected, ("max_seq_length", "max_predictions_per_seq")):
             if found != wanted:
                 return f"it is of {what} {found}, expected {wanted}"
-        if not strings:
-            return "it holds no examples"
-        problems = (_describe_example(string, schema) for string in strings)
-        return next(
-            (f"example {number}: {problem}" for number, problem in enumerate(problems, 1) if problem), None
-        )
+        for number, string in enumerate(strings, 1):
+            problem = _describe_example(string, schema)
+            if problem:
+                return f"example {number}: {problem}"
+        return None if strings else "it holds no examples"
 
     def sizes_of(self, record: bytes) -> tuple[int, int]:
         try:
@@ -181,15 +162,8 @@ def _describe_example(string: bytes, schema: dict[str, Feature]) -> str | None:
     if len(words) != others + tokens:
         return f"it has {len(string)} bytes, expected {2 * (others + tokens)}"
     _, positions, labels, ids = np.split(words, [HEAD, HEAD + predictions, others])
-    values = {
-        "input_ids": ids,
-        "masked_lm_positions": positions,
-        "masked_lm_ids": labels,
-        "next_sentence_labels": words[[RANDOM]],
-    }
-    return next(
-        filter(None, (describe_range(name, found, schema[name]) for name, found in values.items())), None
-    )
+    values = {"input_ids": ids, "masked_lm_positions": positions, "masked_lm_ids": labels}
+    return describe_values({**values, "next_sentence_labels": words[[RANDOM]]}, schema)
 
 
 READER = Compact()

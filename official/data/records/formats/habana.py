@@ -24,6 +24,7 @@ Source: the packed pre-training data of Habana's BERT for TensorFlow.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,29 +33,24 @@ from official.data.records.formats.row_reader import AsExamples, AsRows, Feature
 from official.io import json_files
 
 MARK = "next_sentence_positions"  # no other format has this feature
-_TOKENS = ("input_ids", "input_mask", "segment_ids", "positions")
-_SLOTS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-_LABELS = ("next_sentence_positions", "next_sentence_labels", "next_sentence_weights")
 _FLOATS = ("masked_lm_weights", "next_sentence_weights")
-GROUPS = (_TOKENS, _SLOTS, _LABELS)
+GROUPS = (
+    ("input_ids", "input_mask", "segment_ids", "positions"),
+    ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"),
+    ("next_sentence_positions", "next_sentence_labels", "next_sentence_weights"),
+)
+_RENAMED = {
+    "input_mask": "sequence_ids",
+    "positions": "position_ids",
+    "masked_lm_weights": "masked_lm_sequences",
+    "next_sentence_positions": "cls_positions",
+    "next_sentence_weights": "example_weights",
+}
 
 
 def row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
     """Returns the row of features with these names, numbers of any type."""
-    return row_reader.features(
-        {
-            "input_ids": fields["input_ids"],
-            "segment_ids": fields["segment_ids"],
-            "sequence_ids": fields["input_mask"],
-            "position_ids": fields["positions"],
-            "masked_lm_positions": fields["masked_lm_positions"],
-            "masked_lm_ids": fields["masked_lm_ids"],
-            "masked_lm_sequences": fields["masked_lm_weights"],
-            "cls_positions": fields["next_sentence_positions"],
-            "next_sentence_labels": fields["next_sentence_labels"],
-            "example_weights": fields["next_sentence_weights"],
-        }
-    )
+    return row_reader.features({_RENAMED.get(name, name): values for name, values in fields.items()})
 
 
 _LAYOUT = Features(GROUPS, _FLOATS, row_of, "next_sentence_weights").layout(spare=0)
@@ -69,13 +65,7 @@ def average_sequences(files: list[str]) -> float | None:
       files: packed TFRecords; the folders count by their files.
     """
     folders = [os.path.dirname(path) or os.getcwd() for path in files]
-    told = {folder: _told(f"{folder}_metadata.json") for folder in set(folders)}
-    numbers = [number for folder in folders if (number := told[folder])]
-    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(files) else None
-
-
-def _told(path: str) -> float | None:
-    number = json_files.read_json_or_empty(path).get("avg_seq_per_sample")
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        return None
-    return float(number) if 1 <= number < float("inf") else None
+    metadata = {folder: json_files.read_json_or_empty(f"{folder}_metadata.json") for folder in set(folders)}
+    told: list[Any] = [metadata[folder].get("avg_seq_per_sample") for folder in folders]
+    are_right = all(json_files.is_of_kind(each, float) and 1 <= each < float("inf") for each in told)
+    return sum(told) / len(told) if are_right else None

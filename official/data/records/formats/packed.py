@@ -32,13 +32,15 @@ from official.data.pretraining.examples import Examples
 from official.data.records import wire
 from official.data.records.formats import row_reader
 from official.data.records.formats.row_reader import AsExamples, AsRows, Features
+from official.data.rows import ragged
 
-VOCABULARY_LIMIT = wire.LIMIT
 IDS = "packed_input_ids"  # no other format has this feature
-_TOKENS = ("packed_input_ids", "packed_input_mask", "packed_segment_ids", "packed_position_ids")
-_SLOTS = ("packed_masked_lm_positions", "packed_masked_lm_ids", "packed_masked_lm_mask")
-_LABELS = ("packed_next_sentence_labels", "packed_next_sentence_mask")
 _FLOATS = ("packed_masked_lm_mask", "packed_next_sentence_mask")
+_GROUPS = (
+    ("packed_input_ids", "packed_input_mask", "packed_segment_ids", "packed_position_ids"),
+    ("packed_masked_lm_positions", "packed_masked_lm_ids", "packed_masked_lm_mask"),
+    ("packed_next_sentence_labels", "packed_next_sentence_mask"),
+)
 
 # -----------------------------------------------------------------------------------------------------------
 # Reading
@@ -62,7 +64,7 @@ def _row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
     )
 
 
-_LAYOUT = Features((_TOKENS, _SLOTS, _LABELS), _FLOATS, _row_of, "packed_next_sentence_mask").layout(spare=-1)
+_LAYOUT = Features(_GROUPS, _FLOATS, _row_of, "packed_next_sentence_mask").layout(spare=-1)
 
 
 class PackedExamples(AsExamples):
@@ -96,42 +98,35 @@ def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
     Raises:
       ValueError: where the examples of a row have more tokens than S, or more predicted ones than K.
     """
-    values = pack_rows(examples, members_RP)
-    return wire.examples(
-        [(wire.floats if name in _FLOATS else wire.integers)(name, values[name]) for name in sorted(values)]
-    )
-
-
-def pack_rows(examples: Examples, members_RP: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the features of R rows, {name: [R, S], [R, K] or [R, P]}; as of `encode_rows`."""
     (rows, depth), length = members_RP.shape, examples.input_ids.shape[1]
+    slots = examples.positions.shape[1] + depth - 1
     row_N, number_N = np.nonzero(members_RP >= 0)
     examples_N = members_RP[row_N, number_N]
     lengths_N, predictions_N = examples.lengths[examples_N], examples.predictions[examples_N]
-    slots = examples.positions.shape[1] + depth - 1
     for counts_N, most, what in ((lengths_N, length, "tokens"), (predictions_N, slots, "predicted tokens")):
         found = np.bincount(row_N, counts_N, minlength=rows)
         if (found > most).any():
             raise ValueError(f"row {found.argmax()} has {found.max():.0f} {what}, expected at most {most}")
     packed = {
         name: np.zeros((rows, size), np.float32 if name in _FLOATS else np.int32)
-        for names, size in ((_TOKENS, length), (_SLOTS, slots), (_LABELS, depth))
+        for names, size in zip(_GROUPS, (length, slots, depth))
         for name in names
     }
 
     heads_N = length - 1 - number_N  # the places of [CLS]
-    packed["packed_input_ids"][row_N, heads_N] = examples.input_ids[examples_N, 0]
+    packed[IDS][row_N, heads_N] = examples.input_ids[examples_N, 0]
     packed["packed_input_mask"][row_N, heads_N] = number_N + 1
-    member_T, index_T, place_T = _end_to_end(lengths_N - 1, row_N)
-    at_T, example_T = (row_N[member_T], place_T), examples_N[member_T]
-    packed["packed_input_ids"][at_T] = examples.input_ids[example_T, index_T + 1]
+    starts_N = _starts(lengths_N - 1, row_N)  # the places of the second tokens
+    member_T, index_T = _parts(lengths_N - 1)
+    at_T, example_T = (row_N[member_T], starts_N[member_T] + index_T), examples_N[member_T]
+    packed[IDS][at_T] = examples.input_ids[example_T, index_T + 1]
     packed["packed_input_mask"][at_T] = number_N[member_T] + 1
     packed["packed_segment_ids"][at_T] = index_T + 1 >= examples.first_lengths[example_T]
     packed["packed_position_ids"][at_T] = index_T + 1
 
-    starts_N = _starts(lengths_N - 1, row_N)  # the places of the second tokens
-    member_T, index_T, place_T = _end_to_end(predictions_N, row_N)
-    at_T, example_T = (row_N[member_T], place_T), examples_N[member_T]
+    member_T, index_T = _parts(predictions_N)
+    at_T = row_N[member_T], _starts(predictions_N, row_N)[member_T] + index_T
+    example_T = examples_N[member_T]
     position_T = examples.positions[example_T, index_T].astype(np.int64)
     packed["packed_masked_lm_positions"][at_T] = np.where(
         position_T > 0, starts_N[member_T] + position_T - 1, heads_N[member_T]
@@ -141,7 +136,7 @@ def pack_rows(examples: Examples, members_RP: np.ndarray) -> dict[str, np.ndarra
 
     packed["packed_next_sentence_labels"][row_N, depth - 1 - number_N] = examples.is_random[examples_N]
     packed["packed_next_sentence_mask"][row_N, depth - 1 - number_N] = 1
-    return packed
+    return wire.examples(packed)
 
 
 def _starts(counts_N: np.ndarray, rows_N: np.ndarray) -> np.ndarray:
@@ -152,9 +147,6 @@ def _starts(counts_N: np.ndarray, rows_N: np.ndarray) -> np.ndarray:
     return begins_N - np.maximum.accumulate(np.where(is_first_N, begins_N, 0))
 
 
-def _end_to_end(counts_N: np.ndarray, rows_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns of each of T parts, int [T] each: its example, its number among the parts of that, and its
-    place in the row."""
-    member_T = np.repeat(np.arange(len(counts_N)), counts_N)
-    index_T = np.arange(len(member_T)) - (np.cumsum(counts_N) - counts_N)[member_T]
-    return member_T, index_T, _starts(counts_N, rows_N)[member_T] + index_T
+def _parts(counts_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns of each of T parts its example, and its number among the parts of that, int [T]."""
+    return np.repeat(np.arange(len(counts_N)), counts_N), ragged.ranges(np.zeros_like(counts_N), counts_N)

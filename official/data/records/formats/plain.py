@@ -11,38 +11,58 @@ from official.data.records.schema import Feature, describe_example, in_range, pa
 
 class Plain:
     """Reader of tf.train.Examples with the features of `schema.pretraining_schema`. Readers of other formats
-    say what differs; `record_formats` says what the methods do."""
+    say what differs.
 
-    @property
-    def rows_per_record(self) -> int:
-        return 1
+    Attributes:
+      rows_per_record: rows of a record, at most.
+    """
+
+    rows_per_record = 1
+
+    def records_of(self, rows: int) -> int:
+        """Returns the number of whole records that hold so many rows, one at least."""
+        return max(rows // self.rows_per_record, 1)
 
     def count_rows(self, serialized_B: tf.Tensor) -> tf.Tensor:
+        """Returns the number of rows of each record, int32 [B]. Fails as `unpack` does."""
         return tf.ones_like(serialized_B, tf.int32)
 
     def split(self, record: bytes) -> list[bytes]:
+        """Returns a record for each row that a record holds. Raises ValueError where it is not of the format
+        and this tells."""
         return [record]
 
     def join(self, records: list[bytes]) -> list[bytes]:
+        """Returns records that hold the rows of the given ones, in the same order, and as many of them as the
+        format allows."""
         return records
 
     def unpack(self, serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tf.Tensor:
-        """Returns the records as they are: handing on serialized ones costs less than handing on what they
-        are parsed into."""
+        """Returns the rows of some records, [N] or [N, W], in the form in which they are shuffled and joined
+        at the least cost; here the records, which are handed on faster than what they are parsed into.
+
+        Args:
+          serialized_B: string [B], of records that may hold any number of rows each.
+
+        Fails with InvalidArgumentError where one of them is of another format or has other lengths than the
+        schema; a format whose rows are its records leaves that to `parse_rows`.
+        """
         return serialized_B
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
+        """Turns rows of `unpack` into {name: [N, length]}, the same for every format. Fails as `unpack`
+        does."""
         return parse_examples(rows_N, schema)
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
+        """Says how a record departs from the format and the schema, and in which of its rows; None where it
+        does not."""
         return describe_example(record, schema)
 
     def sizes_of(self, record: bytes) -> tuple[int, int]:
-        features = read_example(record) or {}
-        ids, labels = (
-            len(features[name].int64_list.value) if name in features else 0
-            for name in ("input_ids", "masked_lm_ids")
-        )
+        """Returns max_seq_length and max_predictions_per_seq of a record; 0 where it does not say."""
+        features, names = read_example(record) or {}, ("input_ids", "masked_lm_ids")
+        ids, labels = (len(features[name].int64_list.value) if name in features else 0 for name in names)
         return ids, labels
 
 
@@ -50,26 +70,24 @@ class Remask(Plain):
     """Reader of records whose predicted tokens stand first: they are put back into their places."""
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-        length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
-        found = parse_examples(rows_N, _static_features(schema))
-        count_B1 = found["mask_padding_index"]
+        found, place_BS, is_used_BS = _parse_static(rows_N, schema)
+        length, most, rows = schema["input_ids"].length, schema["masked_lm_ids"].length, tf.shape(place_BS)[0]
         # What is not used goes to a column that is cut off.
-        place_BS = tf.where(_used_slots(found, length, most), found["input_position"], length)
-        row_BS = tf.broadcast_to(tf.range(tf.shape(place_BS)[0])[:, None], tf.shape(place_BS))
-        shape = [tf.shape(place_BS)[0], length + 1]
+        place_BS = tf.where(is_used_BS, place_BS, length)
+        where_BS2 = tf.stack([tf.broadcast_to(tf.range(rows)[:, None], [rows, length]), place_BS], axis=2)
 
         def put_back(values_BS: tf.Tensor) -> tf.Tensor:
-            placed = tf.scatter_nd(tf.stack([row_BS, place_BS], axis=2), values_BS, shape)
+            placed = tf.scatter_nd(where_BS2, values_BS, [rows, length + 1])
             return tf.ensure_shape(placed[:, :length], [None, length])
 
+        count_B1 = found["mask_padding_index"]
         tokens_B1 = found["seq_padding_index"] - most + count_B1
-        is_predicted_BM = tf.range(most) < count_B1
         return {
+            **{name: values for name, values in found.items() if name in schema},
             "input_ids": put_back(found["input_ids"]),
             "input_mask": tf.cast(tf.range(length) < tokens_B1, tf.int32),
             "segment_ids": put_back(found["segment_ids"]),
-            "masked_lm_positions": tf.where(is_predicted_BM, found["input_position"][:, :most], 0),
-            **{name: found[name] for name in ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")},
+            "masked_lm_positions": tf.where(tf.range(most) < count_B1, found["input_position"][:, :most], 0),
         }
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
@@ -81,15 +99,11 @@ class Static(Remask):
     gathers nothing. What comes out is `schema.static_schema`."""
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-        length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
-        found = parse_examples(rows_N, _static_features(schema))
-        is_used_BS = _used_slots(found, length, most)
-        # The position of padding may be beyond the table.
-        positions_BS = tf.where(is_used_BS, found["input_position"], 0)
+        found, place_BS, is_used_BS = _parse_static(rows_N, schema)
         rows = {
+            **{name: values for name, values in found.items() if name in schema},
             "input_mask": tf.cast(is_used_BS, tf.int32),
-            "position_ids": positions_BS,
-            **{name: found[name] for name in schema if name in found},
+            "position_ids": tf.where(is_used_BS, place_BS, 0),  # that of padding may be beyond the table
         }
         return in_range(rows, schema)
 
@@ -102,17 +116,22 @@ def _static_features(schema: dict[str, Feature]) -> dict[str, Feature]:
         "input_position": Feature(ids.length, tf.int32),
         "mask_padding_index": Feature(1, tf.int32, masks.length + 1),
         "masked_labels": masks,
-        "masked_lm_ids": masks,
-        "masked_lm_weights": schema["masked_lm_weights"],
-        "next_sentence_labels": schema["next_sentence_labels"],
-        "segment_ids": schema["segment_ids"],
+        **{
+            name: schema[name]
+            for name in ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "segment_ids")
+        },
         "seq_padding_index": Feature(1, tf.int32, ids.length + 1),
     }
 
 
-def _used_slots(found: dict[str, tf.Tensor], length: int, most: int) -> tf.Tensor:
-    """Returns whether each slot of parsed records holds a token, bool [B, S], of S = `length` slots, the
-    first `most` of them for predicted tokens."""
-    slot_S = tf.range(length)
-    is_filled_BS = (slot_S < found["mask_padding_index"]) | (slot_S >= most)
-    return is_filled_BS & (slot_S < found["seq_padding_index"])
+def _parse_static(
+    serialized_B: tf.Tensor, schema: dict[str, Feature]
+) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+    """Returns the features of records, of each of their S slots the place in the text, int32 [B, S], and
+    whether it holds a token, bool [B, S]."""
+    found, slot_S = (
+        parse_examples(serialized_B, _static_features(schema)),
+        tf.range(schema["input_ids"].length),
+    )
+    is_filled_BS = (slot_S < found["mask_padding_index"]) | (slot_S >= schema["masked_lm_ids"].length)
+    return found, found["input_position"], is_filled_BS & (slot_S < found["seq_padding_index"])

@@ -1,0 +1,73 @@
+"""Random tensors of checkpoints, and their comparison; what the tests of all formats share."""
+
+import re
+
+import numpy as np
+
+from official.checkpoint import canonical
+from official.checkpoint import tensors as tensors_lib
+
+HEADS = (*canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)
+V, H, I = 48, 8, 16  # noqa: E741
+SIZES = canonical.Sizes(V, H, I, positions=12, types=2, classes=3)
+GROUPS = 4  # of GroupBERT's feed-forward
+
+
+def each_layer(names) -> list[str]:
+    """Returns names of two layers for those with a `{layer}`."""
+    return list(dict.fromkeys(name.replace("{layer}", str(layer)) for name in names for layer in range(2)))
+
+
+def shapes_of(names, sizes: canonical.Sizes = SIZES) -> dict[str, tuple[int, ...]]:
+    """Returns {canonical name: shape} of two layers."""
+
+    def shape_of(name: str) -> tuple[int, ...]:
+        if "/dwconv/weight" in name:
+            return 7, 4, sizes.hidden
+        if re.search("feed_forward_./output/dense/kernel", name):
+            return sizes.inner // GROUPS, sizes.hidden
+        return canonical.shape_of(name, sizes)
+
+    return {name: shape_of(name) for name in each_layer(names)}
+
+
+def with_slots(shapes, *slots) -> dict[str, tuple[int, ...]]:
+    return shapes | {f"{name}/{slot}": shape for name, shape in shapes.items() for slot in slots}
+
+
+def of_arrays(arrays) -> tensors_lib.Tensors:
+    return {name: tensors_lib.of_array(np.asarray(array), name) for name, array in arrays.items()}
+
+
+def arrays_of(tensors) -> dict[str, np.ndarray]:
+    return {name: tensor.read() for name, tensor in tensors.items()}
+
+
+def random_tensors(shapes, dtype=np.float32, scale=1.0) -> tensors_lib.Tensors:
+    generator = np.random.default_rng(1)
+    return of_arrays(
+        {name: generator.normal(0, scale, shape).astype(dtype) for name, shape in shapes.items()}
+    )
+
+
+def zeros(*names, shape=(2,)) -> tensors_lib.Tensors:
+    return {name: tensors_lib.zeros(shape, np.float32) for name in names}
+
+
+def shapes(tensors) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def assert_same(first, second) -> None:
+    """Same names, shapes, types and bits of tensors or arrays, as said and as read."""
+    assert first.keys() == second.keys()
+    for name in first:
+        one, other = (each.read() if hasattr(each, "read") else each for each in (first[name], second[name]))
+        assert first[name].shape == second[name].shape == one.shape == other.shape, name
+        assert first[name].dtype == second[name].dtype == one.dtype == other.dtype, name
+        assert one.tobytes() == other.tobytes(), name
+
+
+def named(model) -> dict:
+    """Returns {name: variable} of a model."""
+    return {variable.name.split(":")[0]: variable for variable in model.variables}
