@@ -122,8 +122,7 @@ def test_settings_of_earlier_versions_are_left_out_at_their_defaults_and_refused
 def test_saved_settings_that_others_say_now_are_read_as_those(make_config):
     saved = json.loads(to_json(make_config(optimizer_type="lamb", num_steps_per_epoch=None)))
     saved |= {
-        "learning_rate": None,
-        "warmup_steps": None,
+        **dict.fromkeys(("learning_rate", "warmup_steps", "num_steps_per_epoch")),
         "wandb": True,
         "wandb_name": "n",
         "loss_normalization": "local",
