@@ -280,8 +280,8 @@ def test_command_line(start, tmp_path, monkeypatch, capsys):
 def test_wrong_command_lines(monkeypatch):
     for flag, message in (
         ("--precision=8", "invalid choice"),
-        ("--vocab_size=0", "a number from 1 to 10,000,000"),
-        ("--vocab_size=10000000000", "a number from 1 to 10,000,000"),
+        ("--vocab_size=0", "Allowed: 1 to 10,000,000"),
+        ("--vocab_size=10000000000", "Allowed: 1 to 10,000,000"),
         ("--verify", "no checkpoint"),
     ):
         with pytest.raises(ConfigError, match=message):
