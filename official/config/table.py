@@ -77,7 +77,7 @@ def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
         saved["wandb_name"] = f"{project}/{saved.get('wandb_name') or ''}"
     variant, address = saved.pop("lamb_variant", None), saved.pop("coordinator_address", None)
     if variant in ("nvlamb", "mpclip"):
-        saved |= {"clip_scope": "global" if variant == "nvlamb" else "replicas", "clip_norm": 1.0}
+        saved.update(clip_scope="global" if variant == "nvlamb" else "replicas", clip_norm=1.0)
     if saved.pop("gradient_reduction", None) == "sum":
         saved["loss_normalization"] = "local_sum"
     if saved.pop("count_records", False) and saved.get("num_steps_per_epoch") is None:

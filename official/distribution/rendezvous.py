@@ -89,8 +89,8 @@ def _check_ipv4(host: str) -> None:
     if found and all(family == socket.AF_INET6 for family, *_ in found):
         raise ConfigError(
             f"Host {host} of the run's processes has IPv6 addresses only, such as {found[0][4][0]}; expected"
-            " one of IPv4. Give it one, or another name of that machine in --worker_hosts,"
-            " --worker_hosts or TF_CONFIG."
+            " one of IPv4. Give it one, or another name of that machine in --worker_hosts"
+            " or TF_CONFIG."
         )
 
 

@@ -17,7 +17,7 @@ from absl import logging
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
 from official.config.setting import IDENTITY, LENGTH, RECIPE
-from official.config.table import Config
+from official.config.table import Config, upgraded
 from official.io import model_folder, vocabulary_files
 from official.io import writing as writing_lib
 from official.io.errors import ConfigError
@@ -152,7 +152,7 @@ def read_record(model_dir: str) -> Record:
         settings = result.get("config")  # of several runs together, which have no config.json
     steps = CheckpointManager(model_dir, {}, 1).steps()
     command = _content(os.path.join(model_dir, "command.txt")).decode(errors="replace").strip()
-    settings = settings if isinstance(settings, dict) else {}
+    settings = upgraded(settings) if isinstance(settings, dict) else {}
     return Record(model_dir, settings, result, steps[-1] if steps else 0, command)
 
 

@@ -268,12 +268,13 @@ class Features(NamedTuple):
         for names in self.groups:
             first = features.get(names[0])
             size = len(getattr(first, first.WhichOneof("kind") or "int64_list").value) if first else 0
+            if first and not size:
+                raise ValueError(f"feature {names[0]} has no values")
             for name in names:
                 schema[name] = Feature(size, tf.float32 if name in self.floats else tf.int32)
         problem = describe_example(record, schema, has_ranges=False)
-        empty = next((name for name, feature in schema.items() if not feature.length), None)
-        if problem or empty:
-            raise ValueError(problem or f"feature {empty} has no values")
+        if problem:
+            raise ValueError(problem)
         return Shape(*(schema[names[0]].length for names in self.groups))
 
     def _count(self, serialized_B: tf.Tensor) -> tf.Tensor:
