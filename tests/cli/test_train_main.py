@@ -119,7 +119,7 @@ def test_wrong_command_lines_end_in_one_clear_line_and_exit_2(workspace, tmp_pat
     monkeypatch.setattr(sys, "argv", ["train.py"])
     for settings, message in (
         (dict(lerning_rate=1), "Unknown flag --lerning_rate (did you mean learning_rate?)."),
-        (dict(train_batch_size=15, num_accumulation_steps=2), f"{no_batch} valid: 14 or 16."),
+        (dict(train_batch_size=15, num_accumulation_steps=2), f"{no_batch}: 14 or 16."),
         (dict(input_files="nowhere/*.tfrecord"), "--input_files=nowhere/*.tfrecord matches no file."),
         (dict(max_seq_length=16), "record 1: feature input_ids has 32 values, expected 16"),
         (dict(vocab_file=__file__), "words, the model's vocab_size is"),

@@ -237,7 +237,7 @@ def test_an_evaluation_of_packed_files_ends_inside_a_row(packed_files):
         ).as_numpy_iterator():
             weights += batch["example_weights"].sum()
             predicted += batch["masked_lm_weights"].sum()
-            batch["masked_lm_sequences"] *= batch["masked_lm_weights"] > 0
+            batch["masked_lm_sequences"] = batch["masked_lm_sequences"] * (batch["masked_lm_weights"] > 0)
             got += members(batch)
         assert Counter(got) == Counter(expected)
         assert (weights, predicted) == (len(expected), sum(len(member[2]) for member in expected))
