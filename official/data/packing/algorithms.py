@@ -66,7 +66,7 @@ def _least_squares(histogram: Histogram, depth: int | None, max_turns: int) -> P
     counts = histogram.counts[1:].astype(np.float64)
     weights = np.where(np.arange(1, length + 1) <= _SHORT, _SHORT_WEIGHT, 1.0)
     solution = _solve(kinds, counts, weights)
-    too_few = np.zeros(length, bool)
+    too_few: np.ndarray = np.zeros(length, bool)
     for _ in range(max_turns):
         places = np.bincount(kinds.ravel(), np.repeat(solution, _PARTS), minlength=int(kinds.max()) + 1)[1:]
         earlier, too_few = too_few, places < counts

@@ -208,7 +208,7 @@ def _are_there(heads: np.ndarray, length: int, most: int) -> np.ndarray:
 def dealt(some: list[Examples], shards: np.ndarray, places: np.ndarray) -> Spilled:
     """Returns examples, N in all, as sequences in the order of their shards; `shards`, `places`: int [N]."""
     words = np.concatenate([np.concatenate([one.input_ids, one.positions, one.labels], 1) for one in some])
-    heads = np.empty(len(shards), _HEAD)
+    heads: np.ndarray = np.empty(len(shards), _HEAD)
     heads["shard"], heads["place"] = shards, places
     for name in _OF_EXAMPLES:
         heads[name] = np.concatenate([getattr(one, name) for one in some])

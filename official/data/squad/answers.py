@@ -212,7 +212,7 @@ def _search(
     best answer of one piece."""
     columns = start_logits.shape[1]
     may_start, may_end = is_max_context(features)[:, :columns], features.is_context()[:, :columns]
-    blocks = [(np.zeros(0, np.int64),) * 3]
+    blocks: list[tuple[np.ndarray, ...]] = [(np.zeros(0, np.int64),) * 3]
     for first in range(0, len(features), _BLOCK_ROWS):
         block = slice(first, first + _BLOCK_ROWS)
         starts = _best(start_logits[block], may_start[block], rules.n_best_size)[:, :, None]
