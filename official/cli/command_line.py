@@ -122,7 +122,13 @@ class Flags(argparse.Namespace):
 
     @classmethod
     def parser(cls) -> Parser:
-        """Returns the parser of the flags, whose result is of this class."""
+        """Returns the parser of the flags, whose result is of this class. Raises ConfigError where Python
+        runs without docstrings, which are the help."""
+        if sys.flags.optimize > 1:
+            raise ConfigError(
+                "python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which hold the help of the flags."
+                " Unset PYTHONOPTIMIZE, or set it to 1."
+            )
         parser = Parser(cls.__doc__)
         parser.result, parser.aliases, parser.ranges = cls, cls.ALIASES, cls.RANGES
         parser.lists |= set(cls.LISTS)

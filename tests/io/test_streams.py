@@ -149,3 +149,11 @@ for _ in range(2):
     for flags, variables in ((("-OO",), {}), ((), {"PYTHONOPTIMIZE": "2"})):
         status, stdout, _ = run(code, flags=flags, **variables)
         assert status == 0 and stdout.decode().count("PYTHONOPTIMIZE=2 take out the docstrings") == 2, stdout
+
+
+def test_without_docstrings_commands_are_refused_in_one_line():
+    """Their help is in docstrings."""
+    command = [sys.executable, "-OO", "-m", "official.cli", "pack", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "bert pack: python -OO and PYTHONOPTIMIZE=2 take out the docstrings" in done.stderr
