@@ -74,7 +74,7 @@ def on_one_device(config, **settings):
 
 
 def whole_last_block(config) -> dict:
-    """Returns the options of an encoder whose last block is as IPUs compute it: with their masks of dropout."""
+    """Returns the options of an encoder whose last block is as IPUs compute it, masks of dropout too."""
     return {**config_lib.encoder_options(config), "narrow": False}
 
 
