@@ -81,7 +81,7 @@ def test_an_entry_is_read_and_what_others_share_is_not_one(read, tmp_path):
         ),
         ("a: {cmd: x, data: {t: {}}}", "data: t has no regexp"),
         ("a: {cmd: x, derived: {t: {expr: '{u} + 1'}}}", r"there is no parameter \{u\}"),
-        ("a: {cmd: x, derived: {t: {expr: 'open(1)'}}}", "'open' is neither a number"),
+        ("a: {cmd: x, derived: {t: {expr: 'open(1)'}}}", r"'open\(1\)' is neither a number"),
         ("a: {cmd: x, parameters: 3}", "parameters is a whole number, expected names with values"),
         ("a: {cmd: x, parameters: {b: [1, 2]}}", 'expected values with commas between them, such as "1,2"'),
         ("a: {cmd: x, parameters: [[b, c], [1]]}", "row 1 has 1 values, expected 2: b, c"),
