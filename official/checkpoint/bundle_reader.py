@@ -21,6 +21,16 @@ GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, 
 DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 
 
+def check_path(path: str, shown: str) -> None:
+    """Raises ConfigError for a path that reads as a pattern, by which others are looked for.
+    `shown` names it."""
+    if not fnmatch.fnmatchcase(path, path):
+        raise ConfigError(
+            f"{shown}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename"
+            " the folder, or link to it."
+        )
+
+
 def new_reader(prefix: str) -> Any:
     """Returns TensorFlow's reader of a bundle.
 
@@ -28,11 +38,7 @@ def new_reader(prefix: str) -> Any:
       DamagedError: where its index is a pipe, or a pointer of Git LFS.
       ConfigError: where its path reads as a pattern, by which TensorFlow would look for other files.
     """
-    if not fnmatch.fnmatchcase(prefix, prefix):
-        raise ConfigError(
-            f"{prefix}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a pattern. Rename"
-            " the folder, or link to it."
-        )
+    check_path(prefix, prefix)
     with naming_damaged(f"{prefix}.index"):
         files.check_readable(f"{prefix}.index")
     return py_checkpoint_reader.NewCheckpointReader(prefix)

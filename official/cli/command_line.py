@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from official.io import files, quiet, signals
-from official.io.errors import ConfigError, check_arguments, report_error, suggest
+from official.io.errors import ConfigError, check_arguments, check_docstrings, report_error, suggest
 
 _FLAG = re.compile(r"--\w[\w-]*")
 _TEXT = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)  # of an attribute in a docstring
@@ -124,11 +124,7 @@ class Flags(argparse.Namespace):
     def parser(cls) -> Parser:
         """Returns the parser of the flags, whose result is of this class. Raises ConfigError where Python
         runs without docstrings, which are the help."""
-        if sys.flags.optimize > 1:
-            raise ConfigError(
-                "python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which hold the help of the flags."
-                " Unset PYTHONOPTIMIZE, or set it to 1."
-            )
+        check_docstrings("hold the help of the flags")
         parser = Parser(cls.__doc__)
         parser.result, parser.aliases, parser.ranges = cls, cls.ALIASES, cls.RANGES
         parser.lists |= set(cls.LISTS)

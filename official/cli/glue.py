@@ -16,7 +16,6 @@ from official.data.glue.tasks import MRPC_TRAIN_AND_DEV, TASKS, find_task
 from official.io.errors import ConfigError
 from official.io.writing import publish, replacing
 
-_BASE_URL = "https://dl.fbaipublicfiles.com"
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECS = 60
 _PART = ".part"

@@ -78,13 +78,13 @@ class Main(command_line.Flags):
     image: str
     name: str = "bert"
     namespace: str | None = None
-    workers: int = 1
-    gpus: int = 0
+    workers: int = manifests.Job.workers
+    gpus: int = manifests.Job.gpus
     tpu_type: str = "tpu-v3-device"
     tpu_topology: str = "2x2"
-    ipus: int = 4
-    ipus_per_replica: int = 4
-    instances: int = 1
+    ipus: int = manifests.Job.ipus
+    ipus_per_replica: int = manifests.Job.ipus_per_replica
+    instances: int = manifests.Job.instances
     ipu_image: str | None = None
     cpu: str | None = None
     memory: str | None = None
@@ -92,8 +92,8 @@ class Main(command_line.Flags):
     volume: list[str] = []
     env: list[str] = []
     node_label: list[str] = []
-    port: int = 2222
-    max_restarts: int = 10
+    port: int = manifests.Job.port
+    max_restarts: int = manifests.Job.max_restarts
     grace_secs: int | None = None
     check_command: bool = True
     output: str | None = None

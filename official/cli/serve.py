@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from official.cli import ask, command_line
 from official.io.errors import ConfigError, check_installed
+from official.serving.server.settings import Endpoint, Limits
 
-if TYPE_CHECKING:  # they load TensorFlow
-    from official.serving.server.settings import Endpoint, Limits
+if TYPE_CHECKING:  # it loads TensorFlow
     from official.serving.server.versions import Loading
 
 _METHODS = ("answer", "classify", "fill_mask", "embed")
@@ -75,24 +75,24 @@ class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFla
     vocab_file: str | None = None
     methods: str | None = None
     model_name: str = "bert"
-    host: str = "127.0.0.1"
-    port: int = 8501
+    host: str = Endpoint.host
+    port: int = Endpoint.port
     token_file: str | None = None
     allowed_hosts: str | None = None
     allowed_origins: str | None = None
-    batch_delay_ms: float = 5.0
-    max_batch_size: int = 32
-    max_batch_tokens: int = 16384
-    max_queue: int = 256
-    max_request_bytes: int = 2**20
-    max_instances: int = 64
-    max_text_chars: int = 50_000
-    max_connections: int = 512
-    request_timeout_secs: float = 30.0
-    idle_timeout_secs: float = 60.0
-    body_timeout_secs: float = 10.0
-    poll_secs: float = 5.0
-    grace_secs: float = 10.0
+    batch_delay_ms: float = Limits.batch_delay_ms
+    max_batch_size: int = Limits.max_batch_size
+    max_batch_tokens: int = Limits.max_batch_tokens
+    max_queue: int = Limits.max_queue
+    max_request_bytes: int = Limits.max_request_bytes
+    max_instances: int = Limits.max_instances
+    max_text_chars: int = Limits.max_text_chars
+    max_connections: int = Limits.max_connections
+    request_timeout_secs: float = Limits.request_timeout_secs
+    idle_timeout_secs: float = Limits.idle_timeout_secs
+    body_timeout_secs: float = Limits.body_timeout_secs
+    poll_secs: float = Endpoint.poll_secs
+    grace_secs: float = Limits.grace_secs
 
 
 def parse_flags() -> Main:
@@ -119,9 +119,7 @@ def read_token(path: str) -> bytes:
     return token
 
 
-def place_of(flags: Main) -> "Endpoint":
-    from official.serving.server.settings import Endpoint
-
+def place_of(flags: Main) -> Endpoint:
     token = read_token(flags.token_file) if flags.token_file else None
     hosts, origins = (
         [part.strip() for part in (given or "").split(",") if part.strip()]
@@ -132,9 +130,7 @@ def place_of(flags: Main) -> "Endpoint":
     )
 
 
-def limits_of(flags: Main) -> "Limits":
-    from official.serving.server.settings import Limits
-
+def limits_of(flags: Main) -> Limits:
     return Limits(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(Limits)})
 
 

@@ -272,10 +272,14 @@ def tasks_per_host(text: str) -> list[int]:
 # https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
 
 
-# {the variable with the count: (with the rank, with the count on this host)}
-_VARIABLES = {
-    "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    "PMI_SIZE": ("PMI_RANK", "MPI_LOCALNRANKS"),
+# {the variable with the count: (with the rank, with the count and with the rank on this host)}
+MPI_VARIABLES = {
+    "OMPI_COMM_WORLD_SIZE": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    "PMI_SIZE": ("PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 }
 _JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")  # of Open MPI; others: their common parent
 
@@ -283,10 +287,10 @@ _JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")  # of Open MPI; other
 def read_mpi(environment: Mapping[str, str]) -> Cluster | None:
     """Returns the processes of MPI's world; None where it has started none. Their addresses are known where
     all are on this host. Raises ConfigError for what contradicts itself."""
-    count_name = next((name for name in _VARIABLES if environment.get(name)), None)
+    count_name = next((name for name in MPI_VARIABLES if environment.get(name)), None)
     if count_name is None:
         return None
-    rank_name, local_name = _VARIABLES[count_name]
+    rank_name, local_name, _ = MPI_VARIABLES[count_name]
     if (
         count_name == "PMI_SIZE"
         and environment.get("SLURM_STEP_NUM_TASKS")
@@ -402,9 +406,8 @@ def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
     """Returns the processes of a run, perhaps without addresses; None where nobody names any. Raises
     ConfigError as `read_cluster` does."""
     # One address without a number is that of the first process, where others say how many there are.
-    first = (
-        asked.worker_hosts if asked.task_index is None and "," not in (asked.worker_hosts or ",") else None
-    )
+    is_alone = asked.task_index is None and asked.worker_hosts is not None and "," not in asked.worker_hosts
+    first = asked.worker_hosts if is_alone else None
     needs_addresses = first is None
     readers: list[Callable[[], Cluster | None]] = [
         lambda: None if first else read_worker_flags(asked.worker_hosts, asked.task_index),
@@ -427,7 +430,7 @@ def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
     for other in found[1:]:
         _check_agreement(found[0], other)
     if first:
-        return _with_first(found[0], first) if found else read_worker_flags(first, None)
+        return _with_first(found[0], first) if found else read_worker_flags(first, None)  # refuses it
     return found[0] if found else None
 
 

@@ -10,7 +10,7 @@ from official.config.backends import BACKENDS, BackendTraits
 from official.config.model import BertConfig
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS
-from official.config.values import read_devices, read_stages, written_stages
+from official.config.values import read_by_step, read_devices, read_stages, written_stages
 from official.io.errors import ConfigError, nearest_multiples
 from official.io.json_files import read_json
 
@@ -417,7 +417,7 @@ def _drop_unread(settings: dict[str, Any]) -> None:
         by, allowed = FIELDS[name].only_with or (name, (settings[name],))
         if settings.get(by, FIELDS[by].default) not in allowed:
             del settings[name]
-    if settings.get("lr_schedule", "").startswith("{"):
+    if read_by_step(settings.get("lr_schedule", ""), "lr_schedule"):
         settings["warmup_steps"] = 0
 
 

@@ -143,6 +143,15 @@ def how_to_install(extra: str) -> str:
     return f"pip install '.[{extra}]' in the source folder"
 
 
+def check_docstrings(reader: str) -> None:
+    """Raises ConfigError where Python runs without docstrings; `reader` says who reads them."""
+    if sys.flags.optimize > 1:
+        raise ConfigError(
+            f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {reader}. Unset PYTHONOPTIMIZE, or"
+            " set it to 1."
+        )
+
+
 def check_installed(what: str, extra: str, *packages: str) -> None:
     """Raises ConfigError where one of the packages of an extra is not installed; imports none.
 

@@ -132,10 +132,7 @@ class _Finder:
             from official.io import errors  # late: who only asks for help does not wait for them
 
             sys.meta_path.insert(0, self)  # for whoever tries again
-            raise errors.ConfigError(
-                f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {self._package} reads when"
-                " it is imported. Unset PYTHONOPTIMIZE, or set it to 1."
-            )
+            errors.check_docstrings(f"{self._package} reads when it is imported")
         with without_noise(), uncollected():
             load(module)
             gc.freeze()  # modules stay, whatever is looked for among the rest

@@ -128,7 +128,7 @@ def run_settings(
         ("opt_name", config.optimizer_type),
         ("opt_base_learning_rate", base),
         ("opt_end_learning_rate", end),
-        *_optimization(config, [step for step in by_step if step]),
+        *_optimization(config, by_step),
         ("opt_learning_rate_training_steps", steps),
         ("opt_learning_rate_warmup_steps", warmup),
         ("num_warmup_steps", warmup),
@@ -140,7 +140,7 @@ def run_settings(
     ]
 
 
-def _optimization(config: Config, changes: list[int]) -> list[tuple[str, object]]:
+def _optimization(config: Config, by_step: dict[int, float]) -> list[tuple[str, object]]:
     """Returns the numbers of the optimizer that MLPerf has keys for, and the shape of the schedule: the power
     of a polynomial, or the name of another and the steps where it changes."""
     name = _KEY_NAMES.get(config.optimizer_type)
@@ -150,9 +150,9 @@ def _optimization(config: Config, changes: list[int]) -> list[tuple[str, object]
         found += [(f"opt_{name}_{key}", config[key]) for key in ("epsilon", "beta_1", "beta_2")]
     if name in _WEIGHT_DECAY_KEYS:
         found.append((_WEIGHT_DECAY_KEYS[name], config.weight_decay_rate))
-    if config.lr_schedule.lstrip().startswith("{"):
+    if by_step:
         found.append(("opt_learning_rate_decay_schedule", "custom"))
-        found.append(("opt_learning_rate_decay_boundary_steps", changes))
+        found.append(("opt_learning_rate_decay_boundary_steps", [step for step in by_step if step]))
     elif config.lr_schedule != "polynomial":
         found.append(("opt_learning_rate_decay_schedule", config.lr_schedule))
     elif name in _WEIGHT_DECAY_KEYS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import shlex
 import signal
@@ -104,7 +103,7 @@ def run_to_end(
         checkpoint_wait_secs=loop.manager.times.wait_secs,
         checkpoint_write_secs=loop.manager.times.write_secs,
         skipped_steps=outcome.skipped_steps + (previous.skipped_steps(first_step) if counts else 0),
-        config=json.loads(config_lib.to_json(config)),
+        config=config_lib.to_dict(config),
         # Of the process that writes it: the others have looked at no files but their own.
         data=task.data_digest() if writes else {},
         signal=loop.interruption.signal,

@@ -6,7 +6,6 @@ seeds, and `compile_only` stops once the steps are compiled.
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import statistics
@@ -328,7 +327,7 @@ def _of_all_seeds(
     )
     if is_complete:
         return of_all
-    path, settings = os.path.join(config.model_dir, report.FILE_NAME), json.loads(config_lib.to_json(config))
+    path, settings = os.path.join(config.model_dir, report.FILE_NAME), config_lib.to_dict(config)
     return dataclasses.replace(of_all, config=settings, evaluations=[], report=path)
 
 

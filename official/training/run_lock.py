@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import fnmatch
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 from absl import logging
 
+from official.checkpoint import bundle_reader
 from official.checkpoint.manager import CheckpointManager
 from official.config import FIELDS, bert_config_from_dict, process_rank, replaced
 from official.config.setting import IDENTITY, LENGTH, RECIPE
@@ -263,11 +263,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     Yields a function that raises ConfigError once the folder was removed or moved, and another run may write
     to its name.
     """
-    if not fnmatch.fnmatchcase(model_dir, model_dir):
-        raise ConfigError(
-            f"--model_dir={model_dir}: TensorFlow's reader of checkpoints takes *, ? and [ in a path for a"
-            " pattern, and would find none. Change --model_dir."
-        )
+    bundle_reader.check_path(model_dir, f"--model_dir={model_dir}")
     try:
         tf.io.gfile.makedirs(model_dir)
     except tf.errors.OpError as error:

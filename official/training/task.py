@@ -156,11 +156,6 @@ def is_scored(task: Task) -> TypeGuard[ScoredTask]:
     return task.is_scored
 
 
-def has_examples_only(task: Task) -> TypeGuard[ExampleTask]:
-    """Tells whether a task is an ExampleTask."""
-    return not task.is_scored
-
-
 def reading(task: Task, work: Callable[[], T]) -> T:
     """Runs `work`; where it fails on a data file, raises a ConfigError that names the file."""
     try:

@@ -27,6 +27,7 @@ from official.cli import command_line, configs, outputs
 from official.cli.benchmark.answering import Batch, write_batches
 from official.cli.benchmark.programs import Program
 from official.config import BertConfig, bert_config_from_dict, read_json
+from official.config.cluster import MPI_VARIABLES
 from official.graphcore import popart_lines
 from official.io.errors import ConfigError
 from official.reporting.measurement import Timing
@@ -193,12 +194,7 @@ def add_settings(flags: argparse.Namespace, settings: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------------------
 # Processes that mpirun started, and their cores
 
-# Variables of mpirun's kinds: rank, number of processes, and both on this machine.
-_MPI_VARIABLES = (
-    tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"),
-)
+_MPI_VARIABLES = {**MPI_VARIABLES, "PMIX_SIZE": ("PMIX_RANK", "PMIX_LOCAL_SIZE", "PMIX_LOCAL_RANK")}
 
 
 class Rank(NamedTuple):
@@ -212,10 +208,10 @@ class Rank(NamedTuple):
 def find_rank(environment: Mapping[str, str] = os.environ) -> Rank | None:
     """Returns this process's rank from mpirun's variables; None where mpirun did not start it. Raises
     ConfigError for variables that are not numbers."""
-    names = next((row for row in _MPI_VARIABLES if row[0] in environment), None)
+    names = next(((size, *row) for size, row in _MPI_VARIABLES.items() if row[0] in environment), None)
     if names is None:
         return None
-    rank, size, local_rank, local_size = names
+    size, rank, local_size, local_rank = names
     own = environment[rank]
     places = (own, environment.get(local_rank, own), environment.get(local_size, environment.get(size, "1")))
     try:
