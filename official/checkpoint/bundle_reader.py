@@ -22,7 +22,7 @@ DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 
 
 def check_path(path: str, shown: str) -> None:
-    """Raises ConfigError for a path that reads as a pattern, by which others are looked for.
+    """Raises ConfigError for a path that reads as a pattern, by which TensorFlow looks for others.
     `shown` names it."""
     if not fnmatch.fnmatchcase(path, path):
         raise ConfigError(

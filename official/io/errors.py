@@ -147,8 +147,8 @@ def check_docstrings(reader: str) -> None:
     """Raises ConfigError where Python runs without docstrings; `reader` says who reads them."""
     if sys.flags.optimize > 1:
         raise ConfigError(
-            f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {reader}. Unset PYTHONOPTIMIZE, or"
-            " set it to 1."
+            f"python -OO and PYTHONOPTIMIZE=2 take out the docstrings, which {reader}. Unset PYTHONOPTIMIZE,"
+            " or set it to 1."
         )
 
 
