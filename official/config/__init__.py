@@ -30,10 +30,12 @@ from official.config.derived import (
     with_eval_rule,
     with_generated_data,
     with_gradient_scopes,
+    with_init_folder,
     with_steps,
     words_of_records,
 )
 from official.config.model import BertConfig, bert_config_from_dict, checked_sizes
+from official.config.setting import OWN_DATA
 from official.config.table import FIELDS, REMOVED, SECTIONS, Config, replaced, upgraded
 from official.io.errors import ConfigError, nearest_multiples, suggest
 from official.io.json_files import read_json
@@ -71,7 +73,10 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:
                     values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
-    config = with_gradient_scopes(with_eval_rule(with_generated_data(Config(**values))))
+    if values.get("task") in OWN_DATA:  # without its scores nobody knows which weights are the best
+        values.setdefault("do_eval", True)
+    config = with_init_folder(with_generated_data(Config(**values)), values)
+    config = with_gradient_scopes(with_eval_rule(config))
     if config.task == "pretrain":
         config = with_steps(config)
     validate(config)

@@ -16,6 +16,7 @@ from official.config.derived import (
     schedule_steps,
     train_steps,
 )
+from official.config.setting import OWN_DATA
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS, Config
 from official.config.values import (
@@ -69,6 +70,11 @@ def check_files(config: Config) -> None:
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
     if not (config.do_train or config.do_eval or config.do_predict):
         raise ConfigError("do_train=false and do_eval=false: nothing to do. Set --do_train or --do_eval.")
+    if config.model is None and config.task in OWN_DATA and not config.init_checkpoint:
+        raise ConfigError(
+            "init_checkpoint is not set. Give the folder of an encoder: one of Hugging Face's (config.json,"
+            " vocab.txt, model.safetensors), Google's BERT, unpacked, or a run: --init_checkpoint=FOLDER."
+        )
     if config.model is None:
         raise ConfigError(
             "bert_config_file is not set. Choose a model: --bert_config_file=configs/models/bert_base.json."
@@ -112,9 +118,18 @@ def _check_pretraining_files(config: Config) -> None:
 
 def _check_fine_tuning_files(config: Config) -> None:
     """Names the file that is missing, except for a plan, which reads none."""
+    evaluates_alone = config.do_eval and not config.do_train
     needed = {
         "squad": [("train_file", config.do_train), ("predict_file", config.do_eval or config.do_predict)],
         "glue": [("data_dir", True)],
+        **dict.fromkeys(
+            OWN_DATA,
+            [
+                ("train_file", config.do_train),
+                ("eval_file", evaluates_alone),
+                ("predict_file", config.do_predict),
+            ],
+        ),
     }[config.task]
     for name, is_needed in (*needed, ("vocab_file", True)):
         if is_needed and not config[name] and not config.plan:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from typing import Any
 
 from official.config.backends import BACKENDS
+from official.config.model import BertConfig, bert_config_from_dict
 from official.config.table import FIELDS, Config, replaced
 from official.config.values import at_step, read_by_step
-from official.io import files
+from official.io import files, model_folder, vocabulary_files
 from official.io.errors import ConfigError
+from official.io.json_files import read_json
 
 # -----------------------------------------------------------------------------------------------------------
 # Streams of files
@@ -335,6 +339,69 @@ def encoder_options(config: Config) -> dict[str, Any]:
         "unpad": config.unpad,
         "narrow": not backend.graphcore_rules,
     }
+
+
+# -----------------------------------------------------------------------------------------------------------
+# The folder of the weights to start from
+
+
+_MAX_LENGTH = 512  # tokens, where nobody asks for more: what a model can do costs time and memory
+
+
+def with_init_folder(config: Config, given: Collection[str]) -> Config:
+    """Returns the configuration with what lies beside --init_checkpoint in place of what is not given: sizes,
+    vocabulary, and, for fine-tuning, the length of sequences.
+
+    Args:
+      config: the configuration so far.
+      given: names of the settings that somebody said.
+
+    Raises:
+      ConfigError: where what is given is another vocabulary, or another casing, than that of the folder.
+    """
+    folder = model_folder.folder_of(config.init_checkpoint) if config.init_checkpoint else None
+    if folder is None or not files.is_folder(folder) or config.generated_data or config.use_synthetic_data:
+        return config
+    values: dict[str, Any] = {}
+    if config.model is None:
+        values["model"] = model = _model_beside(folder)
+        if model is None:
+            return config
+    found = vocabulary_files.find(folder)
+    if found is None:
+        return replaced(config, **values)
+    beside = vocabulary_files.read(found, "init_checkpoint")
+    if config.vocab_file is None:
+        values["vocab_file"] = found
+    elif not config.fit_vocabulary and _is_there(config.vocab_file):
+        given_file = vocabulary_files.read(config.vocab_file)
+        if given_file.words != beside.words:
+            raise ConfigError(
+                f"--vocab_file={config.vocab_file} has other words than {found}, with which the weights of"
+                " --init_checkpoint were trained. Drop --vocab_file."
+            )
+    said = beside.do_lower_case
+    if None not in (config.do_lower_case, said) and config.do_lower_case != said:
+        raise ConfigError(
+            f"--do_lower_case={str(config.do_lower_case).lower()}, and the tokenizer of --init_checkpoint says"
+            f" {str(said).lower()}. Drop --do_lower_case."
+        )
+    if "model" in values and "max_seq_length" not in given and config.task != "pretrain":
+        positions = values["model"].max_position_embeddings
+        values["max_seq_length"] = min(beside.max_length or positions, positions, _MAX_LENGTH)
+    return replaced(config, **values)
+
+
+def _model_beside(folder: str) -> BertConfig | None:
+    """Returns the sizes that a folder's bert_config.json or config.json says, one of Hugging Face's or of a
+    run; None where there is none."""
+    for name in (model_folder.CONFIG, "bert_config.json"):
+        path = os.path.join(folder, name)
+        if files.is_file(path):
+            values = read_json(path, any_number=True)
+            sizes = values["model"] if isinstance(values.get("model"), dict) else values
+            return bert_config_from_dict(sizes, path)
+    return None
 
 
 # -----------------------------------------------------------------------------------------------------------

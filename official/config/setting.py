@@ -11,7 +11,9 @@ from official.config.values import read_by_step
 from official.io.errors import ConfigError, check_arguments, suggest
 from official.io.files import expanded, is_remote
 
-PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
+PRETRAIN, SQUAD, GLUE, CLASSIFY, TAG = ("pretrain",), ("squad",), ("glue",), ("classify",), ("tag",)
+OWN_DATA = (*CLASSIFY, *TAG)
+FINE_TUNING = (*SQUAD, *GLUE, *OWN_DATA)
 # Groups of back ends that know a setting.
 WORKERS, TPU, IPU = ("multi_worker_mirrored",), ("tpu",), ("ipu",)
 PIPELINED = ("pipeline", *IPU)

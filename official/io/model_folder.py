@@ -530,22 +530,38 @@ def adapter_of(location: str) -> Adapter | None:
 
 
 LABELS = "labels.json"
-REGRESSION, ONE_LABEL, SEVERAL_LABELS = PROBLEM_TYPES = (
+REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
     "regression",
     "single_label_classification",
     "multi_label_classification",
 )
 
 
-def labels_json(labels: tuple[str, ...] | None, problem_type: str | None = None) -> str:
+# The kinds of labels, and what Hugging Face calls a classifier of them. A choice, and tags, have models of their own.
+PROBLEM_TYPE_OF = {
+    "one": ONE_LABEL,
+    "several": SEVERAL_LABELS,
+    "number": REGRESSION,
+    "choice": "multiple_choice",
+    "tag": "token_classification",
+}
+PROBLEM_TYPES = tuple(PROBLEM_TYPE_OF.values())
+
+
+def labels_json(
+    labels: tuple[str, ...] | None, problem_type: str | None = None, thresholds: Sequence[float] = ()
+) -> str:
     """Returns the content of labels.json.
 
     Args:
       labels: names in the order of the classes; None for a score instead of classes.
-      problem_type: in Hugging Face's words; None: what the labels say.
+      problem_type: one of PROBLEM_TYPES; None: what the labels say.
+      thresholds: of several labels: the probability from which on a text has each.
     """
-    kind = problem_type or (REGRESSION if labels is None else ONE_LABEL)
-    return json.dumps({"labels": labels, "problem_type": kind}, indent=2) + "\n"
+    said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
+    kind = next(kind for kind, name in PROBLEM_TYPE_OF.items() if name == said)
+    values = {"labels": labels, "kind": kind, "problem_type": said}
+    return json.dumps({**values, **({"thresholds": thresholds} if thresholds else {})}, indent=2) + "\n"
 
 
 def read_labels(folder: str) -> dict:
@@ -564,7 +580,15 @@ def read_labels(folder: str) -> dict:
         told = f"labels={repr(labels)[:60]}, expected a list of names or null"
         raise ConfigError(f"{path}: {told}. Restore or remove the file.")
     labels = None if labels is None else tuple(labels)
-    return {"labels": labels, "problem_type": _problem_type(values, path)}
+    thresholds = values.get("thresholds", [])
+    known = labels or ()
+    if len(thresholds) not in (0, len(known)) or not all(
+        isinstance(each, (int, float)) for each in thresholds
+    ):
+        raise ConfigError(
+            f"{path}: {len(thresholds)} thresholds, expected a number for each of {len(known)} labels."
+        )
+    return {"labels": labels, "problem_type": _problem_type(values, path), "thresholds": tuple(thresholds)}
 
 
 def _problem_type(values: dict, source: str) -> str | None:

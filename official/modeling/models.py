@@ -1,4 +1,4 @@
-"""Models: the encoder with the heads of pre-training, for spans (SQuAD), or for classes and scores (GLUE)."""
+"""Models: the encoder with the heads of pre-training, for spans, for tagged words, or for classes and scores."""
 
 from __future__ import annotations
 
@@ -172,6 +172,43 @@ class SequenceModel(tf.keras.Model):
     def call(self, features, dropout_seed=None):
         """Returns logits float32 [B, C], or [B, S, C] where `cls_positions` tells where S sequences a row
         begin; arguments as in `SpanModel.call`."""
+        return self.outputs_of(self.encoder.run(self, features, dropout_seed))
+
+    def outputs_of(self, carried: Tensors) -> tf.Tensor:
+        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
+        return carried["logits"]
+
+
+class TagModel(tf.keras.Model):
+    """BERT that gives every token a class.
+
+    Its pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    Variables of the head: output_weights [C, D], output_bias [C], as of `SequenceModel`.
+    """
+
+    def __init__(self, config: BertConfig, outputs: int, *options: Any, **named_options: Any):
+        """Makes a model of `outputs` classes; the options are those of `BertEncoder`."""
+        super().__init__(name="bert_tag_model")
+        self._dropout_rate = config.hidden_dropout_prob
+        self.encoder = BertEncoder(config, *options, **named_options)
+        self.encoder.pooler.trainable = False
+        self.head = encoder.LinearHead("classifier", config, outputs)
+
+    def stages(self) -> list[Stage]:
+        """Returns the encoder's stages without the pooler, then `tags`."""
+
+        def run(weights, carried, features, seed):
+            return {"logits": encoder.linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))}
+
+        tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), ("logits",))
+        return [*self.encoder.stages()[:-1], tags]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        encoder_seed, head_seed = split_seed(dropout_seed, 2)
+        return [*self.encoder.seeds(encoder_seed)[:-1], head_seed]
+
+    def call(self, features, dropout_seed=None):
+        """Returns logits float32 [B, L, C]; arguments as in `SpanModel.call`."""
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
 
     def outputs_of(self, carried: Tensors) -> tf.Tensor:

@@ -173,17 +173,55 @@ def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: b
     }
 
 
-def label_terms(logits: tf.Tensor, batch: Batch, is_regression: bool) -> Terms:
-    """Returns the terms of classes, `label_loss` and `label_accuracy`, or of scores, `label_loss`.
+def label_weights(batch: Batch) -> tf.Tensor:
+    """Returns the weight of each label in the loss: that of its sequence, times that of its class where classes
+    have one (`class_weights`, a weight per sequence)."""
+    weights = batch["example_weights"]
+    return weights * batch["class_weights"] if "class_weights" in batch else weights
+
+
+def label_terms(logits: tf.Tensor, batch: Batch, kind: str, smoothing: float = 0.0) -> Terms:
+    """Returns the terms of labels: `label_loss`, and of one of many `label_accuracy`.
 
     Args:
-      logits: float32 [B, C], or [B, S, C] of rows of several sequences; of scores C is 1.
-      batch: with `labels` and `example_weights`.
-      is_regression: whether labels are scores.
+      logits: float32 [B, C], or [B, S, C] of rows of several sequences; of numbers C is 1.
+      batch: with `labels`, `example_weights` and what `label_weights` reads. Labels are int32 [B] of one of many,
+        float32 [B, C] of several, and float32 [B] of numbers.
+      kind: one, several or number: cross-entropy, binary cross-entropy averaged over the classes, or squared
+        difference. choice is one of many.
+      smoothing: share of a label that is spread over all classes.
     """
-    weight = tf.reduce_sum(batch["example_weights"])
-    if is_regression:
-        squares = tf.math.squared_difference(logits[..., 0], batch["labels"])
-        return {"label_loss": (tf.reduce_sum(squares * batch["example_weights"]), weight)}
-    labelled = (logits, batch["labels"], batch["example_weights"])
-    return {"label_loss": (cross_entropy(*labelled), weight), "label_accuracy": (correct(*labelled), weight)}
+    weights = label_weights(batch)
+    weight = tf.reduce_sum(weights)
+    if kind == "number":
+        losses = tf.math.squared_difference(logits[..., 0], batch["labels"])
+        return {"label_loss": (tf.reduce_sum(losses * weights), weight)}
+    if kind == "several":
+        wanted = batch["labels"] * (1.0 - smoothing) + 0.5 * smoothing
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
+        return {"label_loss": (tf.reduce_sum(tf.reduce_mean(losses, axis=-1) * weights), weight)}
+    loss = cross_entropy(logits, batch["labels"], weights)
+    if smoothing:
+        others = tf.reduce_sum(-tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1) * weights)
+        loss = (1.0 - smoothing) * loss + smoothing * others
+    hits = correct(logits, batch["labels"], batch["example_weights"])
+    return {"label_loss": (loss, weight), "label_accuracy": (hits, tf.reduce_sum(batch["example_weights"]))}
+
+
+def tag_weights(batch: Batch) -> tf.Tensor:
+    """Returns float32 [B, L]: 1 for the pieces that carry a tag, those with one from 0 on."""
+    return tf.cast(batch["tags"] >= 0, tf.float32)
+
+
+def tag_terms(logits_BLC: tf.Tensor, batch: Batch, smoothing: float = 0.0) -> Terms:
+    """Returns the terms of tagged words, `tag_loss` and `tag_accuracy`, each word of the same weight.
+
+    Args:
+      logits_BLC: float32.
+      batch: with `tags` int32 [B, L], below 0 for pieces that carry none.
+      smoothing: as in `label_terms`.
+    """
+    weights_BL = tag_weights(batch)
+    tags = {"labels": tf.maximum(batch["tags"], 0), "example_weights": weights_BL}
+    terms = label_terms(logits_BLC, tags, "one", smoothing)
+    return {name.replace("label", "tag"): term for name, term in terms.items()}

@@ -48,9 +48,7 @@ class CompiledOptimizer(Moments):
     """Base of `CompiledAdamW` and `CompiledLamb`: updates variables layer by layer, by one function that all
     layers share."""
 
-    def update(self, gradients, variables, factor) -> None:
-        """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
-        replica, all with the same gradients."""
+    def _update(self, gradients, variables, factor) -> None:
         place = gradients_lib.beside(variables)
         # Of a layer ("" for what is in none) and a device: one of its variables, the weights.
         layers: dict[tuple, tuple[tf.Variable, list[tuple]]] = {}
@@ -67,12 +65,11 @@ class CompiledOptimizer(Moments):
             for variable, weights in layers.values():
                 with place(variable):
                     self._update_layer(*zip(*weights), step)
-        self.iterations.assign_add(1)
 
     def _shared_by_updates(self, factor) -> dict:
         """Computes what all updates of a step share: as operations of each variable these would be half of
         the graph."""
-        step, rate = tf.cast(self.iterations + 1, tf.float32), self._learning_rate(self.iterations)
+        step, rate = tf.cast(self.iterations + 1, tf.float32), self._rate()
         beta_1, beta_2 = tf.constant(self._constants.beta_1), tf.constant(self._constants.beta_2)
         if self._corrects:
             beta_1_power, beta_2_power = tf.pow(beta_1, step), tf.pow(beta_2, step)
@@ -271,9 +268,8 @@ class NativeOptimizer(CompiledOptimizer):
             if copy is not None:
                 write_variable(copy, tf.cast(tf.convert_to_tensor(variable), copy.dtype))
 
-    def update(self, gradients, variables, factor) -> None:
-        """Updates variables that have slots with gradients times `factor`, of float32, bfloat16 or float16;
-        in the context of a replica, all with the same gradients."""
+    def _update(self, gradients, variables, factor) -> None:
+        """Updates variables with gradients of float32, bfloat16 or float16."""
         place = gradients_lib.beside(variables)
         devices: dict[str, list[tuple]] = {}
         for gradient, variable in zip(gradients, variables):
@@ -284,7 +280,6 @@ class NativeOptimizer(CompiledOptimizer):
             for pairs in devices.values():
                 with place(pairs[0][1]):
                     self._update_all(step, *zip(*pairs))
-        self.iterations.assign_add(1)
 
     def global_norm(self, tensors) -> tf.Tensor:
         return self._operations.bert_global_norm(tensors=tensors)

@@ -52,6 +52,8 @@ class Slots:
         )
         self._learning_rate = learning_rate
         self._moments: dict[str, dict[str, tf.Variable]] = {}
+        self.share_of: Callable[[str], float] = lambda name: 1.0  # of the rate, by the name of a variable
+        self._share = 1.0
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the slots of variables, no two of one name, in the strategy's scope."""
@@ -66,6 +68,25 @@ class Slots:
                     )
                     for slot, dtype in self.SLOTS.items()
                 }
+
+    def update(self, gradients, variables, factor) -> None:
+        """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
+        replica, all with the same gradients. Variables of another share of the learning rate follow on their own."""
+        pairs = list(zip(gradients, variables))
+        for share in sorted({self.share_of(variable.name) for variable in variables}):
+            self._share = share
+            own = [pair for pair in pairs if self.share_of(pair[1].name) == share]
+            self._update(*map(list, zip(*own)), factor)
+        self.iterations.assign_add(1)
+
+    def _update(self, gradients, variables, factor) -> None:
+        """Updates variables of one learning rate."""
+        raise NotImplementedError
+
+    def _rate(self) -> tf.Tensor:
+        """Returns the learning rate of the variables that are updated, float32."""
+        rate = self._learning_rate(self.iterations)
+        return rate if self._share == 1.0 else rate * self._share
 
     def get_slot(self, variable: tf.Variable, slot: str) -> tf.Variable:
         return self._moments[variable.name][slot]
@@ -120,7 +141,7 @@ class Moments(Slots):
         apart = [each for each in variables if self._decayed_only and self._decayed_only.search(each.name)]
         if not apart:
             return
-        kept = 1.0 - self._learning_rate(self.iterations) * self._constants.weight_decay
+        kept = 1.0 - self._rate() * self._constants.weight_decay
         place = gradients_lib.beside(variables)
         for variable in apart:
             with place(variable):
@@ -139,13 +160,11 @@ def write(variable: tf.Variable, value: tf.Tensor) -> None:
 class PlainOptimizer(Moments):
     """Base of `AdamW` and `Lamb`: updates moments and weights; a subclass computes the change of a weight."""
 
-    def update(self, gradients, variables, factor) -> None:
-        """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
-        replica, all with the same gradients."""
+    def _update(self, gradients, variables, factor) -> None:
         _, beta_1, beta_2, _ = self._constants
         step = tf.cast(self.iterations + 1, tf.float32)
         corrections = (1 - tf.pow(beta_1, step), 1 - tf.pow(beta_2, step)) if self._corrects else (1.0, 1.0)
-        rate = self._learning_rate(self.iterations)
+        rate = self._rate()
         self.decay_apart(variables)
         place = gradients_lib.beside(variables)
         for gradient, variable in zip(gradients, variables):
@@ -160,7 +179,6 @@ class PlainOptimizer(Moments):
                 write(variable, weight - change)
                 write(m, stored_m)
                 write(v, new_v)
-        self.iterations.assign_add(1)
 
     def _stored(self, m):
         """Returns a first moment, float32, as it is kept."""
@@ -224,15 +242,12 @@ class PlainSgd(Slots):
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {}
 
-    def update(self, gradients, variables, factor) -> None:
-        """Updates variables with gradients times `factor`, float32 each; in the context of a replica, all
-        with the same gradients."""
-        rate = self._learning_rate(self.iterations)
+    def _update(self, gradients, variables, factor) -> None:
+        rate = self._rate()
         place = gradients_lib.beside(variables)
         for gradient, variable in zip(gradients, variables):
             with place(variable):
                 self._update_one(variable, gradient * factor, rate)
-        self.iterations.assign_add(1)
 
     def _update_one(self, variable, gradient, rate) -> None:
         write(variable, tf.convert_to_tensor(variable) - rate * gradient)
@@ -356,9 +371,11 @@ class Optimizer(Protocol):
 
     Attributes:
       iterations: int64 variable, counts the updates and drives the schedule.
+      share_of: name of a variable -> its share of the learning rate; 1 of all, where nobody sets it.
     """
 
     iterations: tf.Variable
+    share_of: Callable[[str], float]
 
     def create_slots(self, variables) -> None:
         """Creates the moments of variables, in the strategy's scope: before the first step, so that a

@@ -19,7 +19,13 @@ class _Tasks(dict):
 
 
 TASKS = _Tasks(
-    {"pretrain": "pretraining.PretrainingTask", "squad": "squad.SquadTask", "glue": "glue.GlueTask"}
+    {
+        "pretrain": "pretraining.PretrainingTask",
+        "squad": "squad.SquadTask",
+        "glue": "classification.GlueTask",
+        "classify": "classification.ClassifyTask",
+        "tag": "tagging.TagTask",
+    }
 )
 
 

@@ -171,40 +171,21 @@ def _span(context: str, text: str) -> tuple[int, int]:
 # Sentences
 
 
-def sure_mistakes(
-    texts: Sequence[Sequence[str]], labels: Sequence[str], logits_NC: np.ndarray, truths_N: np.ndarray
-) -> list[dict]:
-    """Returns the items of the wrong rows with the highest probabilities, the surest first.
-
-    Args:
-      texts: one list of N texts, or two for pairs.
-      labels: the names of the classes.
-    """
-    shifted = logits_NC.astype(np.float64) - logits_NC.max(axis=1, keepdims=True)
-    probabilities_NC = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
-    predicted_N = logits_NC.argmax(axis=1)
-    wrong = np.flatnonzero(predicted_N != truths_N)
-    order = wrong[np.argsort(-probabilities_NC[wrong, predicted_N[wrong]], kind="stable")]
-
-    def name(row, label):
-        return f"{labels[label]} \u00b7 probability {probabilities_NC[row, label]:.2f}"
-
-    return [
-        {
-            "texts": [[[column[row], ""]] for column in texts],
-            "facts": [["predicted", name(row, predicted_N[row])], ["label", name(row, truths_N[row])]],
-        }
-        for row in order[:MAX_ITEMS].tolist()
-    ]
+def row(texts: Sequence[str], facts: list[list[str]], place: str = "") -> dict:
+    """Returns the item of a row of texts; `place` is where a reader finds it."""
+    return {
+        "texts": [[[text, ""]] for text in texts],
+        "facts": [*facts, *([["place", place]] if place else [])],
+    }
 
 
-def far_scores(texts: Sequence[Sequence[str]], predictions_N: np.ndarray, truths_N: np.ndarray) -> list[dict]:
-    """Returns the items of the rows whose predicted scores are farthest from the true ones."""
-    order = np.argsort(-np.abs(predictions_N - truths_N), kind="stable")[:MAX_ITEMS].tolist()
-    return [
-        {
-            "texts": [[[column[row], ""]] for column in texts],
-            "facts": [["predicted", f"{predictions_N[row]:.2f}"], ["score", f"{truths_N[row]:.2f}"]],
-        }
-        for row in order
-    ]
+def surest_mistakes(chances_NC: np.ndarray, truths_N: np.ndarray) -> list[int]:
+    """Returns the wrong rows with the highest probabilities, the surest first."""
+    called_N = chances_NC.argmax(axis=1)
+    wrong = np.flatnonzero(called_N != truths_N)
+    return wrong[np.argsort(-chances_NC[wrong, called_N[wrong]], kind="stable")][:MAX_ITEMS].tolist()
+
+
+def farthest(predictions_N: np.ndarray, truths_N: np.ndarray) -> list[int]:
+    """Returns the rows whose predicted scores are farthest from the true ones."""
+    return np.argsort(-np.abs(predictions_N - truths_N), kind="stable")[:MAX_ITEMS].tolist()

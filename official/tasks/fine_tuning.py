@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from official.config import Config
+from official.config import Config, ConfigError
 from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
@@ -50,6 +50,23 @@ class FineTuning:
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
         """Reads the sets that the run needs; returns the paths of their files."""
         raise NotImplementedError
+
+    def build_model(self) -> tf.keras.Model:
+        model, frozen = self._make_model(), self._config.freeze_layers
+        if frozen > len(model.encoder.blocks):
+            raise ConfigError(
+                f"--freeze_layers={frozen}, and the model has {len(model.encoder.blocks)} layers. Lower it."
+            )
+        for layer in [model.encoder.embeddings, *model.encoder.blocks][: frozen and frozen + 1]:
+            layer.trainable = False
+        return model
+
+    def _make_model(self) -> tf.keras.Model:
+        """Makes the model, all of it trained."""
+        raise NotImplementedError
+
+    def assets(self, outputs: dict[str, np.ndarray]) -> dict[str, bytes]:
+        return {}
 
     def _random_labels(
         self, generator: np.random.Generator, length: int, count: int

@@ -138,7 +138,7 @@ class SquadTask(FineTuning):
     # --------------------------------------------------------------------------------------------------------
     # Model and loss
 
-    def build_model(self) -> SpanModel:
+    def _make_model(self) -> SpanModel:
         return SpanModel(self._config.model, **encoder_options(self._config))
 
     def weights(self, batch) -> dict[str, tf.Tensor]:

@@ -169,6 +169,9 @@ def judge(config: Config, task: Task, outcome: Outcome, step: int) -> tuple[str,
         if outcome.reached:
             return "success", f"{score} reached {target} at step {step}"
         return "aborted", f"{score} is below {target} after all {step} steps"
+    if outcome.stopped_early:
+        patience = config.early_stopping_patience
+        return "finished", f"no better {task.target_metric} in {patience} evaluations, at step {step}"
     if not config.do_train:
         return "finished", f"{'evaluated' if config.do_eval else 'predicted'} at step {step}"
     return "finished", f"all {step} steps done"
@@ -212,6 +215,9 @@ def _findings(loop: RunLoop) -> dict[str, Any]:
         outputs = outputs or loop.outputs_of(task.eval_dataset)
         scores = {**task.score(outputs), "best_step": loop.state.step}
         found = {"scores": scores, "tables": task.tables(outputs), "examples": task.examples(outputs)}
+        if config.do_train and not loop.manager.read_only:
+            for name, content in task.assets(outputs).items():
+                replace_file(os.path.join(config.model_dir, name), content)
     if config.do_predict:
         if config.predict_epochs:
             outputs = _timed_outputs(loop, task, config.predict_epochs)

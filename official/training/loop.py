@@ -20,6 +20,7 @@ from official.config.table import Config
 from official.data.pipeline import TrainingOrder
 from official.distribution import batch_plan
 from official.io import signals
+from official.io.errors import ConfigError
 from official.optimization.replica_step import mean_metrics
 from official.optimization.train_state import TrainState
 from official.reporting.callback import Callback, Evaluation
@@ -48,6 +49,7 @@ class Outcome:
       first_step_secs: seconds from the start of this process to the end of its first step.
       step_secs: seconds per step in the last device call after the first.
       interrupted: whether a signal stopped the loop before its end.
+      stopped_early: whether evaluations that were not better stopped it.
       packing: counts of the packed rows trained on in this process.
     """
 
@@ -59,6 +61,7 @@ class Outcome:
     first_step_secs: float | None = None
     step_secs: float | None = None
     interrupted: bool = False
+    stopped_early: bool = False
     packing: PackingCounts = dataclasses.field(default_factory=PackingCounts)
 
     def sequences_per_sec(self) -> float | None:
@@ -194,7 +197,7 @@ class RunLoop:
         iterator = None
         while True:
             self._evaluate_if_due()
-            if self.outcome.reached or self.state.step >= self.last_step:
+            if self.outcome.reached or self.outcome.stopped_early or self.state.step >= self.last_step:
                 return
             if iterator is None:
                 iterator = self.processes.interruptible(lambda: reading(self.task, self._train_iterator))
@@ -312,6 +315,10 @@ class RunLoop:
                     self.manager.pin(step)
         accuracy, target = self.outcome.eval_metrics[self.task.target_metric], self.config.stop_threshold
         self.outcome.reached = target is not None and accuracy >= target
+        patience, best = self.config.early_stopping_patience, self.best_step()
+        if patience and best is not None:
+            since = sum(best < evaluated <= step for evaluated in self.evaluated)
+            self.outcome.stopped_early = since >= patience and step < self.last_step
 
     def best_step(self) -> int | None:
         """Returns the step of the best evaluation of a scored task: of equal scores the one with the lower
@@ -319,10 +326,15 @@ class RunLoop:
         if not (is_scored(self.task) and self.evaluated):
             return None
 
+        name = self.config.early_stopping_metric or self.task.target_metric
+        sign = -1 if name.endswith(("loss", "error")) else 1
+
         def rank(step: int) -> tuple[float, float]:
             values = self.evaluated[step]
+            if name not in values:
+                raise ConfigError(f"--early_stopping_metric={name} is none of: {', '.join(values)}.")
             loss = values.get("loss")  # none of tasks whose evaluation set has no labels
-            return values[self.task.target_metric], -math.inf if loss is None else -loss
+            return sign * values[name], -math.inf if loss is None else -loss
 
         return max(sorted(self.evaluated), key=rank)
 

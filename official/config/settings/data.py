@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from official.config.setting import (
+    CLASSIFY,
     FINE_TUNING,
     GLUE,
     IDENTITY,
+    LENGTH,
+    OWN_DATA,
     PRETRAIN,
     RECIPE,
     SQUAD,
@@ -138,18 +141,101 @@ class FineTuning:
 
     train_file: str | None = setting(
         None,
-        "squad: questions to train on, a SQuAD 1.1 or 2.0 JSON file.",
-        tasks=SQUAD,
+        "Rows to train on. classify: a table with texts and labels (CSV, TSV, JSON lines, Parquet, a folder "
+        "that datasets saved; globs). tag: CoNLL columns or JSON lines. squad: SQuAD's JSON, or JSON lines.",
+        tasks=(*SQUAD, *OWN_DATA),
         evaluation=False,
         training=IDENTITY,
         files=True,
     )
+    eval_file: str | None = setting(
+        None,
+        "Rows to evaluate on, in the form of --train_file. Unset: --eval_share of its rows.",
+        tasks=OWN_DATA,
+        files=True,
+    )
     predict_file: str | None = setting(
         None,
-        "squad: questions to answer; --do_eval compares with the answers in it.",
-        tasks=SQUAD,
+        "squad: questions to answer; --do_eval compares with the answers in it. Else rows for --do_predict.",
+        tasks=(*SQUAD, *OWN_DATA),
         training=None,
         files=True,
+    )
+    eval_share: float = setting(
+        0.1,
+        "Without --eval_file: share of the rows of --train_file that is held out, by a hash of their texts: "
+        "duplicates stay on one side, and added rows move none.",
+        minimum=0,
+        maximum=0.9,
+        tasks=OWN_DATA,
+        training=IDENTITY,
+    )
+    text_columns: str | None = setting(
+        None,
+        "Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers from 1 on "
+        "of a table without a header. Unset: text; of tags tokens, or text.",
+        tasks=OWN_DATA,
+        training=IDENTITY,
+    )
+    label_column: str | None = setting(
+        None,
+        "Column with the label. Unset: label; of tags tags, or entities.",
+        tasks=OWN_DATA,
+        training=IDENTITY,
+    )
+    label_kind: str = setting(
+        "one",
+        "one of many; several at once; a number; choice: which of the texts behind the first is right.",
+        choices=("one", "several", "number", "choice"),
+        tasks=CLASSIFY,
+        training=IDENTITY,
+    )
+    class_weights: str = setting(
+        "none",
+        "balanced: a rare label counts as much as a frequent one, by rows / (labels x rows of the label).",
+        choices=("none", "balanced"),
+        tasks=CLASSIFY,
+        evaluation=False,
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "Share of a label that is spread over all labels.",
+        minimum=0,
+        maximum=0.9,
+        tasks=(*GLUE, *OWN_DATA),
+        evaluation=False,
+    )
+    early_stopping_metric: str | None = setting(
+        None,
+        "Score of an evaluation by which the best weights are chosen. Unset: the task's main one.",
+        tasks=FINE_TUNING,
+        needs="do_eval",
+        evaluation=False,
+    )
+    early_stopping_patience: int | None = setting(
+        None,
+        "Stop after so many evaluations in a row that are not better than the best. Unset: never.",
+        minimum=1,
+        tasks=FINE_TUNING,
+        needs="do_eval",
+        evaluation=False,
+        training=LENGTH,
+    )
+    freeze_layers: int = setting(
+        0,
+        "Layers, from the lowest on, that are not trained, and the embeddings with them.",
+        minimum=0,
+        tasks=FINE_TUNING,
+        evaluation=False,
+        training=IDENTITY,
+    )
+    layer_decay: float = setting(
+        1.0,
+        "Learning rate of a layer as a share of that of the layer above it; 1: one rate for all.",
+        minimum=0.1,
+        maximum=1,
+        tasks=FINE_TUNING,
+        evaluation=False,
     )
     version_2_with_negative: bool = setting(
         False, "squad: some questions have no answer (SQuAD 2.0).", tasks=SQUAD, training=IDENTITY

@@ -15,9 +15,7 @@ from official.config.values import DEVICE_BYTES
 class Job:
     """Settings of the job: what it does, and in which folders."""
 
-    task: str = setting(
-        "pretrain", "What is trained.", choices=("pretrain", "squad", "glue"), training=IDENTITY
-    )
+    task: str = setting("pretrain", "What is trained.", choices=("pretrain", *FINE_TUNING), training=IDENTITY)
     do_train: bool = setting(True, "Train. With --do_train=false --do_eval the run only evaluates.")
     do_eval: bool = setting(False, "Evaluate during training, and always at the last step.")
     do_predict: bool = setting(
@@ -50,7 +48,8 @@ class Job:
     )
     init_checkpoint: str | None = setting(
         None,
-        "Weights to start from: a checkpoint of this project or a Google TF1 one, as a prefix or a folder.",
+        "Weights to start from: a checkpoint of any format, as a prefix or a folder. Sizes, vocabulary, casing "
+        "and length that are not given are those that lie with it.",
         training=IDENTITY,
         files=True,
     )

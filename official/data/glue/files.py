@@ -247,10 +247,15 @@ class GlueFeatures:
     lengths: np.ndarray  # [N] int32: tokens, at most max_seq_length, the special ones among them
     first_lengths: np.ndarray  # [N] int32: tokens of [CLS] A [SEP]
     labels: np.ndarray | None  # [N] int32 classes or float32 scores; None for the test set
-    truncated: int  # examples that lost tokens
+    whole_lengths: np.ndarray  # [N] int32: as `lengths`, of all tokens
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def truncated(self) -> int:
+        """Examples that lost tokens."""
+        return int((self.lengths < self.whole_lengths).sum())
 
     @property
     def starts(self) -> np.ndarray:
@@ -282,9 +287,8 @@ def make_features(
             ragged.ranges(ragged.offsets(part_lengths)[:-1], part_kept)
         ]
         position = position + part_kept + 1  # over the [SEP] that is there already
-    is_truncated = np.any([own < whole for own, whole in zip(kept, lengths)], axis=0)
-    first_lengths = (kept[0] + 2).astype(np.int32)
-    return GlueFeatures(ids, totals, first_lengths, rows.labels, truncated=int(is_truncated.sum()))
+    whole = np.asarray(1 + np.sum([count + 1 for count in lengths], axis=0, dtype=np.int32))
+    return GlueFeatures(ids, totals, (kept[0] + 2).astype(np.int32), rows.labels, whole)
 
 
 def _kept(lengths: tuple[np.ndarray, ...], max_seq_length: int) -> tuple[np.ndarray, ...]:

@@ -82,16 +82,25 @@ class TokenRows:
     """N rows of T tokens altogether: row n is ids[starts[n]:starts[n] + lengths[n]].
 
     Tokens before `first_lengths` have segment id 0, the others 1. `columns` are what else a row has,
-    {name: [N] array}.
+    {name: [N, ...] array}, and `token_columns` what a token has, {name: [T] array}; padding has -1.
+    Of examples of `group` rows, one behind the other, a batch has all rows or none, and `columns` are [N / group].
     """
 
     ids: np.ndarray  # [T] any integer type
     lengths: np.ndarray  # [N] integers, from 1 on
     first_lengths: np.ndarray  # [N] integers
     columns: dict[str, np.ndarray]
+    token_columns: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    group: int = 1
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        """Returns the number of examples."""
+        return len(self.lengths) // self.group
+
+    @property
+    def example_lengths(self) -> np.ndarray:
+        """[examples]: tokens of the longest row of each."""
+        return self.lengths if self.group == 1 else self.lengths.reshape(-1, self.group).max(axis=1)
 
     @property
     def starts(self) -> np.ndarray:
@@ -165,7 +174,7 @@ def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.Trainin
 def _batches(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
     """Returns the numbers of the rows of each batch, int64 [B]; -1 is filling. Packed, those of the sequences
     of each row, [B, P]."""
-    lengths_N = tf.constant(rows.lengths, tf.int64)
+    lengths_N = tf.constant(rows.example_lengths, tf.int64)
     if shape.depth:
         epoch, skipped = divmod(order.sequences_done, len(rows))
         ranks_RP = tf.constant(_ranks(rows, shape))
@@ -205,7 +214,7 @@ def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
         order = drawn(rows.lengths, _ranks(rows, shape))
     else:
         order = np.argsort(
-            -np.asarray(rows.lengths) if shape.bucketed else np.zeros(len(rows)), kind="stable"
+            -np.asarray(rows.example_lengths) if shape.bucketed else np.zeros(len(rows)), kind="stable"
         )
     batches = tf.data.Dataset.from_tensor_slices(_cut_into_batches(order, shape.batch_size))
     return _features(rows, batches, shape)
@@ -231,17 +240,23 @@ def _features(
         ids_T, starts_N = tf.constant(rows.ids), tf.constant(rows.starts)
         lengths_N, firsts_N = (tf.constant(part, tf.int32) for part in (rows.lengths, rows.first_lengths))
         columns = {name: tf.constant(values) for name, values in rows.columns.items()}
+        token_columns = {name: tf.constant(values) for name, values in rows.token_columns.items()}
+        example_lengths_N = lengths_N if rows.group == 1 else tf.constant(rows.example_lengths, tf.int32)
 
     def cut(rows_B):
         length = tf.constant(shape.max_seq_length)
         if shape.bucketed:
-            longest = tf.reduce_max(tf.gather(lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
+            longest = tf.reduce_max(tf.gather(example_lengths_N, tf.boolean_mask(rows_B, rows_B >= 0)))
             length = tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, shape.max_seq_length)
         parts = tf.reshape(rows_B, [-1, shape.part_size, *rows_B.shape[1:]])[host::num_hosts]
         return tf.data.Dataset.from_tensor_slices((parts, tf.repeat(length, tf.shape(parts)[0])))
 
     def gather(rows_B, length):
         rows_BP = rows_B if shape.depth else rows_B[:, None]
+        if rows.group > 1:
+            rows_BP = tf.reshape(
+                tf.maximum(rows_BP, 0) * rows.group + tf.range(rows.group, dtype=rows_B.dtype), [-1, 1]
+            )
         chosen_BP = tf.maximum(rows_BP, 0)
         lengths_BP = tf.gather(lengths_N, chosen_BP)
         # A row of filling, unless it is packed, is the first sequence.
@@ -257,7 +272,10 @@ def _features(
         }
         if not shape.depth:
             features = {name: features[name] for name in ("input_ids", "input_mask", "segment_ids")}
-        static = [shape.part_size, None if shape.bucketed else shape.max_seq_length]
+        for name, values_T in token_columns.items():
+            own_BL = tf.gather(values_T, tf.gather(starts_N, chosen_BL) + places_BL)
+            features[name] = tf.where(is_token_BL, own_BL, tf.constant(-1, own_BL.dtype))
+        static = [shape.part_size * rows.group, None if shape.bucketed else shape.max_seq_length]
         for name in features.keys() - {"cls_positions"}:
             features[name] = tf.ensure_shape(features[name], static)
         return {

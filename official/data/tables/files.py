@@ -1,0 +1,375 @@
+"""Tables in files: CSV, TSV, JSON lines, Parquet, and folders that `datasets` saved -> batches of rows.
+
+What a file is, its delimiter, header and quoting follow from its content. What is not certain is refused, with
+the first rows, and never guessed: a wrong column trains a wrong model in silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+from official.data.text import parquet_files, text_files
+from official.io import files
+from official.io.errors import ConfigError, shortened, suggest
+from official.io.json_files import parse_json, read_json
+
+BATCH_ROWS = 8192
+_SAMPLE_BYTES = 1 << 20  # of a delimited file decide on its delimiter and quoting
+_MAX_FIELD = 1 << 24  # characters; a longer one is a quotation mark that nobody closed
+_MAX_ARRAY = 1 << 28  # bytes of a JSON array, which is read whole
+_DELIMITERS = ",\t;|"
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+_SHOWN_ROWS, _SHOWN_WIDTH = 3, 50
+
+
+class Batch(NamedTuple):
+    """Some consecutive rows.
+
+    Attributes:
+      first: number of rows before them in the table.
+      columns: {name: values}; a value is a text, None where the row has none, or, of JSON and Parquet, a
+        number, true or false, or a list.
+      problems: {number within the batch: what is wrong with its row}; its values are None.
+    """
+
+    first: int
+    columns: dict[str, list]
+    problems: dict[int, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A file of a table: its format, and, of a delimited one, how it is written."""
+
+    path: str
+    kind: str  # delimited | lines | array | parquet | arrow
+    delimiter: str = ","
+    quoted: bool = True
+    classes: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # names of numbered labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of one file or several, read in order as often as asked.
+
+    Attributes:
+      given: as the flag has it.
+      flag: name of the flag.
+      columns: their names, in the order of the first file; of a file without a header "1", "2", ...
+      has_header: whether the files have a first line of names; true for those that name each value.
+    """
+
+    given: str
+    flag: str
+    parts: tuple[_Part, ...]
+    columns: tuple[str, ...]
+    has_header: bool
+
+    @property
+    def paths(self) -> list[str]:
+        return [part.path for part in self.parts]
+
+    def batches(self, names: Sequence[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[Batch]:
+        """Yields all rows, in batches.
+
+        Args:
+          names: of the columns to read; None: all.
+          rows: of a batch, at most.
+
+        Raises:
+          ConfigError: for a file that cannot be read to its end.
+        """
+        names, first = list(self.columns if names is None else names), 0
+        found = itertools.chain.from_iterable(self._rows(part, names) for part in self.parts)
+        while chunk := list(itertools.islice(found, rows)):
+            problems = {number: row for number, row in enumerate(chunk) if isinstance(row, str)}
+            missing = (None,) * len(names)
+            values = zip(*(missing if isinstance(row, str) else row for row in chunk))
+            yield Batch(first, dict(zip(names, map(list, values))), problems)
+            first += len(chunk)
+
+    def _rows(self, part: _Part, names: list[str]) -> Iterator[Sequence | str]:
+        """Yields the values of each row of a file, or what is wrong with it."""
+        with _naming(self.flag, self.given):
+            if part.kind == "delimited":
+                yield from self._delimited_rows(part, names)
+            elif part.kind in ("parquet", "arrow"):
+                yield from _arrow_rows(part, names)
+            else:
+                for values in _objects(part):
+                    yield [values.get(name) for name in names] if isinstance(values, dict) else values
+
+    def _delimited_rows(self, part: _Part, names: list[str]) -> Iterator[Sequence | str]:
+        rows = _delimited(part.path, part.delimiter, part.quoted)
+        columns = next(rows) if self.has_header else self.columns
+        places, count = [list(columns).index(name) for name in names], len(columns)
+        for row in rows:
+            if len(row) == count:
+                yield [row[place] for place in places]
+            elif row:  # not of an empty line
+                yield f"{len(row)} fields, expected {count}"
+
+
+def open_table(given: str, flag: str, wanted: Sequence[str] = ()) -> Table:
+    """Finds the files of a table, and how they are written.
+
+    Args:
+      given: comma-separated files, globs, or folders that `datasets` saved.
+      flag: name of the flag that gave it, for messages.
+      wanted: columns that have to be there: names, or, of files without a header, numbers from 1 on.
+
+    Raises:
+      ConfigError: for a file that is missing, no table, or without a column that is wanted: it shows the first
+        rows.
+    """
+    with _naming(flag, given):
+        parts = [part for one in given.split(",") if one.strip() for part in _parts_of(one.strip(), wanted)]
+        if not parts:
+            raise ConfigError(f"--{flag}={given} names no file.")
+        by_number = bool(wanted) and all(name.isdecimal() for name in wanted)
+        columns = _columns_of(parts[0], by_number)
+        for part in parts:
+            found = _columns_of(part, by_number)
+            if missing := [name for name in wanted if name not in found]:
+                raise ConfigError(_describe_missing(part, missing[0], found, by_number))
+            if part.kind == "delimited" and len(found) != len(columns):
+                raise ConfigError(
+                    f"{part.path} has {len(found)} columns and {parts[0].path} has {len(columns)}: files of one"
+                    " table have the same."
+                )
+        return Table(given, flag, tuple(parts), columns, not (by_number and parts[0].kind == "delimited"))
+
+
+@contextlib.contextmanager
+def _naming(flag: str, given: str) -> Iterator[None]:
+    """Makes messages of the readers of text name the flag of the table."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--input_files", f"--{flag}"), error.details) from None
+
+
+def _parts_of(path: str, wanted: Sequence[str]) -> list[_Part]:
+    if path.lower().endswith(_SPREADSHEETS):
+        raise ConfigError(f"{path} is a spreadsheet. Save it as CSV in UTF-8, and give that file.")
+    if files.is_folder(path):
+        return _saved_data_set(path)
+    return [_part_of(found, wanted) for found in files.find_files(path, "input_files")]
+
+
+def _part_of(path: str, wanted: Sequence[str]) -> _Part:
+    """Returns a file by its content."""
+    with text_files.open_text(text_files.Split(path)) as file:
+        if text_files.is_parquet(file.head):
+            return _Part(path, "parquet", classes=_classes_of_parquet(file.text, path))
+        start = file.head.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if not start:
+            raise ConfigError(f"{path} is empty. Give a table with a header and rows.")
+        if start.startswith(b"{"):
+            return _Part(path, "lines")
+        if text_files.is_json_array(file.head):
+            return _Part(path, "array")
+        sample = file.text.read(_SAMPLE_BYTES)
+    text, is_cut = sample.decode("utf-8-sig", "replace"), len(sample) == _SAMPLE_BYTES
+    return _Part(path, "delimited", *_dialect(text, is_cut, path, wanted))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Delimited files
+
+
+def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tuple[str, bool]:
+    """Returns the delimiter, and whether quotation marks around a field are none of its text: those with which
+    the first line has the wanted columns, and most lines as many fields as the first one."""
+    delimiters = "\t" if path.lower().split(".gz")[0].endswith((".tsv", ".tab")) else _DELIMITERS
+    best, best_rank = (delimiters[0], True), (-1.0,) * 4
+    for delimiter, quoted in itertools.product(delimiters, (True, False)):
+        reader, rows = _reader(io.StringIO(sample, newline=""), delimiter, quoted), []
+        try:
+            rows.extend(row for row in reader if row)
+        except csv.Error as error:
+            if not is_cut or "end of data" not in str(error):  # not written so
+                continue
+        rows = rows[:-1] if is_cut and rows[1:] else rows
+        if not rows:
+            continue
+        share = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+        has_wanted = sum(
+            int(name) <= len(rows[0]) if name.isdecimal() else name in rows[0] for name in wanted
+        )
+        rank = (float(has_wanted), share, float(len(rows[0])), float(quoted))
+        if rank > best_rank:
+            best, best_rank = (delimiter, quoted), rank
+    return best
+
+
+def _reader(text: Iterable[str], delimiter: str, quoted: bool) -> Any:
+    csv.field_size_limit(_MAX_FIELD)
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    return csv.reader(text, delimiter=delimiter, quoting=quoting, strict=quoted)
+
+
+def _delimited(path: str, delimiter: str, quoted: bool) -> Iterator[list[str]]:
+    """Yields the fields of each line; of an empty one none."""
+    with text_files.open_text(text_files.Split(path)) as file:
+        text = io.TextIOWrapper(file.text, "utf-8-sig", newline="")
+        reader = _reader(text, delimiter, quoted)
+        try:
+            yield from reader
+        except csv.Error as error:
+            raise ConfigError(
+                f"{path}, line {reader.line_num}: {error}. A quotation mark that begins a field ends it, too;"
+                ' within one it is written twice (""). Repair the line.'
+            ) from None
+        except UnicodeDecodeError:
+            raise ConfigError(
+                f"{path} is not UTF-8 text, near line {reader.line_num + 1}. Convert it: iconv -f WINDOWS-1252"
+                " -t UTF-8."
+            ) from None
+        finally:
+            text.detach()
+
+
+# -----------------------------------------------------------------------------------------------------------
+# JSON
+
+
+def _objects(part: _Part) -> Iterator[dict | str]:
+    """Yields the object of each row, or what is wrong with it."""
+    with text_files.open_text(text_files.Split(part.path)) as file:
+        if part.kind == "array":
+            content = file.text.read(_MAX_ARRAY + 1)
+            if len(content) > _MAX_ARRAY:
+                raise ConfigError(
+                    f"{part.path} is one large JSON array. Write an object a line: jq -c '.[]'."
+                )
+            for values in parse_json(content, part.path, list, any_number=True):
+                yield values if isinstance(values, dict) else "no JSON object"
+            return
+        for number, line in enumerate(file.text, 1):
+            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if line.strip():
+                yield _object(line)
+
+
+def _object(line: bytes) -> dict | str:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"no JSON ({str(error)[:80]})"
+    return values if isinstance(values, dict) else "no JSON object"
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Parquet, and the Arrow files of `datasets`
+
+
+def _saved_data_set(folder: str) -> list[_Part]:
+    """Returns the files of a folder of `Dataset.save_to_disk`."""
+    if files.is_file(os.path.join(folder, "dataset_dict.json")):
+        splits = read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
+        raise ConfigError(
+            f"{folder} holds several data sets: {shortened(splits)}. Give one of them:"
+            f" {os.path.join(folder, str(splits[0]) if splits else 'NAME')}."
+        )
+    state = os.path.join(folder, "state.json")
+    if not files.is_file(state):
+        raise ConfigError(f"{folder} is a folder. Give the files in it, such as {folder}/*.csv.")
+    info = os.path.join(folder, "dataset_info.json")
+    features = read_json(info, any_number=True).get("features") if files.is_file(info) else None
+    classes = _classes_of_features(features or {})
+    names = [str(entry["filename"]) for entry in read_json(state).get("_data_files", [])]
+    return [_Part(os.path.join(folder, name), "arrow", classes=classes) for name in names]
+
+
+def _classes_of_features(features: dict) -> dict[str, list[str]]:
+    """Returns {column: names of its numbered labels} of the features of `datasets`, those of lists among
+    them."""
+    found = {}
+    for name, feature in features.items():
+        while isinstance(feature, (list, dict)) and "names" not in feature:
+            feature = feature[0] if isinstance(feature, list) and feature else None
+            feature = feature if feature is None or "feature" not in feature else feature["feature"]
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            found[name] = list(map(str, feature["names"]))
+    return found
+
+
+def _classes_of_parquet(file: BinaryIO, path: str) -> dict[str, list[str]]:
+    with parquet_files._reading(file, path) as parquet:
+        said = (parquet.schema_arrow.metadata or {}).get(b"huggingface")
+    return _classes_of_features(json.loads(said).get("info", {}).get("features", {})) if said else {}
+
+
+def _arrow_rows(part: _Part, names: list[str]) -> Iterator[Sequence]:
+    with _arrow_batches(part, names) as batches:
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in names]
+            for number, name in enumerate(names):
+                if name in part.classes:
+                    columns[number] = [_named(value, part.classes[name]) for value in columns[number]]
+            yield from zip(*columns)
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(each, names) for each in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
+
+
+@contextlib.contextmanager
+def _arrow_batches(part: _Part, names: list[str] | None) -> Iterator[Any]:
+    """Yields pyarrow's batches of the columns; with None for `names` the schema."""
+    with files.open_binary(part.path) as file:
+        if part.kind == "parquet":
+            with parquet_files._reading(file, part.path) as parquet:
+                yield parquet.schema_arrow if names is None else parquet.iter_batches(2048, columns=names)
+        else:
+            import pyarrow
+
+            try:
+                stream = pyarrow.ipc.open_stream(file)
+                yield stream.schema if names is None else stream
+            except pyarrow.ArrowException as error:
+                raise ConfigError(f"{part.path} is a damaged Arrow file: {str(error)[:100]}.") from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Columns
+
+
+def _columns_of(part: _Part, by_number: bool) -> tuple[str, ...]:
+    """Returns the names of a file's columns; of JSON, those of its first rows."""
+    if part.kind in ("parquet", "arrow"):
+        with _arrow_batches(part, None) as schema:
+            return tuple(schema.names)
+    if part.kind == "delimited":
+        first = next(_delimited(part.path, part.delimiter, part.quoted), [])
+        if by_number:
+            return tuple(str(number + 1) for number in range(len(first)))
+        twice = [name for name in first if first.count(name) > 1]
+        if twice:
+            raise ConfigError(f"{part.path} has two columns {twice[0][:60]!r}. Rename one.")
+        return tuple(first)
+    rows = itertools.islice(_objects(part), 100)
+    return tuple(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+
+
+def _describe_missing(part: _Part, name: str, columns: tuple[str, ...], by_number: bool) -> str:
+    """Returns the message about a column that is not there."""
+    if by_number and part.kind == "delimited":
+        return f"{part.path} has {len(columns)} columns, counted from 1, and no column {name}."
+    told = f"{part.path} has no column {name!r}{suggest(name, columns)}."
+    if part.kind != "delimited":
+        return f"{told} Columns: {shortened([str(column) for column in columns])}."
+    rows = itertools.islice(_delimited(part.path, part.delimiter, part.quoted), _SHOWN_ROWS)
+    shown = "; ".join(f"{number}: {' | '.join(row)[:_SHOWN_WIDTH]}" for number, row in enumerate(rows, 1))
+    return f"{told} First rows: {shown}. Give columns by name, or by number where there is no header."

@@ -1,0 +1,342 @@
+"""Labels of texts: what a column of a table says, the classes of a run, and the scores of predictions.
+
+Kinds: `one` of many (softmax), `several` at once (a sigmoid each), `number` (a score), `choice` of several texts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from official.io.errors import ConfigError, counted, shortened, suggest
+
+ONE, SEVERAL, NUMBER, CHOICE = KINDS = ("one", "several", "number", "choice")
+MAX_LABELS = 1000  # more are numbers, or texts, that were taken for labels
+_SEPARATORS = ",;|"
+_BINS = 15  # of the calibration error, as Guo et al. 2017, arXiv 1706.04599
+_EPSILON = 1e-15
+THRESHOLD = 0.5  # of a label's probability, where nothing chose another
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The labels of a model.
+
+    Attributes:
+      kind: one of KINDS.
+      names: of the classes, in the order of the outputs; none of a number.
+      thresholds: of `several`: the probability from which on a text has the label.
+    """
+
+    kind: str
+    names: tuple[str, ...] = ()
+    thresholds: tuple[float, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """Width of the head: one for each class; one of a number, and of each text of a choice."""
+        return len(self.names) if self.kind in (ONE, SEVERAL) else 1
+
+    @property
+    def dtype(self) -> type:
+        return np.int32 if self.kind in (ONE, CHOICE) else np.float32
+
+
+def as_text(value: Any) -> str | None:
+    """Returns a label as a word: numbers as JSON writes them, true and false; None for an empty one."""
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text.strip() or None
+
+
+def as_texts(value: Any) -> list[str]:
+    """Returns several labels: those of a list, or of a text that is a JSON list or has one of , ; | between
+    them. Raises ValueError where two of these are there."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            pass
+    if isinstance(value, str):
+        found = [separator for separator in _SEPARATORS if separator in value]
+        if len(found) > 1:
+            raise ValueError(f"has {' and '.join(found)} between labels: a JSON list says which they are")
+        value = value.split(found[0]) if found else [value]
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [text for text in map(as_text, values) if text is not None]
+
+
+def as_number(value: Any) -> float:
+    """Returns a score. Raises ValueError for what is no finite number."""
+    number = float("nan") if isinstance(value, bool) or value is None else float(value)
+    if not math.isfinite(number):
+        raise ValueError("is no finite number")
+    return number
+
+
+class Reader:
+    """Reads the labels of a training set, whose classes are those that it finds, or of another set, whose
+    classes are known.
+
+    Attributes:
+      counts: {class: rows that have it}.
+      unknown: {label that the known classes lack: rows that have it}.
+    """
+
+    def __init__(self, kind: str, known: Labels | None = None, choices: Sequence[str] = ()):
+        """Makes a reader of a kind; `choices` are the columns of the texts to choose from."""
+        self.kind, self.counts, self.unknown = kind, Counter(), Counter()
+        self._known, self._choices = known, choices
+        self._ids = {name: number for number, name in enumerate(known.names)} if known else {}
+        self._read: list[Any] = []
+
+    def read(self, value: Any, texts: Sequence[str] = ()) -> str | None:
+        """Takes the label of the next row; returns what is wrong with it, and takes none then."""
+        try:
+            label = self._of(value, texts)
+        except ValueError as error:
+            shown = f"label {str(value)[:60]!r} "
+            return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is no number")
+        if label is None:
+            return "has no label"
+        self._read.append(label)
+        return None
+
+    def _of(self, value: Any, texts: Sequence[str]) -> Any:
+        if self.kind == NUMBER:
+            return None if as_text(value) is None else as_number(value)
+        if self.kind == SEVERAL:
+            return tuple(self._id_of(name) for name in dict.fromkeys(as_texts(value)))
+        text = as_text(value)
+        if text is None:
+            return None
+        return self._chosen(text, texts) if self.kind == CHOICE else self._id_of(text)
+
+    def _chosen(self, text: str, texts: Sequence[str]) -> str:
+        """Returns the name of the column of the right text, or the number that says it."""
+        if text in self._choices:
+            return text
+        if texts.count(text) == 1:
+            return self._choices[texts.index(text)]
+        if text.isdecimal():
+            return text
+        if len(text) == 1 and text.isalpha() and ord(text.upper()) - 65 < len(self._choices):
+            return self._choices[ord(text.upper()) - 65]
+        raise ValueError(
+            f"is none of the columns {', '.join(self._choices)}, of their texts, numbers or letters"
+        )
+
+    def _id_of(self, name: str) -> int:
+        number = self._ids.get(name)
+        if number is None:
+            if self._known:
+                self.unknown[name] += 1
+                raise ValueError("is none of the training set's")
+            number = self._ids[name] = len(self._ids)
+            if number >= MAX_LABELS:
+                raise ConfigError(describe_too_many(self._ids))
+        self.counts[name] += 1
+        return number
+
+    def finish(self) -> tuple[Labels, np.ndarray]:
+        """Returns the classes, and the labels of all rows that were taken: [N] int32 of `one` and `choice`,
+        float32 of `number`, [N, C] float32 of `several`."""
+        if self.kind == NUMBER:
+            return Labels(NUMBER), np.array(self._read, np.float32)
+        if self.kind == CHOICE:
+            return Labels(CHOICE), self._choice_numbers()
+        names = tuple(sorted(self._ids, key=sort_key))
+        order = np.argsort([self._ids[name] for name in names]) if names else np.zeros(0, np.int64)
+        labels = Labels(self.kind, self._known.names if self._known else names)
+        if self.kind == ONE:
+            numbers_N = np.array(self._read, np.int64)
+            return labels, (numbers_N if self._known else order[numbers_N]).astype(np.int32)
+        marks_NC = np.zeros((len(self._read), len(labels.names)), np.float32)
+        for row, numbers in enumerate(self._read):
+            marks_NC[row, [number if self._known else order[number] for number in numbers]] = 1.0
+        return labels, marks_NC
+
+    def _choice_numbers(self) -> np.ndarray:
+        """Returns the places of the right texts. Numbers count from 0 where one is 0, and from 1 where one is as
+        large as there are texts. Raises ConfigError where neither says it."""
+        numbers = {int(value) for value in self._read if value.isdecimal()}
+        first = 0 if 0 in numbers else 1
+        if numbers and (
+            max(numbers) - first >= len(self._choices) or {0, len(self._choices)}.isdisjoint(numbers)
+        ):
+            raise ConfigError(
+                f"the labels {shortened([str(number) for number in sorted(numbers)])} do not tell whether the"
+                f" {len(self._choices)} texts are counted from 0 or from 1. Give the names of the columns."
+            )
+        places = {name: place for place, name in enumerate(self._choices)}
+        return np.array(
+            [int(value) - first if value.isdecimal() else places[value] for value in self._read], np.int32
+        )
+
+
+def sort_key(name: str) -> tuple:
+    """Returns the key by which labels are sorted: numbers by size and first, then words."""
+    try:
+        return 0, float(name), name
+    except ValueError:
+        return 1, 0.0, name
+
+
+def describe_too_many(names: Iterable[str]) -> str:
+    """Returns the message about a column with more than MAX_LABELS labels."""
+    names = list(names)
+    numbers = sum(sort_key(name)[0] == 0 for name in names)
+    advice = "--label_kind=number predicts a number" if numbers > len(names) / 2 else "check --label_column"
+    return f"the label column has more than {MAX_LABELS:,} labels, such as {shortened(names, 60)}: {advice}."
+
+
+def describe_unknown(unknown: Counter, names: Sequence[str]) -> str:
+    """Returns the message about labels that the training set lacks."""
+    label, rows = unknown.most_common(1)[0]
+    others = f" and {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
+    return (
+        f"label {label[:60]!r} ({counted(rows, 'row')}){others} is none of the training set's{suggest(label, names)}:"
+        f" {shortened(list(names))}."
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Predictions and scores
+#
+# Shapes: N rows, C classes.
+
+
+def probabilities(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
+    """Returns float64 [N, C]; of a number the scores as they are."""
+    logits_NC = np.asarray(logits_NC, np.float64)
+    if labels.kind == NUMBER:
+        return logits_NC
+    return expit(logits_NC) if labels.kind == SEVERAL else softmax(logits_NC, axis=1)
+
+
+def choose_thresholds(probabilities_NC: np.ndarray, truths_NC: np.ndarray) -> tuple[float, ...]:
+    """Returns, for each class, the probability from which on calling it gives the best F1; 0.5 for a class that no
+    row has. It lies in the middle between two probabilities of the set."""
+    return tuple(_threshold(*pair) for pair in zip(probabilities_NC.T, truths_NC.T > 0))
+
+
+def _threshold(probabilities_N: np.ndarray, is_true_N: np.ndarray) -> float:
+    if not is_true_N.any():
+        return THRESHOLD
+    order = np.argsort(-probabilities_N, kind="stable")
+    sorted_N = probabilities_N[order]
+    hits = np.cumsum(is_true_N[order])
+    f1 = 2 * hits / (np.arange(1, len(hits) + 1) + is_true_N.sum())
+    ends = np.append(sorted_N[1:] < sorted_N[:-1], True)  # equal probabilities are called together
+    best = int(np.argmax(np.where(ends, f1, -1.0)))
+    below = sorted_N[best + 1] if best + 1 < len(sorted_N) else 0.0
+    return float((sorted_N[best] + below) / 2)
+
+
+def predicted(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
+    """Returns int64 [N] classes; bool [N, C] of `several`, by the thresholds; float64 [N] numbers."""
+    values_NC = probabilities(labels, logits_NC)
+    if labels.kind == NUMBER:
+        return values_NC[:, 0]
+    if labels.kind == SEVERAL:
+        return values_NC >= np.array(labels.thresholds or [THRESHOLD] * len(labels.names))
+    return values_NC.argmax(axis=1)
+
+
+MAIN_METRIC = {ONE: "accuracy", SEVERAL: "micro_f1", NUMBER: "spearman", CHOICE: "accuracy"}
+
+
+def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[str, float]:
+    """Returns the scores of a set.
+
+    Returns:
+      Of classes accuracy, macro_f1, micro_f1, weighted_f1, roc_auc (each class against the rest, their mean; left
+      out where no class has both), log_loss and calibration_error; accuracy of `several` is the share of rows with
+      exactly the right labels. Of a number pearson, spearman and root_mean_squared_error.
+    """
+    if labels.kind == NUMBER:
+        return _scores_of_numbers(np.asarray(logits_NC, np.float64)[:, 0], np.asarray(truths, np.float64))
+    chances_NC = probabilities(labels, logits_NC)
+    calls = predicted(labels, logits_NC)
+    classes = chances_NC.shape[1]
+    if labels.kind == SEVERAL:
+        truths_NC, calls_NC = truths > 0, calls
+        clipped = np.clip(chances_NC, _EPSILON, 1 - _EPSILON)
+        loss = -np.where(truths_NC, np.log(clipped), np.log1p(-clipped)).mean()
+        error = calibration_error(chances_NC.ravel(), truths_NC.ravel())
+    else:
+        truths_NC, calls_NC = (np.arange(classes) == part[:, None] for part in (truths, calls))
+        loss = -np.log(np.clip(chances_NC[truths_NC], _EPSILON, None)).mean()
+        error = calibration_error(chances_NC.max(axis=1), calls == truths)
+    found = {"accuracy": (calls_NC == truths_NC).all(axis=1).mean()}
+    if labels.kind != CHOICE:
+        hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
+        f1_C = 2 * hits / np.maximum(called + there, 1)
+        seen = (called + there) > 0  # as scikit-learn: a class that neither has counts for nothing
+        found |= {
+            "macro_f1": f1_C[seen].mean() if seen.any() else 0.0,
+            "micro_f1": 2 * hits.sum() / max(called.sum() + there.sum(), 1),
+            "weighted_f1": (f1_C * there).sum() / max(there.sum(), 1),
+        }
+        areas = [area for area in map(roc_auc, chances_NC.T, truths_NC.T) if area is not None]
+        found |= {"roc_auc": np.mean(areas)} if areas else {}
+    return {
+        name: float(value) for name, value in {**found, "log_loss": loss, "calibration_error": error}.items()
+    }
+
+
+def _scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, float]:
+    from scipy import stats  # late: a second, of the run and not of every program that knows labels
+
+    constant = len(values_N) < 2 or np.ptp(values_N) == 0 or np.ptp(truths_N) == 0
+    return {
+        "root_mean_squared_error": float(np.sqrt(np.mean((values_N - truths_N) ** 2))),
+        "pearson": 0.0 if constant else float(stats.pearsonr(truths_N, values_N).statistic),
+        "spearman": 0.0 if constant else float(stats.spearmanr(truths_N, values_N).statistic),
+    }
+
+
+def roc_auc(chances_N: np.ndarray, is_true_N: np.ndarray) -> float | None:
+    """Returns the area under the ROC curve: how often a row of the class has the larger probability of a pair,
+    equal ones counted by half; None where all rows are of the class, or none."""
+    from scipy import stats
+
+    there = int(is_true_N.sum())
+    if there in (0, len(is_true_N)):
+        return None
+    ranks = stats.rankdata(chances_N)
+    return float((ranks[is_true_N].sum() - there * (there + 1) / 2) / (there * (len(is_true_N) - there)))
+
+
+def calibration_error(chances_N: np.ndarray, is_right_N: np.ndarray) -> float:
+    """Returns the expected calibration error: the distance of probability and share of right ones, over 15 bins of
+    equal width weighted by their rows. Source: Guo et al. 2017, arXiv 1706.04599."""
+    bins_N = np.minimum((chances_N * _BINS).astype(int), _BINS - 1)
+    counts, chances, right = (
+        np.bincount(bins_N, weights, _BINS) for weights in (np.ones(len(bins_N)), chances_N, is_right_N)
+    )
+    return float(np.abs(chances - right).sum() / max(counts.sum(), 1))
+
+
+def by_label(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> list[list]:
+    """Returns the table of precision, recall, F1 and rows of each class, its head first."""
+    calls = predicted(labels, logits_NC)
+    numbers = np.arange(len(labels.names))
+    truths_NC, calls_NC = (
+        part > 0 if part.ndim == 2 else part[:, None] == numbers for part in (np.asarray(truths), calls)
+    )
+    hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
+    rows = [["label", "rows", "precision", "recall", "F1"]]
+    for number, name in enumerate(labels.names):
+        precision, recall = hits[number] / max(called[number], 1), hits[number] / max(there[number], 1)
+        f1 = 2 * hits[number] / max(called[number] + there[number], 1)
+        rows.append([name, int(there[number]), float(precision), float(recall), float(f1)])
+    return rows

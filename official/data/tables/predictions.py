@@ -1,0 +1,91 @@
+"""Predictions beside the rows they are of: all columns of the input, in its order, and ours behind them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from official.data.tables import labels as labels_lib
+from official.data.tables.labels import NUMBER, SEVERAL, Labels
+from official.io.errors import ConfigError
+
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+_PREFIX = "predicted_"
+
+
+def check_format(path: str, flag: str = "output_file") -> str:
+    """Returns the ending of a file of predictions. Raises ConfigError for one that says no format."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in FORMATS:
+        raise ConfigError(f"--{flag}={path}: the ending says the format. Allowed: {', '.join(FORMATS)}.")
+    return ending
+
+
+def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns our columns, with `predicted_` before a name that the input has already."""
+    return {_PREFIX + name if name in columns else name: values for name, values in ours.items()}
+
+
+def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False) -> dict[str, list]:
+    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of numbers
+    `score`; with `all_probabilities` also `probability_NAME` of every class."""
+    if labels.kind == NUMBER:
+        return {"score": np.asarray(logits_NC, np.float64)[:, 0].tolist()}
+    chances_NC = labels_lib.probabilities(labels, logits_NC)
+    called = labels_lib.predicted(labels, logits_NC)
+    names = labels.names or tuple(str(number) for number in range(chances_NC.shape[1]))
+    if labels.kind == SEVERAL:
+        marked = [[name for name, is_there in zip(names, row) if is_there] for row in called]
+        found = {"labels": [json.dumps(row, ensure_ascii=False) for row in marked]}
+    else:
+        found = {
+            "label": [names[number] for number in called],
+            "probability": chances_NC.max(axis=1).tolist(),
+        }
+    if all_probabilities:
+        found |= {f"probability_{name}": column.tolist() for name, column in zip(names, chances_NC.T)}
+    return found
+
+
+def encode(ending: str, columns: Mapping[str, Sequence], with_header: bool) -> bytes:
+    """Returns rows as the bytes of a file, or of a part of one.
+
+    Args:
+      ending: of FORMATS.
+      columns: {name: values}; probabilities and scores are written with six digits.
+      with_header: whether names come first, in the formats that have them there.
+    """
+    rows = zip(*columns.values())
+    if ending == ".parquet":
+        import pyarrow  # late: only Parquet needs it
+        from pyarrow import parquet
+
+        buffer = io.BytesIO()
+        parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), buffer)
+        return buffer.getvalue()
+    if ending == ".jsonl":
+        lines = (json.dumps(dict(zip(columns, map(_rounded, row))), ensure_ascii=False) for row in rows)
+        return "".join(f"{line}\n" for line in lines).encode()
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter="\t" if ending == ".tsv" else ",", lineterminator="\n")
+    if with_header:
+        writer.writerow(columns)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue().encode("utf-8", "surrogatepass")
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _cell(value: Any) -> Any:
+    """Returns a value as delimited files have it."""
+    if isinstance(value, (list, dict, bool)):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else _rounded(value)

@@ -1,0 +1,517 @@
+"""Sentences with tagged words: CoNLL columns and JSON -> words and tags -> spans, scores, and windows of word pieces.
+
+Schemes: IOB1, IOB2 and IOBES mark the spans of entities by the prefixes B-, I-, E-, S- and the tag O; `words` are
+tags without prefixes, such as parts of speech.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from official.data.tables import files as tables
+from official.data.tables.labels import as_text
+from official.data.text import text_files
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.data.word_pieces.wordpiece import Tokenizer, is_punctuation
+from official.io import files
+from official.io.errors import ConfigError, shortened
+
+IOB1, IOB2, IOBES, WORDS = SCHEMES = ("IOB1", "IOB2", "IOBES", "words")
+OUTSIDE = "O"
+IGNORED = -1  # label of a piece that carries none: all but the first of a word
+_DOCUMENT = "-DOCSTART-"
+_CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
+_TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
+_TEXT_KEYS, _SPAN_KEYS = ("text", "sentence"), ("entities", "spans", "label", "labels")
+
+
+class Span(NamedTuple):
+    """An entity: its type, and the first of its words and the one behind its last."""
+
+    type: str
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """A sentence with its words.
+
+    Attributes:
+      words: as they are split.
+      tags: one of each word; None where the file has none.
+      text: as it was given; None where only words were.
+      offsets: (first character, the one behind the last) of each word in `text`; empty without it.
+    """
+
+    words: list[str]
+    tags: list[str] | None = None
+    text: str | None = None
+    offsets: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Files
+
+
+def read_sentences(
+    given: str, flag: str, with_tags: bool, columns: tuple[str | None, str | None] = (None, None)
+) -> list[Sentence]:
+    """Reads the sentences of comma-separated files and globs, CoNLL columns or JSON lines.
+
+    CoNLL: a word a line, its tag in the last column; spaces or tabs between columns; an empty line, or one of
+    white space alone, ends a sentence. JSON: `tokens` and `tags`, or `text` and `entities` with `start`, `end` and
+    `label` in characters.
+
+    Args:
+      flag: name of the flag that gave it, for messages.
+      with_tags: whether tags are needed; else those that are there are read, and a file without is fine.
+      columns: names of the columns of JSON with words or text, and with tags or spans; None: the usual ones.
+
+    Raises:
+      ConfigError: for a file that cannot be read, a line with other columns, or no sentence at all.
+    """
+    found: list[Sentence] = []
+    for path in files.find_files(given, flag):
+        with text_files.open_text(text_files.Split(path)) as file:
+            start = file.head.removeprefix(b"\xef\xbb\xbf").lstrip()
+            is_table = start.startswith(b"{") or text_files.is_parquet(file.head)
+            is_table = is_table or text_files.is_json_array(file.head)
+            if not is_table:
+                found += _read_conll(file.text, path, with_tags)
+        if is_table:
+            found += _read_table(path, flag, with_tags, columns)
+    if not found:
+        raise ConfigError(f"--{flag}={given} has no sentence.")
+    return found
+
+
+def _read_conll(lines: Any, path: str, with_tags: bool) -> Iterator[Sentence]:
+    words: list[str] = []
+    tags: list[str] = []
+    count = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}:{number}: not UTF-8 text (byte {error.start + 1}).") from None
+        fields = text.split("\t") if "\t" in text else text.split(" ")
+        fields = [field.strip() for field in fields if field.strip()]
+        if not fields or fields[0] == _DOCUMENT:
+            if words:
+                yield Sentence(words, tags or None)
+            words, tags = [], []
+            continue
+        count = count or len(fields)
+        if len(fields) != count or with_tags and count < 2:
+            expected = f"{count}, as the lines before" if count > 1 or not with_tags else "a word and its tag"
+            raise ConfigError(f"{path}:{number}: {len(fields)} columns ({text[:40]!r}), expected {expected}.")
+        words.append(fields[0])
+        if count > 1:
+            tags.append(fields[-1])
+    if words:
+        yield Sentence(words, tags or None)
+
+
+def _read_table(
+    path: str, flag: str, with_tags: bool, columns: tuple[str | None, str | None]
+) -> Iterator[Sentence]:
+    table = tables.open_table(path, flag)
+    words = _column(table, columns[0], (*_TOKEN_KEYS, *_TEXT_KEYS), "--text_columns")
+    of_spans = words in _TEXT_KEYS
+    tag_keys = [key for key in (_SPAN_KEYS if of_spans else _TAG_KEYS) if key != words]
+    tags = columns[1] if columns[1] in table.columns or with_tags and columns[1] else None
+    if tags is None and (with_tags or not set(tag_keys).isdisjoint(table.columns)):
+        tags = _column(table, None, tag_keys, "--label_column")
+    for batch in table.batches([words, *([tags] if tags else [])]):
+        for row, value in enumerate(batch.columns[words]):
+            place = f"{path}, row {batch.first + row + 1}"
+            if row in batch.problems:
+                raise ConfigError(f"{place}: {batch.problems[row]}.")
+            labels = batch.columns[tags][row] if tags else None
+            if isinstance(value, str):
+                yield with_spans(value, _spans_of(labels, len(value), place), place, labels is not None)
+            else:
+                yield _of_tokens(value, labels, place)
+
+
+def _column(table: tables.Table, given: str | None, names: Sequence[str], flag: str) -> str:
+    if given:
+        if given not in table.columns:
+            raise ConfigError(
+                f"{table.given} has no column {given!r}. Columns: {shortened(list(table.columns))}."
+            )
+        return given
+    found = [name for name in names if name in table.columns]
+    if not found:
+        raise ConfigError(
+            f"{table.given} has none of the columns {', '.join(names)}, but {shortened(list(table.columns))}. Name"
+            f" it with {flag}."
+        )
+    return found[0]
+
+
+def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ConfigError(f"{place}: the words are {str(value)[:60]!r}, expected a list of texts.")
+    tags = None if labels is None else [as_text(label) or "" for label in labels]
+    if tags is not None and len(tags) != len(value):
+        raise ConfigError(f"{place}: {len(value)} words and {len(tags)} tags. Each word has one.")
+    return Sentence(value, tags)
+
+
+def _spans_of(value: Any, length: int, place: str) -> list[tuple[int, int, str]]:
+    """Returns (first character, the one behind the last, type) of spans in any of the usual forms."""
+    spans = []
+    for one in value or []:
+        if isinstance(one, dict):
+            label = next((one[key] for key in ("label", "type", "tag", "entity_group") if key in one), None)
+            start, end = one.get("start"), one.get("end")
+        else:
+            start, end, label = (
+                (*one, None, None, None)[:3] if isinstance(one, (list, tuple)) else (None,) * 3
+            )
+        is_whole = all(isinstance(edge, int) for edge in (start, end)) and isinstance(label, str) and label
+        if not is_whole or not 0 <= start < end <= length:
+            told = f"span {str(one)[:60]}, expected start, end (in characters, at most {length}) and a label"
+            raise ConfigError(f"{place}: {told}.")
+        spans.append((start, end, label))
+    spans.sort()
+    for before, after in zip(spans, spans[1:]):
+        if after[0] < before[1]:
+            raise ConfigError(f"{place}: the spans {before} and {after} overlap: a word has one tag.")
+    return spans
+
+
+def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tagged: bool = True) -> Sentence:
+    """Returns a text with its words, tagged by IOB2. Words are split at white space, punctuation and ideographs,
+    as BERT's tokenizer does. Raises ConfigError for a span that begins or ends within a word."""
+    offsets = list(word_offsets(text))
+    tags = [OUTSIDE] * len(offsets)
+    starts, ends = (
+        ({edge: number for number, edge in enumerate(edges)} for edges in zip(*offsets))
+        if offsets
+        else ({}, {})
+    )
+    for start, end, label in spans:
+        kept = text[start:end]
+        start, end = start + len(kept) - len(kept.lstrip()), end - len(kept) + len(kept.rstrip())
+        if start not in starts or end not in ends:
+            shown = text[max(0, start - 10) : end + 10]
+            raise ConfigError(f"{place}: the span {text[start:end][:40]!r} cuts a word in {shown[:60]!r}.")
+        for number in range(starts[start], ends[end] + 1):
+            tags[number] = f"{'I' if number > starts[start] else 'B'}-{label}"
+    words = [text[begin:end] for begin, end in offsets]
+    return Sentence(words, tags if tagged else None, text, offsets)
+
+
+def word_offsets(text: str) -> Iterator[tuple[int, int]]:
+    """Yields (first character, the one behind the last) of each word of a text."""
+    begin = None
+    for place, character in enumerate(text):
+        alone = is_punctuation(character) or _CJK.match(character) is not None
+        if begin is not None and (alone or character.isspace()):
+            yield begin, place
+            begin = None
+        if alone:
+            yield place, place + 1
+        elif begin is None and not character.isspace():
+            begin = place
+    if begin is not None:
+        yield begin, len(text)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Schemes and spans
+
+
+def _parts(tag: str) -> tuple[str, str]:
+    """Returns (prefix, type); of O and of what has no prefix, (the tag, "")."""
+    prefix, dash, kind = tag.partition("-")
+    return (prefix, kind) if dash and prefix in tuple("BIES") else (tag, "")
+
+
+def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
+    """Returns the scheme that the tags follow.
+
+    Raises:
+      ConfigError: for tags of none, or of two of them; it names a sentence.
+    """
+    pairs, prefixes = Counter(), Counter()
+    for sentence in sentences:
+        before = (OUTSIDE, "")
+        for tag in sentence.tags or ():
+            now = _parts(tag)
+            prefixes[now[0] if now[1] or now[0] == OUTSIDE else "plain"] += 1
+            same = "same" if now[1] == before[1] else "other"
+            pairs[before[0], now[0], same] += 1
+            before = now
+    if prefixes["plain"] and set(prefixes) <= {"plain", OUTSIDE}:
+        return WORDS
+    if prefixes["plain"]:
+        odd = next(
+            tag for one in sentences for tag in one.tags or () if _parts(tag)[1] == "" and tag != OUTSIDE
+        )
+        raise ConfigError(
+            f"{source}: the tag {odd[:40]!r} has none of the prefixes B-, I-, E-, S- that others have."
+        )
+    if prefixes["E"] or prefixes["S"]:
+        scheme = IOBES
+    else:
+        starts_inside = pairs[OUTSIDE, "I", "same"] + pairs[OUTSIDE, "I", "other"]
+        starts_inside += pairs["B", "I", "other"] + pairs["I", "I", "other"]
+        scheme = IOB1 if starts_inside else IOB2
+    for number, sentence in enumerate(sentences, 1):
+        if wrong := breach(sentence.tags or [], scheme):
+            raise ConfigError(
+                f"{source}, sentence {number}: {wrong}, which {scheme} does not have. Allowed: IOB1, IOB2 or IOBES"
+                " throughout."
+            )
+    return scheme
+
+
+def breach(tags: Sequence[str], scheme: str) -> str | None:
+    """Returns what the tags of a sentence have that their scheme does not; None for none."""
+    before = (OUTSIDE, "")
+    for tag in [*tags, OUTSIDE]:
+        now = _parts(tag)
+        same = now[1] == before[1]
+        inside = before[0] in "BI" and same
+        if scheme == IOB1:
+            wrong = now[0] == "B" and not inside
+        elif scheme == IOB2:
+            wrong = now[0] == "I" and not inside
+        elif scheme == IOBES:
+            wrong = (now[0] in "IE") != (before[0] in "BI") or now[0] in "IE" and not same
+        else:
+            wrong = False
+        if wrong:
+            return f"{tag!r} behind {'-'.join(filter(None, before))!r}"
+        before = now
+    return None
+
+
+def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
+    """Returns the entities of a sentence.
+
+    Args:
+      tags: one of each word.
+      scheme: what does not follow it strictly is no entity, as of seqeval's strict mode; None: read as
+        conlleval does, which takes any prefix for one, as seqeval does by default. Of `words` each tag but O is
+        an entity of one word.
+    """
+    if scheme == WORDS:
+        return [Span(tag, place, place + 1) for place, tag in enumerate(tags) if tag != OUTSIDE]
+    return _lenient(tags) if scheme is None else _strict(tags, scheme)
+
+
+def _lenient(tags: Sequence[str]) -> list[Span]:
+    """Source of the rules: conlleval.pl of CoNLL-2000."""
+    found, start, before = [], 0, (OUTSIDE, "")
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        now = (OUTSIDE, "") if tag == OUTSIDE else (tag[:1], tag[1:].split("-", 1)[-1] or "_")
+        changed = now[1] != before[1]
+        if before[0] != OUTSIDE and (before[0] in "ES" or now[0] in "BSO" or changed):
+            found.append(Span(before[1], start, place))
+        if now[0] in "BS" or now[0] != OUTSIDE and (before[0] in "ESO" or changed):
+            start = place
+        before = now
+    return found
+
+
+def _strict(tags: Sequence[str], scheme: str) -> list[Span]:
+    parts = [*map(_parts, tags), (OUTSIDE, "")]
+    found, place = [], 0
+    while place < len(tags):
+        prefix, kind = parts[place]
+        before = parts[place - 1] if place else (OUTSIDE, "")
+        if scheme == IOB1:
+            starts = prefix == "I" and (before[0] != "I" or before[1] != kind)
+            starts = starts or prefix == "B" and before[0] in "BI" and before[1] == kind
+        else:
+            starts = prefix == "B" or scheme == IOBES and prefix == "S"
+        if not starts:
+            place += 1
+            continue
+        end = place + 1
+        while (
+            parts[end - 1][0] in "BI"
+            and parts[end][1] == kind
+            and parts[end][0] in ("IE" if scheme == IOBES else "I")
+        ):
+            end += 1
+        ended = parts[end - 1][0] in "ES" if scheme == IOBES else True
+        if scheme == IOB1 and parts[end - 1][0] == parts[end][0] == "B" and parts[end][1] != kind:
+            ended = False
+        if ended:
+            found.append(Span(kind, place, end))
+        place = end
+    return found
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Scores
+
+
+def scores(
+    truths: Sequence[Sequence[str]], calls: Sequence[Sequence[str]], scheme: str
+) -> tuple[dict[str, float], list[list]]:
+    """Returns the scores of entities, and their table by type.
+
+    Returns:
+      precision, recall and f1 as seqeval's default mode has them, strict_precision, strict_recall and strict_f1 as
+      its strict mode with the scheme, and accuracy of words.
+    """
+    found: dict[str, float] = {}
+    lenient = WORDS if scheme == WORDS else None
+    rows = [["type", "entities", "precision", "recall", "F1"]]
+    for prefix, rule in (("", lenient), ("strict_", scheme)):
+        counts = {"there": Counter(), "called": Counter(), "hits": Counter()}
+        for truth, call in zip(truths, calls):
+            there, called = set(spans(truth, rule)), set(spans(call, rule))
+            for name, entities in (("there", there), ("called", called), ("hits", there & called)):
+                counts[name].update(entity.type for entity in entities)
+        total = _rates(*(sum(counts[name].values()) for name in ("hits", "called", "there")))
+        found |= {f"{prefix}{name}": value for name, value in zip(("precision", "recall", "f1"), total)}
+        if not prefix:
+            for kind in sorted({*counts["there"], *counts["called"]}):
+                own = [counts[name][kind] for name in ("hits", "called", "there")]
+                rows.append([kind, own[2], *_rates(*own)])
+    words = [(one, other) for truth, call in zip(truths, calls) for one, other in zip(truth, call)]
+    found["accuracy"] = sum(one == other for one, other in words) / max(len(words), 1)
+    return found, rows
+
+
+def _rates(hits: int, called: int, there: int) -> tuple[float, float, float]:
+    return hits / max(called, 1), hits / max(there, 1), 2 * hits / max(called + there, 1)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Windows of word pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """N windows of T pieces altogether, one or more of each sentence, [CLS] and [SEP] around each.
+
+    Attributes:
+      ids_T: int32.
+      lengths_N: tokens of each window.
+      words_T: int32: the word of its sentence that a piece is the first one of; -1 for all others.
+      sentences_N: number of the sentence.
+    """
+
+    ids_T: np.ndarray
+    lengths_N: np.ndarray
+    words_T: np.ndarray
+    sentences_N: np.ndarray
+
+    def labels(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns int32 [T]: the label of each piece, IGNORED for those without; `ids` are the labels of each
+        sentence's words."""
+        found_T = np.full(len(self.ids_T), IGNORED, np.int32)
+        ends = np.cumsum(self.lengths_N)
+        for sentence, begin, end in zip(self.sentences_N.tolist(), ends - self.lengths_N, ends):
+            words = self.words_T[begin:end]
+            found_T[begin:end][words >= 0] = ids[sentence][words[words >= 0]]
+        return found_T
+
+    def joined(self, values_TX: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+        """Returns, for each sentence, a value of each of its words: that of the window in which the word has the
+        most pieces on the side where it has fewer.
+
+        Args:
+          values_TX: of each piece.
+          counts: words of each sentence.
+        """
+        found = [np.zeros((count, *values_TX.shape[1:]), values_TX.dtype) for count in counts]
+        best = [np.full(count, -1) for count in counts]
+        ends = np.cumsum(self.lengths_N)
+        for sentence, begin, end in zip(self.sentences_N.tolist(), ends - self.lengths_N, ends):
+            places = np.flatnonzero(self.words_T[begin:end] >= 0)
+            words = self.words_T[begin:end][places]
+            room = np.minimum(places, end - begin - 1 - places)
+            better = room > best[sentence][words]
+            best[sentence][words[better]] = room[better]
+            found[sentence][words[better]] = values_TX[begin:end][places[better]]
+        return found
+
+
+def make_windows(
+    sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, vocabulary: Vocabulary, max_seq_length: int
+) -> Windows:
+    """Returns the windows of sentences, each a list of words.
+
+    What fits into `max_seq_length` tokens is one window. Others begin a quarter of a window before the end of the
+    one before them, at a word. A word without pieces, such as a control character, is [UNK]; one that is longer
+    than a window loses its end.
+    """
+    cls, sep, unknown = map(vocabulary.id_of, ("[CLS]", "[SEP]", "[UNK]"))
+    pieces_P, counts_W = tokenizer.tokenize([word for words in sentences for word in words])
+    pieces = np.split(pieces_P.astype(np.int32), np.cumsum(counts_W)[:-1]) if len(counts_W) else []
+    room = max_seq_length - 2
+    pieces = [part[:room] if len(part) else np.array([unknown], np.int32) for part in pieces]
+    ids, words, lengths, numbers, first = [], [], [], [], 0
+    for number, sentence in enumerate(sentences):
+        own = pieces[first : first + len(sentence)]
+        first += len(sentence)
+        ends = np.cumsum([0, *map(len, own)])
+        for begin, end in _cuts(ends, room):
+            marks = np.full(ends[end] - ends[begin], -1, np.int32)
+            marks[ends[begin:end] - ends[begin]] = np.arange(begin, end)
+            ids += [[cls], *own[begin:end], [sep]]
+            words += [[-1], marks, [-1]]
+            lengths.append(len(marks) + 2)
+            numbers.append(number)
+    joined = [np.concatenate([*parts, np.zeros(0, np.int32)]).astype(np.int32) for parts in (ids, words)]
+    return Windows(joined[0], np.array(lengths, np.int32), joined[1], np.array(numbers, np.int32))
+
+
+def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
+    """Yields (first word, the one behind the last) of the windows of a sentence; `ends` [words + 1] are the pieces
+    before each word."""
+    begin, count = 0, len(ends) - 1
+    while begin < count:
+        end = int(np.searchsorted(ends, ends[begin] + room, "right")) - 1
+        yield begin, end
+        if end >= count:
+            return
+        begin = max(int(np.searchsorted(ends, ends[end] - room // 4)), begin + 1)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Entities in text
+
+
+def entities(sentence: Sentence, tags: Sequence[str], chances: Sequence[float], scheme: str) -> list[dict]:
+    """Returns the entities of a sentence for people and files: {type, text, start, end, probability}.
+
+    Start and end are characters of its text; of a sentence of words alone, of these with a space between them.
+    The probability is the lowest of the words.
+    """
+    text, offsets = sentence.text, sentence.offsets
+    if text is None:
+        text = " ".join(sentence.words)
+        ends = np.cumsum([len(word) + 1 for word in sentence.words])
+        offsets = [(int(end) - len(word) - 1, int(end) - 1) for word, end in zip(sentence.words, ends)]
+    found = []
+    for kind, first, last in spans(tags, WORDS if scheme == WORDS else None):
+        start, end = offsets[first][0], offsets[last - 1][1]
+        probability = float(min(chances[first:last]))
+        found.append(
+            {"type": kind, "text": text[start:end], "start": start, "end": end, "probability": probability}
+        )
+    return found
+
+
+def entities_json(found: Sequence[dict]) -> str:
+    """Returns entities as a cell of a table: JSON, probabilities with four digits."""
+    rounded = [{**one, "probability": round(one["probability"], 4)} for one in found]
+    return json.dumps(rounded, ensure_ascii=False)

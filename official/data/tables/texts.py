@@ -1,0 +1,169 @@
+"""Tables -> texts and labels -> token ids: rows of people's own data for classification, in flat memory.
+
+No text is kept: ten million rows are their token ids. Those that a report shows are read once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+
+from official.data.glue import files as glue_files
+from official.data.rows import ragged
+from official.data.tables.files import Table
+from official.data.tables.labels import Labels, Reader
+from official.io.errors import ConfigError
+
+SHOWN_PROBLEMS = 3  # in a message
+_MAX_SHARE_BAD = 0.5  # of the rows; a file with more is read wrongly
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRows:
+    """N usable rows of a table: their tokens, as of `glue.files.GlueFeatures`, and labels.
+
+    Attributes:
+      ids: [T] tokens of all rows; of `group` pairs a row, one behind the other.
+      lengths, first_lengths, whole_lengths: int32 [N x group].
+      labels: see `labels.Reader.finish`; None where none were read.
+      numbers: int64 [N]: the row of the table, from 1 on.
+      held_out: bool [N]: whether the row is one of the evaluation set.
+      problems: {row of the table: what is wrong with it}, the first ones; such rows are left out.
+      bad: number of rows that are left out.
+      group: pairs of a row: the texts to choose from.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    first_lengths: np.ndarray
+    whole_lengths: np.ndarray
+    labels: np.ndarray | None
+    numbers: np.ndarray
+    held_out: np.ndarray
+    problems: dict[int, str]
+    bad: int
+    group: int = 1
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def pick(self, chosen_N: np.ndarray) -> TextRows:
+        """Returns the rows of a bool mask."""
+        places = np.flatnonzero(np.repeat(chosen_N, self.group))
+        return dataclasses.replace(
+            self,
+            ids=ragged.take(self.ids, ragged.offsets(self.lengths), places),
+            **{name: getattr(self, name)[places] for name in ("lengths", "first_lengths", "whole_lengths")},
+            labels=None if self.labels is None else self.labels[chosen_N],
+            numbers=self.numbers[chosen_N],
+            held_out=self.held_out[chosen_N],
+        )
+
+    def describe_problems(self) -> str:
+        """Returns how many rows are left out, and why the first ones are."""
+        shown = [f"row {number}: {reason}" for number, reason in list(self.problems.items())[:SHOWN_PROBLEMS]]
+        return f"{self.bad:,} rows left out: {'; '.join(shown)}{'; ...' * (self.bad > len(shown))}"
+
+
+def read_texts(
+    table: Table,
+    text_columns: Sequence[str],
+    featurize: Callable[[glue_files.GlueRows], glue_files.GlueFeatures],
+    reader: Reader | None = None,
+    label_column: str | None = None,
+    held_out_share: float = 0.0,
+) -> tuple[TextRows, Labels | None]:
+    """Reads the rows of a table that have texts and, where `reader` is given, a label.
+
+    Args:
+      text_columns: one, or two for pairs; more are a text and those to choose from.
+      featurize: texts -> features.
+      held_out_share: a row is held out where the hash of its texts is below it.
+
+    Raises:
+      ConfigError: where no row, or less than half of them, is usable.
+    """
+    group, parts, numbers, held_out = max(len(text_columns) - 1, 1), [], [], []
+    problems, bad, total = {}, 0, 0
+    names = [*text_columns, *([label_column] if reader else [])]
+    for batch in table.batches(list(dict.fromkeys(names))):
+        texts = [batch.columns[name] for name in text_columns]
+        labels = batch.columns[label_column] if reader and label_column else [None] * len(texts[0])
+        kept: list[tuple[str, ...]] = []
+        for number, (row, label) in enumerate(zip(zip(*texts), labels)):
+            wrong = batch.problems.get(number) or wrong_text(row)
+            if wrong is None and reader:
+                wrong = reader.read(label, row[1:])
+            if wrong is not None:
+                bad += 1
+                if len(problems) < 100:
+                    problems[batch.first + number + 1] = wrong
+                continue
+            kept.append(row)
+            numbers.append(batch.first + number + 1)
+            held_out.append(held_out_share > 0 and share_of(row) < held_out_share)
+        total += len(labels)
+        if kept:
+            columns = tuple(map(list, zip(*kept)))
+            if group > 1:
+                columns = (
+                    [row[0] for row in kept for _ in row[1:]],
+                    [text for row in kept for text in row[1:]],
+                )
+            parts.append(featurize(glue_files.GlueRows("", columns, None, [])))
+    if bad > _MAX_SHARE_BAD * total or not parts:
+        shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
+        raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
+    known, values = reader.finish() if reader else (None, None)
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("ids", "lengths", "first_lengths", "whole_lengths")
+    }
+    rows = TextRows(
+        **arrays,
+        labels=values,
+        numbers=np.array(numbers, np.int64),
+        held_out=np.array(held_out, bool),
+        problems=problems,
+        bad=bad,
+        group=group,
+    )
+    return rows, known
+
+
+def wrong_text(row: Sequence) -> str | None:
+    """Returns what is wrong with the texts of a row; None for nothing."""
+    for text in row:
+        if text is None or isinstance(text, str) and not text.strip():
+            return "has no text"
+        if not isinstance(text, str):
+            return f"text {str(text)[:40]} is no text"
+    return None
+
+
+def share_of(texts: Sequence[str]) -> float:
+    """Returns a number in [0, 1) that the texts of a row decide, and nothing else."""
+    digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def rows_again(table: Table, columns: Sequence[str], numbers: Collection[int]) -> dict[int, list]:
+    """Returns {row of the table: its values in the columns} of a few rows, read once more."""
+    wanted, found = set(numbers), {}
+    for batch in table.batches(list(dict.fromkeys(columns)), 1 << 16):
+        for number in sorted(wanted):
+            place = number - 1 - batch.first
+            if 0 <= place < len(batch.columns[columns[0]]):
+                found[number] = [batch.columns[name][place] for name in columns]
+        if wanted <= found.keys():
+            break
+    return found
+
+
+def length_shares(whole_lengths: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Yields (tokens, share of the texts that fit into them)."""
+    for length in lengths:
+        yield length, float((whole_lengths <= length).mean())

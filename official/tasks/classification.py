@@ -1,0 +1,505 @@
+"""Labels of texts: one of many, several at once, a number, or a choice; the tasks of GLUE, and people's own tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from official.config import Config, ConfigError, encoder_options
+from official.config.checks import check_segment_types
+from official.data.glue import files as glue_files
+from official.data.glue import tasks as glue_tasks
+from official.data.rows.token_rows import TokenRows
+from official.data.tables import files as tables
+from official.data.tables import labels as labels_lib
+from official.data.tables import predictions
+from official.data.tables import texts as texts_lib
+from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL, Labels
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.data.word_pieces.wordpiece import Tokenizer
+from official.io import files, model_folder
+from official.io.errors import counted, shortened
+from official.modeling import objectives
+from official.modeling.models import SequenceModel
+from official.tasks import examples as examples_lib
+from official.tasks import known
+from official.tasks.fine_tuning import FineTuning
+
+Outputs = dict  # {output: [rows, ...]}
+_LENGTHS = (64, 128, 256, 512)  # tokens, of the table of lengths
+_SUSPICIOUS = 20  # rows of the report's table
+
+
+class Classification(FineTuning):
+    """Members that all tasks with labels share; see `official.training.task.Task` and `ScoredTask`.
+
+    A task sets `labels`, at the latest in `_read_splits`, and puts the truths of its evaluation set, and how its
+    rows are shown, into `_truths` and `_shown`.
+    """
+
+    losses = ("label_loss",)
+    output_names = ("logits",)
+    local_epsilon = {"label_loss": 0.0}
+    predicts_evaluation_set = False
+    labels: Labels
+    texts: int  # of a row
+
+    def _prepare(self, labels: Labels) -> None:
+        """Takes the labels: names of metrics and files follow from them."""
+        self.labels = labels
+        self.metrics = self.losses + (("label_accuracy",) if labels.kind in (ONE, CHOICE) else ())
+        self.eval_metrics = self.losses
+
+    # --------------------------------------------------------------------------------------------------------
+    # Model and loss
+
+    def _make_model(self) -> SequenceModel:
+        return SequenceModel(self._config.model, self.labels.outputs, **encoder_options(self._config))
+
+    def weights(self, batch) -> dict[str, tf.Tensor]:
+        return {"label_loss": tf.reduce_sum(objectives.label_weights(batch))}
+
+    def terms(self, outputs, batch) -> objectives.Terms:
+        if self.labels.kind == CHOICE:
+            outputs = tf.reshape(outputs, [-1, self.texts - 1])
+        return objectives.label_terms(outputs, batch, self.labels.kind, self._config.label_smoothing)
+
+    def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
+        logits = model(batch)
+        if self.labels.kind == CHOICE:
+            logits = tf.reshape(logits, [-1, self.texts - 1])
+        return objectives.label_terms(logits, batch, self.labels.kind), {"logits": logits}
+
+    def _no_labels(self, count: int) -> np.ndarray:
+        shape = (count, self.labels.outputs) if self.labels.kind == SEVERAL else (count,)
+        return np.zeros(shape, self.labels.dtype)
+
+    def _random_labels(
+        self, generator: np.random.Generator, length: int, count: int
+    ) -> dict[str, np.ndarray]:
+        empty = self._no_labels(count)
+        highest = 2 if self.labels.kind == SEVERAL else max(self.labels.outputs, 1)
+        return {"labels": generator.integers(0, highest, empty.shape).astype(empty.dtype)}
+
+    # --------------------------------------------------------------------------------------------------------
+    # Scores
+
+    def _truths(self) -> np.ndarray:
+        """Returns the labels of the evaluation set."""
+        raise NotImplementedError
+
+    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
+        """Returns the texts of some rows of the evaluation set."""
+        raise NotImplementedError
+
+    def _place_of(self, row: int) -> str:
+        """Returns how a reader finds a row of the evaluation set; empty where its texts are enough."""
+        raise NotImplementedError
+
+    def score(self, outputs: Outputs) -> dict[str, float]:
+        return labels_lib.scores(self._with_thresholds(outputs), outputs["logits"], self._truths())
+
+    def _with_thresholds(self, outputs: Outputs) -> Labels:
+        """Returns the labels, of several with the thresholds that are best on the evaluation set."""
+        if self.labels.kind != SEVERAL:
+            return self.labels
+        chances_NC = labels_lib.probabilities(self.labels, outputs["logits"])
+        return dataclasses.replace(
+            self.labels, thresholds=labels_lib.choose_thresholds(chances_NC, self._truths())
+        )
+
+    def tables(self, outputs: Outputs) -> dict[str, list[list]]:
+        labels, logits_NC, truths = self._with_thresholds(outputs), outputs["logits"], self._truths()
+        if not labels.names:
+            return {}
+        found = {"Scores by label": labels_lib.by_label(labels, logits_NC, truths)}
+        if labels.kind == ONE:
+            calls = labels_lib.predicted(labels, logits_NC)
+            counts = np.zeros((len(labels.names),) * 2, np.int64)
+            np.add.at(counts, (truths, calls), 1)
+            head = ["label", *(f"predicted {name}" for name in labels.names)]
+            rows = [[name, *row] for name, row in zip(labels.names, counts.tolist())]
+            found = {"Confusion matrix": [head, *rows], **found}
+        return found
+
+    def examples(self, outputs: Outputs) -> list[dict]:
+        labels, truths = self.labels, self._truths()
+        if labels.kind == NUMBER:
+            order = examples_lib.farthest(outputs["logits"][:, 0], truths)
+            facts = [("predicted", outputs["logits"][:, 0]), ("score", truths)]
+            items = [
+                examples_lib.row(
+                    self._texts_of([number])[0],
+                    [[name, f"{values[number]:.2f}"] for name, values in facts],
+                    self._place_of(number),
+                )
+                for number in order
+            ]
+            note = "The rows of the evaluation set whose scores are missed by most."
+            return examples_lib.group("Largest errors", note, items)
+        if labels.kind == SEVERAL:
+            return []
+        chances_NC = labels_lib.probabilities(labels, outputs["logits"])
+        order = examples_lib.surest_mistakes(chances_NC, truths)
+        names = labels.names or tuple(f"text {number + 1}" for number in range(chances_NC.shape[1]))
+        texts, items = self._texts_of(order), []
+        for number, row in zip(order, texts):
+            called = int(chances_NC[number].argmax())
+            facts = [
+                [what, f"{names[label]} \u00b7 probability {chances_NC[number, label]:.2f}"]
+                for what, label in (("predicted", called), ("label", int(truths[number])))
+            ]
+            items.append(examples_lib.row(row, facts, self._place_of(number)))
+        note = "The wrong predictions that the model gives the highest probabilities."
+        return examples_lib.group("Confident mistakes", note, items)
+
+    def constant_prediction(self) -> tuple[str, float] | None:
+        truths, labels = self._truths(), self.labels
+        if labels.kind == NUMBER:
+            return f"{np.mean(truths):.2f}", 0.0
+        if labels.kind == SEVERAL:
+            everything = dataclasses.replace(labels, thresholds=(0.0,) * len(labels.names))
+            scores = labels_lib.scores(everything, np.zeros(truths.shape), truths)
+            return "every label", scores[self.target_metric]
+        counts = np.bincount(truths, minlength=1)
+        logits_NC = np.zeros((len(truths), len(labels.names) or self.texts - 1))
+        logits_NC[:, counts.argmax()] = 1.0
+        name = labels.names[counts.argmax()] if labels.names else f"text {counts.argmax() + 1}"
+        return name, labels_lib.scores(labels, logits_NC, truths)[self.target_metric]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# GLUE
+
+
+class GlueTask(Classification):
+    """A GLUE task: its files, its published scores, and the predictions that GLUE's server takes."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self._glue_task = task = glue_tasks.find_task(known(config.glue_task))
+        self._prepare(Labels(NUMBER if task.is_regression else ONE, task.classes))
+        self.class_names, self.texts = task.class_names, len(task.text_columns)
+        if self.texts == 2:
+            check_segment_types(config)
+        self.target_metric = task.main_metric
+        self._files: dict[str, glue_files.GlueRows] = {}  # {train, dev, test}
+        self._features: dict[str, glue_files.GlueFeatures] = {}
+        self.companions = {model_folder.LABELS: model_folder.labels_json(task.labels).encode()}
+
+    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+        config, tokenizer = self._config, Tokenizer(vocabulary)
+        needed = {"train": config.do_train, "dev": config.do_eval, "test": config.do_predict}
+        for split in [name for name, is_needed in needed.items() if is_needed]:
+            rows = self._files[split] = glue_files.read_split(self._glue_task, split, known(config.data_dir))
+            if not len(rows):
+                raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
+            features = self._features[split] = glue_files.make_features(
+                rows, tokenizer, vocabulary, config.max_seq_length
+            )
+            labels = self._no_labels(len(features)) if features.labels is None else features.labels
+            self._rows["eval" if split == "dev" else split] = TokenRows(
+                features.ids, features.lengths, features.first_lengths, {"labels": labels}
+            )
+            (logging.warning if rows.problems else logging.info)("%s", rows.describe())
+            _tell_truncated(rows.path, features.truncated, len(rows), config.max_seq_length)
+        return [rows.path for rows in self._files.values()]
+
+    def data_files(self) -> dict[str, list[str]]:
+        return {split: [rows.path] for split, rows in self._files.items()}
+
+    def data_digest(self) -> dict:
+        return {
+            split: {
+                **files.digest([rows.path]),
+                "rows": len(rows),
+                "tokens": int(self._features[split].lengths.sum()),
+                "truncated": self._features[split].truncated,
+                "problems": list(map(str, rows.problems)),
+            }
+            for split, rows in self._files.items()
+        }
+
+    def _truths(self) -> np.ndarray:
+        return known(self._files["dev"].labels)
+
+    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
+        return [[column[row] for column in self._files["dev"].texts] for row in rows]
+
+    def _place_of(self, row: int) -> str:
+        return ""
+
+    def _predictions(self, outputs: Outputs) -> np.ndarray:
+        return outputs["logits"][:, 0] if self.labels.kind == NUMBER else outputs["logits"].argmax(axis=1)
+
+    def score(self, outputs: Outputs) -> dict[str, float]:
+        return glue_files.score(self._glue_task, self._predictions(outputs), self._truths())
+
+    def constant_prediction(self) -> tuple[str, float] | None:
+        name, _ = known(super().constant_prediction())
+        return name, glue_files.baseline(self._glue_task, self._truths())[self.target_metric]
+
+    def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
+        return [glue_files.write_predictions(self._glue_task, self._predictions(outputs), folder)]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# People's own tables
+
+
+class ClassifyTask(Classification):
+    """Labels of texts in a table; its classes are those of the training rows."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self._text_columns = (config.text_columns or "text").split(",")
+        self._label_column = config.label_column or "label"
+        kind, self.texts = config.label_kind, len(self._text_columns)
+        least, most = (3, 100) if kind == CHOICE else (1, 2)
+        if not least <= self.texts <= most:
+            allowed = (
+                "a text and those to choose from, 3 or more" if kind == CHOICE else "one, or two for pairs"
+            )
+            raise ConfigError(
+                f"--text_columns={config.text_columns} names {counted(self.texts, 'column')}. Allowed with"
+                f" --label_kind={kind}: {allowed}."
+            )
+        if kind == CHOICE and (config.pack or config.unpad):
+            raise ConfigError(
+                f"--{'pack' if config.pack else 'unpad'} is not for --label_kind=choice. Drop it."
+            )
+        if kind != ONE and config.class_weights != "none":
+            raise ConfigError(
+                f"--class_weights is not for --label_kind={kind}: it weighs one of many. Drop it."
+            )
+        if self.texts > 1:
+            check_segment_types(config)
+        self.class_names = None
+        # Of a plan, and of synthetic data; the data say which they are.
+        self._prepare(Labels(kind, ("0", "1") if kind in (ONE, SEVERAL) else ()))
+        self.target_metric = labels_lib.MAIN_METRIC[kind]
+        self._tables: dict[str, tables.Table] = {}
+        self._read: dict[str, texts_lib.TextRows] = {}
+        self._vocabulary: Vocabulary | None = None
+
+    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+        config = self._config
+        self._featurizer = Featurizer(vocabulary, config.max_seq_length)
+        if config.do_train:
+            share = 0.0 if config.eval_file or not config.do_eval else config.eval_share
+            rows = self._read_table("train", "train_file", None, share)
+            if share:
+                self._hold_out(rows)
+        else:
+            self._prepare(self._known_labels())
+        if config.do_eval and "eval" not in self._read:
+            self._read_table("eval", "eval_file", self.labels)
+        if config.do_predict:
+            self._read_table("test", "predict_file", None, labelled=False)
+        for split, rows in self._read.items():
+            self._rows[split] = self._token_rows(split, rows)
+        self.class_names = [(name,) for name in self.labels.names] or None
+        self.companions[model_folder.LABELS] = self._labels_json(self.labels)
+        return [path for table in self._tables.values() for path in table.paths]
+
+    def _labels_json(self, labels: Labels) -> bytes:
+        kind = model_folder.PROBLEM_TYPE_OF[labels.kind]
+        return model_folder.labels_json(labels.names or None, kind, labels.thresholds).encode()
+
+    def _known_labels(self) -> Labels:
+        """Returns the labels of the run, or of the weights, that are evaluated."""
+        for folder in (self._config.model_dir, self._config.init_checkpoint or ""):
+            found = model_folder.read_labels(model_folder.folder_of(folder)) if folder else {}
+            if found:
+                kinds = {said: kind for kind, said in model_folder.PROBLEM_TYPE_OF.items()}
+                kind = kinds[found["problem_type"]]
+                if kind != self._config.label_kind:
+                    raise ConfigError(
+                        f"--label_kind={self._config.label_kind}, and the labels of {folder} are of kind {kind}."
+                        f" Give --label_kind={kind}."
+                    )
+                return Labels(kind, found["labels"] or (), found.get("thresholds") or ())
+        raise ConfigError("nothing says which labels the model has: there is no labels.json in --model_dir.")
+
+    def _read_table(
+        self, split: str, flag: str, labels: Labels | None, share: float = 0.0, labelled: bool = True
+    ) -> texts_lib.TextRows:
+        config, label = self._config, self._label_column
+        wanted = [*self._text_columns, *([label] if labelled else [])]
+        self._tables[split] = table = tables.open_table(known(config[flag]), flag, wanted)
+        reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
+        rows, found = texts_lib.read_texts(table, self._text_columns, self._featurizer, reader, label, share)
+        if reader is not None and labels is None:
+            self._check_labels(known(found), reader.counts, table)
+            self._prepare(known(found))
+        if reader is not None and reader.unknown:
+            raise ConfigError(
+                f"--{flag}={table.given}: {labels_lib.describe_unknown(reader.unknown, self.labels.names)}"
+            )
+        self._read[split] = rows
+        self._tell(split, table, rows)
+        return rows
+
+    def _check_labels(self, labels: Labels, counts: Counter, table: tables.Table) -> None:
+        """Says which labels there are. Raises ConfigError where there is only one."""
+        if labels.kind in (NUMBER, CHOICE):
+            return
+        if len(labels.names) < 2 and labels.kind == ONE or not labels.names:
+            only = f"only the label {labels.names[0]!r}" if labels.names else "no label"
+            raise ConfigError(
+                f"--{table.flag}={table.given} has {only} in the column {self._label_column!r}. Give rows of two or"
+                " more, or change --label_column."
+            )
+        told = [f"{name} ({counts[name]:,})" for name in labels.names]
+        logging.info("%d labels: %s", len(told), shortened(told, 400))
+        if once := [name for name in labels.names if counts[name] == 1]:
+            logging.warning("Labels that one row has: %s", shortened(once, 200))
+
+    def _hold_out(self, rows: texts_lib.TextRows) -> None:
+        """Takes the evaluation set out of the training set."""
+        self._read["eval"] = held = rows.pick(rows.held_out)
+        self._read["train"] = kept = rows.pick(~rows.held_out)
+        self._tables["eval"] = self._tables["train"]
+        flags = "Raise --eval_share, or give --eval_file"
+        if not len(held) or not len(kept):
+            raise ConfigError(f"of {len(rows):,} rows {len(held):,} are held out. {flags}.")
+        logging.info(
+            "%s held out for evaluation, %s to train on", counted(len(held), "row"), f"{len(kept):,}"
+        )
+        for what, part in (("held-out", held), ("training", kept)):
+            there = known(part.labels)
+            there = (
+                there.any(axis=0) if there.ndim == 2 else np.isin(np.arange(len(self.labels.names)), there)
+            )
+            if missing := [name for name, is_there in zip(self.labels.names, there) if not is_there]:
+                logging.warning("Labels without a %s row: %s. %s", what, shortened(missing, 200), flags)
+
+    def _tell(self, split: str, table: tables.Table, rows: texts_lib.TextRows) -> None:
+        """Says what was read, and how long the texts are."""
+        label = f", label from {self._label_column!r}" if rows.labels is not None else ""
+        columns = " and ".join(map(repr, self._text_columns))
+        logging.info("%s: %s, text from %s%s", table.given, counted(len(rows), "row"), columns, label)
+        if rows.bad:
+            logging.warning("%s: %s", table.given, rows.describe_problems())
+        longest = self._config.max_seq_length
+        _tell_truncated(
+            table.given, int((rows.lengths < rows.whole_lengths).sum()), len(rows.lengths), longest
+        )
+        fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
+        logging.info("Texts: %s tokens", ", ".join(fitting))
+
+    def _length_shares(self, rows: texts_lib.TextRows) -> list[tuple[int, float]]:
+        positions = self._config.model.max_position_embeddings
+        return list(texts_lib.length_shares(rows.whole_lengths, [n for n in _LENGTHS if n <= positions]))
+
+    def _token_rows(self, split: str, rows: texts_lib.TextRows) -> TokenRows:
+        labels = self._no_labels(len(rows)) if rows.labels is None else rows.labels
+        columns = {"labels": labels}
+        if split == "train" and self._config.class_weights == "balanced":
+            counts = np.bincount(labels, minlength=len(self.labels.names))
+            columns["class_weights"] = (len(labels) / (np.count_nonzero(counts) * counts[labels])).astype(
+                np.float32
+            )
+        return TokenRows(rows.ids, rows.lengths, rows.first_lengths, columns, group=rows.group)
+
+    def data_files(self) -> dict[str, list[str]]:
+        return {split: table.paths for split, table in self._tables.items()}
+
+    def data_digest(self) -> dict:
+        return {
+            split: {
+                **files.digest(self._tables[split].paths),
+                "rows": len(rows),
+                "tokens": int(rows.lengths.sum()),
+                "truncated": int((rows.lengths < rows.whole_lengths).sum()),
+                "left_out": rows.bad,
+                "problems": [f"row {number}: {reason}" for number, reason in rows.problems.items()],
+            }
+            for split, rows in self._read.items()
+        }
+
+    # --------------------------------------------------------------------------------------------------------
+    # Scores and predictions
+
+    def _truths(self) -> np.ndarray:
+        return known(self._read["eval"].labels)
+
+    def _texts_of(self, rows: Sequence[int]) -> list[Sequence[str]]:
+        numbers = self._read["eval"].numbers[list(rows)].tolist()
+        found = texts_lib.rows_again(self._tables["eval"], self._text_columns, numbers)
+        return [found[number] for number in numbers]
+
+    def _place_of(self, row: int) -> str:
+        return f"row {self._read['eval'].numbers[row]:,}"
+
+    def tables(self, outputs: Outputs) -> dict[str, list[list]]:
+        rows = [["tokens", "share of the texts that fit"]]
+        rows += [[length, share] for length, share in self._length_shares(self._read["eval"])]
+        return {**super().tables(outputs), **self._suspicious(outputs), "Lengths of the texts": rows}
+
+    def _suspicious(self, outputs: Outputs) -> dict[str, list[list]]:
+        """Returns the table of held-out rows whose label looks wrong: the model is surer of another one than it is,
+        on average, of the rows that have that one. Source: Northcutt et al. 2021, arXiv 1911.00068."""
+        if self.labels.kind != ONE:
+            return {}
+        truths, chances_NC = self._truths(), labels_lib.probabilities(self.labels, outputs["logits"])
+        usual = [
+            chances_NC[truths == number, number].mean() if (truths == number).any() else 1.0
+            for number in range(len(self.labels.names))
+        ]
+        called = chances_NC.argmax(axis=1)
+        sure_N = chances_NC.max(axis=1)
+        odd = np.flatnonzero((called != truths) & (sure_N >= np.array(usual)[called]))
+        odd = odd[np.argsort(-sure_N[odd], kind="stable")][:_SUSPICIOUS]
+        names, numbers = self.labels.names, self._read["eval"].numbers
+        rows = [
+            [int(numbers[row]), names[truths[row]], names[called[row]], float(sure_N[row])]
+            for row in odd.tolist()
+        ]
+        head = ["row of the table", "label", "predicted", "probability"]
+        return {"Rows whose label looks wrong": [head, *rows]} if rows else {}
+
+    def assets(self, outputs: Outputs) -> dict[str, bytes]:
+        """Returns the files that the scored weights need beside them: labels with their thresholds."""
+        return {model_folder.LABELS: self._labels_json(self._with_thresholds(outputs))}
+
+    def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
+        table, rows = self._tables["test"], self._read["test"]
+        path = os.path.join(folder, "predictions.csv")
+        ours = predictions.columns_of(self.labels, outputs["logits"], all_probabilities=True)
+        places = {int(number): place for place, number in enumerate(rows.numbers)}
+        with open(path, "wb") as file:
+            for batch in table.batches():
+                own = [
+                    places.get(batch.first + row + 1)
+                    for row in range(len(next(iter(batch.columns.values()))))
+                ]
+                added = {
+                    name: [None if place is None else values[place] for place in own]
+                    for name, values in ours.items()
+                }
+                columns = {**batch.columns, **predictions.with_free_names(table.columns, added)}
+                file.write(predictions.encode(".csv", columns, with_header=not batch.first))
+        return [path]
+
+
+class Featurizer:
+    """Makes token ids of texts."""
+
+    def __init__(self, vocabulary: Vocabulary, max_seq_length: int):
+        self._arguments = Tokenizer(vocabulary), vocabulary, max_seq_length
+
+    def __call__(self, rows: glue_files.GlueRows) -> glue_files.GlueFeatures:
+        return glue_files.make_features(rows, *self._arguments)
+
+
+def _tell_truncated(path: str, truncated: int, rows: int, max_seq_length: int) -> None:
+    if truncated:
+        told = "%s: %d of %d rows are longer than --max_seq_length=%d and lose their ends"
+        logging.info(told, path, truncated, rows, max_seq_length)
