@@ -1,0 +1,256 @@
+"""Tags of words: named entities and the like, in CoNLL columns or JSON."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from official.config import Config, ConfigError, encoder_options
+from official.data.rows.token_rows import TokenRows
+from official.data.tables import tags as tags_lib
+from official.data.tables import texts as texts_lib
+from official.data.tables.labels import sort_key
+from official.data.tables.tags import OUTSIDE, Sentence, Windows
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.data.word_pieces.wordpiece import Tokenizer
+from official.io import files, model_folder
+from official.io.errors import counted, shortened
+from official.modeling import layers, objectives
+from official.modeling.models import TagModel
+from official.tasks import examples as examples_lib
+from official.tasks import known
+from official.tasks.fine_tuning import FineTuning
+
+Outputs = dict  # {output: [windows, ...]}
+
+
+class TagTask(FineTuning):
+    """Tags of words; see `official.training.task.Task` and `ScoredTask` for what each member means.
+
+    The first piece of a word carries its tag. A sentence that is longer than a row is several windows.
+    """
+
+    losses = ("tag_loss",)
+    metrics = losses + ("tag_accuracy",)
+    eval_metrics = losses
+    output_names = ("tags", "chances")
+    target_metric = "f1"
+    local_epsilon = {"tag_loss": 0.0}
+    predicts_evaluation_set = False
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.class_names: list[tuple[str, ...]] | None = None
+        self._tags: tuple[str, ...] = (OUTSIDE, "B-X", "I-X")  # of a plan; the data say which they are
+        self._scheme = tags_lib.IOB2
+        self._sentences: dict[str, list[Sentence]] = {}
+        self._windows: dict[str, Windows] = {}
+        self._paths: dict[str, list[str]] = {}
+
+    # --------------------------------------------------------------------------------------------------------
+    # Data
+
+    def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
+        config = self._config
+        columns = config.text_columns, config.label_column
+        flags = {"train": "train_file", "eval": "eval_file", "test": "predict_file"}
+        needed = {"train": config.do_train, "eval": config.do_eval and config.eval_file, "test": config.do_predict}
+        for split in [name for name, is_needed in needed.items() if is_needed]:
+            flag = flags[split]
+            given = known(config[flag])
+            self._paths[split] = files.find_files(given, flag)
+            read = tags_lib.read_sentences(given, flag, split != "test", columns)
+            self._sentences[split] = read
+            logging.info("%s: %s, %s", given, counted(len(read), "sentence"), counted(_words(read), "word"))
+        if config.do_train:
+            self._learn_tags(f"--train_file={config.train_file}")
+            if config.do_eval and not config.eval_file:
+                self._hold_out()
+        else:
+            self._recall_tags()
+        ids = {tag: number for number, tag in enumerate(self._tags)}
+        tokenizer = Tokenizer(vocabulary)
+        for split, sentences in self._sentences.items():
+            windows = self._windows[split] = tags_lib.make_windows(
+                [sentence.words for sentence in sentences], tokenizer, vocabulary, config.max_seq_length
+            )
+            numbers = [self._numbers(sentence, ids, split) for sentence in sentences]
+            self._rows[split] = TokenRows(
+                windows.ids_T,
+                windows.lengths_N,
+                windows.lengths_N,
+                {},
+                {"tags": windows.labels(numbers)},
+            )
+            if len(windows.lengths_N) > len(sentences):
+                more = len(windows.lengths_N) - len(sentences)
+                logging.info("Sentences longer than %d tokens: %s more", config.max_seq_length, counted(more, "window"))
+        self.class_names = [(tag,) for tag in self._tags]
+        kind = model_folder.PROBLEM_TYPE_OF["tag"]
+        self.companions[model_folder.LABELS] = model_folder.labels_json(self._tags, kind).encode()
+        return [path for paths in self._paths.values() for path in paths]
+
+    def _learn_tags(self, source: str) -> None:
+        sentences = self._sentences["train"]
+        self._scheme = tags_lib.find_scheme(sentences, source)
+        counts = Counter(tag for sentence in sentences for tag in sentence.tags or ())
+        self._tags = tuple(sorted(counts, key=lambda tag: (tag != OUTSIDE, *_order(tag))))
+        if len(self._tags) < 2:
+            raise ConfigError(f"{source} has only the tag {self._tags[0]!r}. Give sentences with two or more.")
+        told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
+        logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
+
+    def _recall_tags(self) -> None:
+        """Takes the tags of the run, or of the weights, that are evaluated."""
+        for folder in filter(None, (self._config.model_dir, self._config.init_checkpoint)):
+            found = model_folder.read_labels(model_folder.folder_of(folder))
+            if found.get("labels"):
+                self._tags = found["labels"]
+                made = [Sentence([], [tag]) for tag in self._tags if not tag.startswith(("I-", "E-"))]
+                prefixed = any(tag.startswith("S-") for tag in self._tags)
+                self._scheme = tags_lib.IOBES if prefixed else tags_lib.find_scheme(made, folder)
+                return
+        raise ConfigError("nothing says which tags the model has: there is no labels.json in --model_dir.")
+
+    def _hold_out(self) -> None:
+        """Takes the evaluation set out of the training set, by a hash of the words."""
+        share, parts = self._config.eval_share, ([], [])
+        for sentence in self._sentences["train"]:
+            parts[texts_lib.share_of(sentence.words) < share].append(sentence)
+        if not all(parts):
+            raise ConfigError(
+                f"of {counted(len(self._sentences['train']), 'sentence')} {len(parts[1]):,} are held out. Raise"
+                " --eval_share, or give --eval_file."
+            )
+        self._sentences["train"], self._sentences["eval"] = parts
+        self._paths["eval"] = self._paths["train"]
+        logging.info("%s held out for evaluation", counted(len(parts[1]), "sentence"))
+
+    def _numbers(self, sentence: Sentence, ids: dict[str, int], split: str) -> np.ndarray:
+        if sentence.tags is None or split == "test":
+            return np.full(len(sentence.words), tags_lib.IGNORED, np.int32)
+        for tag in sentence.tags:
+            if tag not in ids:
+                raise ConfigError(
+                    f"--{split}_file: the tag {tag[:60]!r} is none of the training set's: {shortened(self._tags)}."
+                )
+        return np.array([ids[tag] for tag in sentence.tags], np.int32)
+
+    def _random_labels(
+        self, generator: np.random.Generator, length: int, count: int
+    ) -> dict[str, np.ndarray]:
+        return {}
+
+    def _random_token_labels(self, generator: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+        return {"tags": generator.integers(0, len(self._tags), count).astype(np.int32)}
+
+    def data_files(self) -> dict[str, list[str]]:
+        return dict(self._paths)
+
+    def data_digest(self) -> dict:
+        return {
+            split: {
+                **files.digest(paths),
+                "sentences": len(self._sentences[split]),
+                "words": _words(self._sentences[split]),
+                "windows": len(self._windows[split].lengths_N),
+                "tokens": len(self._windows[split].ids_T),
+            }
+            for split, paths in self._paths.items()
+        }
+
+    # --------------------------------------------------------------------------------------------------------
+    # Model and loss
+
+    def _make_model(self) -> TagModel:
+        return TagModel(self._config.model, len(self._tags), **encoder_options(self._config))
+
+    def weights(self, batch) -> dict[str, tf.Tensor]:
+        return {"tag_loss": tf.reduce_sum(objectives.tag_weights(batch))}
+
+    def terms(self, outputs, batch) -> objectives.Terms:
+        return objectives.tag_terms(outputs, batch, self._config.label_smoothing)
+
+    def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
+        logits_BLC = model(batch)
+        chances_BL = tf.reduce_max(tf.nn.softmax(logits_BLC), axis=-1)
+        calls_BL = tf.argmax(logits_BLC, axis=-1, output_type=tf.int32)
+        terms, found = objectives.tag_terms(logits_BLC, batch), {}
+        for name, values_BL in (("tags", calls_BL), ("chances", chances_BL)):
+            if "cls_positions" in batch:
+                cut = objectives.cut_out(tf.cast(values_BL, tf.float32), batch)
+                found[name] = tf.cast(cut, values_BL.dtype)
+            else:
+                missing = [[0, 0], [0, self._config.max_seq_length - layers.sizes(values_BL)[1]]]
+                found[name] = tf.pad(values_BL, missing)
+        return terms, found
+
+    # --------------------------------------------------------------------------------------------------------
+    # Scores
+
+    def _called(self, outputs: Outputs, split: str) -> tuple[list[list[str]], list[list[float]]]:
+        """Returns the tags, and their probabilities, of the words of each sentence."""
+        windows = self._windows[split]
+        is_token_NL = np.arange(self._config.max_seq_length) < windows.lengths_N[:, None]
+        counts = [len(sentence.words) for sentence in self._sentences[split]]
+        tags, chances = (windows.joined(outputs[name][is_token_NL], counts) for name in ("tags", "chances"))
+        return [[self._tags[number] for number in own] for own in tags], [own.tolist() for own in chances]
+
+    def _truths(self) -> list[list[str]]:
+        return [known(sentence.tags) for sentence in self._sentences["eval"]]
+
+    def score(self, outputs: Outputs) -> dict[str, float]:
+        return tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[0]
+
+    def tables(self, outputs: Outputs) -> dict[str, list[list]]:
+        return {
+            "Scores by type": tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[1]
+        }
+
+    def examples(self, outputs: Outputs) -> list[dict]:
+        called, _ = self._called(outputs, "eval")
+        wrong = [
+            number for number, (truth, call) in enumerate(zip(self._truths(), called)) if _entities(truth) != _entities(call)
+        ]
+        items = []
+        for number in examples_lib.evenly(wrong):
+            sentence, call = self._sentences["eval"][number], called[number]
+            facts = [
+                [name, "; ".join(f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in found) or "none"]
+                for name, found in (("predicted", _entities(call)), ("true", _entities(known(sentence.tags))))
+            ]
+            line = [[f"{word} ", ""] for word in sentence.words]
+            items.append({"texts": [line], "facts": facts})
+        return examples_lib.group("Wrong sentences", "Spread over the evaluation set.", items)
+
+    def constant_prediction(self) -> tuple[str, float] | None:
+        return "no entity", 0.0
+
+    def predict_dataset(self, batch_size: int) -> tf.data.Dataset:
+        return self._whole("test", batch_size)
+
+    def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
+        path = os.path.join(folder, "predictions.conll")
+        called, _ = self._called(outputs, "test")
+        with open(path, "w", encoding="utf-8") as file:
+            for sentence, tags in zip(self._sentences["test"], called):
+                file.write("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence.words, tags)) + "\n")
+        return [path]
+
+
+def _words(sentences: list[Sentence]) -> int:
+    return sum(len(sentence.words) for sentence in sentences)
+
+
+def _order(tag: str) -> tuple:
+    """Returns the key of a tag: entities by type, B- before I-."""
+    prefix, _, kind = tag.partition("-")
+    return (*sort_key(kind), prefix) if kind else (*sort_key(tag), "")
+
+
+def _entities(tags: list[str]) -> list[tags_lib.Span]:
+    return tags_lib.spans(tags)
