@@ -9,7 +9,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling import encoder
 from official.modeling.encoder import BertEncoder
-from official.modeling.layers import dropout, split_seed
+from official.modeling.layers import dropout, sizes, split_seed
 from official.modeling.stages import Stage, Tensors
 
 # -----------------------------------------------------------------------------------------------------------
@@ -177,6 +177,20 @@ class SequenceModel(tf.keras.Model):
     def outputs_of(self, carried: Tensors) -> tf.Tensor:
         """Returns the outputs of `call`, picked from the tensors that the stages gave."""
         return carried["logits"]
+
+
+class ChoiceModel(SequenceModel):
+    """BERT that scores the G sequences of an example, of which one is right. Its head is that of one score."""
+
+    def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
+        """Makes a model; the options are those of `BertEncoder`."""
+        super().__init__(config, 1, *options, **named_options)
+
+    def call(self, features, dropout_seed=None):
+        """Returns logits float32 [B, G] of features int32 [B, G, L]; arguments as in `SpanModel.call`."""
+        batch, group, length = sizes(features["input_ids"])
+        flat = {name: tf.reshape(features[name], [-1, length]) for name in ("input_ids", "input_mask", "segment_ids")}
+        return tf.reshape(super().call({**features, **flat}, dropout_seed), [batch, group])
 
 
 class TagModel(tf.keras.Model):

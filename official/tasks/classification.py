@@ -26,7 +26,7 @@ from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import files, model_folder
 from official.io.errors import counted, shortened
 from official.modeling import objectives
-from official.modeling.models import SequenceModel
+from official.modeling.models import ChoiceModel, SequenceModel
 from official.tasks import examples as examples_lib
 from official.tasks import known
 from official.tasks.fine_tuning import FineTuning
@@ -60,20 +60,18 @@ class Classification(FineTuning):
     # Model and loss
 
     def _make_model(self) -> SequenceModel:
+        if self.labels.kind == CHOICE:
+            return ChoiceModel(self._config.model, **encoder_options(self._config))
         return SequenceModel(self._config.model, self.labels.outputs, **encoder_options(self._config))
 
     def weights(self, batch) -> dict[str, tf.Tensor]:
         return {"label_loss": tf.reduce_sum(objectives.label_weights(batch))}
 
     def terms(self, outputs, batch) -> objectives.Terms:
-        if self.labels.kind == CHOICE:
-            outputs = tf.reshape(outputs, [-1, self.texts - 1])
         return objectives.label_terms(outputs, batch, self.labels.kind, self._config.label_smoothing)
 
     def evaluate(self, model, batch) -> tuple[dict, dict[str, tf.Tensor]]:
         logits = model(batch)
-        if self.labels.kind == CHOICE:
-            logits = tf.reshape(logits, [-1, self.texts - 1])
         return objectives.label_terms(logits, batch, self.labels.kind), {"logits": logits}
 
     def _no_labels(self, count: int) -> np.ndarray:

@@ -58,7 +58,11 @@ class TagTask(FineTuning):
         config = self._config
         columns = config.text_columns, config.label_column
         flags = {"train": "train_file", "eval": "eval_file", "test": "predict_file"}
-        needed = {"train": config.do_train, "eval": config.do_eval and config.eval_file, "test": config.do_predict}
+        needed = {
+            "train": config.do_train,
+            "eval": config.do_eval and config.eval_file,
+            "test": config.do_predict,
+        }
         for split in [name for name, is_needed in needed.items() if is_needed]:
             flag = flags[split]
             given = known(config[flag])
@@ -88,7 +92,9 @@ class TagTask(FineTuning):
             )
             if len(windows.lengths_N) > len(sentences):
                 more = len(windows.lengths_N) - len(sentences)
-                logging.info("Sentences longer than %d tokens: %s more", config.max_seq_length, counted(more, "window"))
+                logging.info(
+                    "Sentences longer than %d tokens: %s more", config.max_seq_length, counted(more, "window")
+                )
         self.class_names = [(tag,) for tag in self._tags]
         kind = model_folder.PROBLEM_TYPE_OF["tag"]
         self.companions[model_folder.LABELS] = model_folder.labels_json(self._tags, kind).encode()
@@ -100,7 +106,9 @@ class TagTask(FineTuning):
         counts = Counter(tag for sentence in sentences for tag in sentence.tags or ())
         self._tags = tuple(sorted(counts, key=lambda tag: (tag != OUTSIDE, *_order(tag))))
         if len(self._tags) < 2:
-            raise ConfigError(f"{source} has only the tag {self._tags[0]!r}. Give sentences with two or more.")
+            raise ConfigError(
+                f"{source} has only the tag {self._tags[0]!r}. Give sentences with two or more."
+            )
         told = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
         logging.info("%d tags, %s: %s", len(told), self._scheme, shortened(told, 400))
 
@@ -208,19 +216,29 @@ class TagTask(FineTuning):
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
         return {
-            "Scores by type": tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[1]
+            "Scores by type": tags_lib.scores(self._truths(), self._called(outputs, "eval")[0], self._scheme)[
+                1
+            ]
         }
 
     def examples(self, outputs: Outputs) -> list[dict]:
         called, _ = self._called(outputs, "eval")
         wrong = [
-            number for number, (truth, call) in enumerate(zip(self._truths(), called)) if _entities(truth) != _entities(call)
+            number
+            for number, (truth, call) in enumerate(zip(self._truths(), called))
+            if _entities(truth) != _entities(call)
         ]
         items = []
         for number in examples_lib.evenly(wrong):
             sentence, call = self._sentences["eval"][number], called[number]
             facts = [
-                [name, "; ".join(f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in found) or "none"]
+                [
+                    name,
+                    "; ".join(
+                        f"{span.type}: {' '.join(sentence.words[span.start : span.end])}" for span in found
+                    )
+                    or "none",
+                ]
                 for name, found in (("predicted", _entities(call)), ("true", _entities(known(sentence.tags))))
             ]
             line = [[f"{word} ", ""] for word in sentence.words]

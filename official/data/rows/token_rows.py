@@ -83,7 +83,8 @@ class TokenRows:
 
     Tokens before `first_lengths` have segment id 0, the others 1. `columns` are what else a row has,
     {name: [N, ...] array}, and `token_columns` what a token has, {name: [T] array}; padding has -1.
-    Of examples of `group` rows, one behind the other, a batch has all rows or none, and `columns` are [N / group].
+    Examples are of `group` rows, G, one behind the other: features of a batch are [B, G, L] then, and `columns` are
+    of examples.
     """
 
     ids: np.ndarray  # [T] any integer type
@@ -275,8 +276,11 @@ def _features(
         for name, values_T in token_columns.items():
             own_BL = tf.gather(values_T, tf.gather(starts_N, chosen_BL) + places_BL)
             features[name] = tf.where(is_token_BL, own_BL, tf.constant(-1, own_BL.dtype))
-        static = [shape.part_size * rows.group, None if shape.bucketed else shape.max_seq_length]
+        size = None if shape.bucketed else shape.max_seq_length
+        static = [shape.part_size, *([rows.group] if rows.group > 1 else []), size]
         for name in features.keys() - {"cls_positions"}:
+            if rows.group > 1:
+                features[name] = tf.reshape(features[name], [shape.part_size, rows.group, -1])
             features[name] = tf.ensure_shape(features[name], static)
         return {
             **features,
