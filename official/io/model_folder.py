@@ -16,7 +16,7 @@ from absl import logging
 
 from official.io import files
 from official.io.errors import ConfigError, shortened
-from official.io.json_files import read_json
+from official.io.json_files import expect, read_json
 
 # -----------------------------------------------------------------------------------------------------------
 # Keys
@@ -537,7 +537,7 @@ REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
 )
 
 
-# The kinds of labels, and what Hugging Face calls a classifier of them. A choice, and tags, have models of their own.
+# The kinds of labels, and what Hugging Face calls a classifier of them; of a choice, and of tags, its pipelines.
 PROBLEM_TYPE_OF = {
     "one": ONE_LABEL,
     "several": SEVERAL_LABELS,
@@ -549,7 +549,10 @@ PROBLEM_TYPES = tuple(PROBLEM_TYPE_OF.values())
 
 
 def labels_json(
-    labels: tuple[str, ...] | None, problem_type: str | None = None, thresholds: Sequence[float] = ()
+    labels: tuple[str, ...] | None,
+    problem_type: str | None = None,
+    thresholds: Sequence[float] = (),
+    scale: Sequence[float] = (),
 ) -> str:
     """Returns the content of labels.json.
 
@@ -557,16 +560,18 @@ def labels_json(
       labels: names in the order of the classes; None for a score instead of classes.
       problem_type: one of PROBLEM_TYPES; None: what the labels say.
       thresholds: of several labels: the probability from which on a text has each.
+      scale: of a number: mean and deviation, which the output is in units of; none: it is the number.
     """
     said = problem_type or (REGRESSION if labels is None else ONE_LABEL)
     kind = next(kind for kind, name in PROBLEM_TYPE_OF.items() if name == said)
     values = {"labels": labels, "kind": kind, "problem_type": said}
-    return json.dumps({**values, **({"thresholds": thresholds} if thresholds else {})}, indent=2) + "\n"
+    values |= {name: each for name, each in (("thresholds", thresholds), ("scale", scale)) if each}
+    return json.dumps(values, indent=2) + "\n"
 
 
 def read_labels(folder: str) -> dict:
-    """Returns {labels: (names) or None, problem_type} of a folder with labels.json; empty where there is
-    none.
+    """Returns {labels: (names) or None, problem_type, thresholds, scale} of a folder with labels.json; empty
+    where there is none.
 
     Raises:
       ConfigError: where the file is none of that.
@@ -580,15 +585,13 @@ def read_labels(folder: str) -> dict:
         told = f"labels={repr(labels)[:60]}, expected a list of names or null"
         raise ConfigError(f"{path}: {told}. Restore or remove the file.")
     labels = None if labels is None else tuple(labels)
-    thresholds = values.get("thresholds", [])
-    known = labels or ()
-    if len(thresholds) not in (0, len(known)) or not all(
-        isinstance(each, (int, float)) for each in thresholds
-    ):
-        raise ConfigError(
-            f"{path}: {len(thresholds)} thresholds, expected a number for each of {len(known)} labels."
-        )
-    return {"labels": labels, "problem_type": _problem_type(values, path), "thresholds": tuple(thresholds)}
+    numbers = {}
+    for key, count, unset in (("thresholds", len(labels or ()), ()), ("scale", 2, (0.0, 1.0))):
+        numbers[key] = tuple(expect(values, key, list, path, []) or unset)
+        is_right = len(numbers[key]) in (count, len(unset))
+        if not is_right or not all(isinstance(each, (int, float)) for each in numbers[key]):
+            raise ConfigError(f"{path}: {key}={str(values[key])[:60]}, expected {count} numbers. Restore the file.")
+    return {"labels": labels, "problem_type": _problem_type(values, path), **numbers}
 
 
 def _problem_type(values: dict, source: str) -> str | None:

@@ -129,8 +129,9 @@ class Classification(FineTuning):
     def examples(self, outputs: Outputs) -> list[dict]:
         labels, truths = self.labels, self._truths()
         if labels.kind == NUMBER:
-            order = examples_lib.farthest(outputs["logits"][:, 0], truths)
-            facts = [("predicted", outputs["logits"][:, 0]), ("score", truths)]
+            values = labels_lib.predicted(labels, outputs["logits"])
+            order = examples_lib.farthest(values, truths)
+            facts = [("predicted", values), ("score", truths)]
             items = [
                 examples_lib.row(
                     self._texts_of([number])[0],
@@ -308,7 +309,8 @@ class ClassifyTask(Classification):
 
     def _labels_json(self, labels: Labels) -> bytes:
         kind = model_folder.PROBLEM_TYPE_OF[labels.kind]
-        return model_folder.labels_json(labels.names or None, kind, labels.thresholds).encode()
+        scale = labels.scale if labels.kind == NUMBER else ()
+        return model_folder.labels_json(labels.names or None, kind, labels.thresholds, scale).encode()
 
     def _known_labels(self) -> Labels:
         """Returns the labels of the run, or of the weights, that are evaluated."""
@@ -322,7 +324,7 @@ class ClassifyTask(Classification):
                         f"--label_kind={self._config.label_kind}, and the labels of {folder} are of kind {kind}."
                         f" Give --label_kind={kind}."
                     )
-                return Labels(kind, found["labels"] or (), found.get("thresholds") or ())
+                return Labels(kind, found["labels"] or (), found["thresholds"], found["scale"])
         raise ConfigError("nothing says which labels the model has: there is no labels.json in --model_dir.")
 
     def _read_table(
@@ -334,8 +336,12 @@ class ClassifyTask(Classification):
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
         rows, found = texts_lib.read_texts(table, self._text_columns, self._featurizer, reader, label, share)
         if reader is not None and labels is None:
-            self._check_labels(known(found), reader.counts, table)
-            self._prepare(known(found))
+            found = known(found)
+            self._check_labels(found, reader.counts, table)
+            if found.kind == NUMBER:
+                spread = float(np.std(known(rows.labels), dtype=np.float64))
+                found = dataclasses.replace(found, scale=(float(np.mean(known(rows.labels), dtype=np.float64)), spread or 1.0))
+            self._prepare(found)
         if reader is not None and reader.unknown:
             raise ConfigError(
                 f"--{flag}={table.given}: {labels_lib.describe_unknown(reader.unknown, self.labels.names)}"
@@ -398,6 +404,8 @@ class ClassifyTask(Classification):
 
     def _token_rows(self, split: str, rows: texts_lib.TextRows) -> TokenRows:
         labels = self._no_labels(len(rows)) if rows.labels is None else rows.labels
+        if self.labels.kind == NUMBER:
+            labels = ((labels - self.labels.scale[0]) / self.labels.scale[1]).astype(np.float32)
         columns = {"labels": labels}
         if split == "train" and self._config.class_weights == "balanced":
             counts = np.bincount(labels, minlength=len(self.labels.names))

@@ -193,22 +193,24 @@ def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tup
     best, best_rank = (delimiters[0], True), (-1.0,) * 4
     for delimiter, quoted in itertools.product(delimiters, (True, False)):
         reader, rows = _reader(io.StringIO(sample, newline=""), delimiter, quoted), []
+        is_clean = True
         try:
             rows.extend(row for row in reader if row)
         except csv.Error as error:
-            if not is_cut or "end of data" not in str(error):  # not written so
-                continue
+            is_clean = is_cut and "end of data" in str(error)
         rows = rows[:-1] if is_cut and rows[1:] else rows
-        if not rows:
+        if not rows or not quoted and delimiter != "\t" and any(map(_is_quoted, itertools.chain(*rows))):
             continue
-        share = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        has_wanted = sum(
-            int(name) <= len(rows[0]) if name.isdecimal() else name in rows[0] for name in wanted
-        )
+        has_wanted = sum(name in rows[0] for name in wanted if not name.isdecimal())
+        share = is_clean * sum(len(row) == len(rows[0]) for row in rows) / len(rows)
         rank = (float(has_wanted), share, float(len(rows[0])), float(quoted))
         if rank > best_rank:
             best, best_rank = (delimiter, quoted), rank
     return best
+
+
+def _is_quoted(field: str) -> bool:
+    return len(field) > 1 and field[0] == field[-1] == '"'
 
 
 def _reader(text: Iterable[str], delimiter: str, quoted: bool) -> Any:

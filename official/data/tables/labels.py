@@ -33,11 +33,14 @@ class Labels:
       kind: one of KINDS.
       names: of the classes, in the order of the outputs; none of a number.
       thresholds: of `several`: the probability from which on a text has the label.
+      scale: of `number`: mean and deviation of the training set; outputs are in units of it, so that any numbers are
+        learned at the same rate.
     """
 
     kind: str
     names: tuple[str, ...] = ()
     thresholds: tuple[float, ...] = ()
+    scale: tuple[float, float] = (0.0, 1.0)
 
     @property
     def outputs(self) -> int:
@@ -102,6 +105,8 @@ class Reader:
         """Takes the label of the next row; returns what is wrong with it, and takes none then."""
         try:
             label = self._of(value, texts)
+        except ConfigError:
+            raise
         except ValueError as error:
             shown = f"label {str(value)[:60]!r} "
             return shown + (str(error) if str(error).startswith(("is ", "has ")) else "is no number")
@@ -218,7 +223,7 @@ def probabilities(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
     """Returns float64 [N, C]; of a number the scores as they are."""
     logits_NC = np.asarray(logits_NC, np.float64)
     if labels.kind == NUMBER:
-        return logits_NC
+        return labels.scale[0] + labels.scale[1] * logits_NC
     return expit(logits_NC) if labels.kind == SEVERAL else softmax(logits_NC, axis=1)
 
 
@@ -263,7 +268,7 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
       exactly the right labels. Of a number pearson, spearman and root_mean_squared_error.
     """
     if labels.kind == NUMBER:
-        return _scores_of_numbers(np.asarray(logits_NC, np.float64)[:, 0], np.asarray(truths, np.float64))
+        return _scores_of_numbers(predicted(labels, logits_NC), np.asarray(truths, np.float64))
     chances_NC = probabilities(labels, logits_NC)
     calls = predicted(labels, logits_NC)
     classes = chances_NC.shape[1]

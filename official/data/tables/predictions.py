@@ -36,7 +36,7 @@ def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = 
     """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of numbers
     `score`; with `all_probabilities` also `probability_NAME` of every class."""
     if labels.kind == NUMBER:
-        return {"score": np.asarray(logits_NC, np.float64)[:, 0].tolist()}
+        return {"score": labels_lib.predicted(labels, logits_NC).tolist()}
     chances_NC = labels_lib.probabilities(labels, logits_NC)
     called = labels_lib.predicted(labels, logits_NC)
     names = labels.names or tuple(str(number) for number in range(chances_NC.shape[1]))

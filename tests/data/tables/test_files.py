@@ -1,0 +1,151 @@
+"""Tables in files: formats, dialects, columns, and what is refused."""
+
+import bz2
+import csv
+import gzip
+import json
+
+import pytest
+
+from official.data.tables import files as tables
+from official.data.tables import predictions, texts
+from official.io.errors import ConfigError
+
+ROWS = [("a, b", "x"), ('say "hi"', "y"), ("two\nlines", "x"), ("tab\tin", "y"), ("é 中", "x")]
+
+
+def values(table, names):
+    found = []
+    for batch in table.batches(names, rows=2):
+        assert not batch.problems
+        found += zip(*(batch.columns[name] for name in names))
+    return found
+
+
+def write(path, content, opener=open):
+    with opener(path, "wb") as file:
+        file.write(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def delimited(rows, delimiter, header=("text", "label")):
+    import io
+
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="\r\n").writerows([*([header] if header else []), *rows])
+    return text.getvalue()
+
+
+def test_every_format_gives_the_same_rows(tmp_path):
+    lines = "".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in ROWS)
+    paths = [
+        write(tmp_path / "a.csv", delimited(ROWS, ",")),
+        write(tmp_path / "b.csv", delimited(ROWS, ";")),
+        write(tmp_path / "c.txt", b"\xef\xbb\xbf" + delimited(ROWS, "\t").encode()),
+        write(tmp_path / "d.csv.gz", delimited(ROWS, ","), gzip.open),
+        write(tmp_path / "e.tsv.bz2", delimited(ROWS, "\t"), bz2.open),
+        write(tmp_path / "f.jsonl", lines),
+        write(tmp_path / "g.json", json.dumps([{"text": a, "label": b} for a, b in ROWS])),
+    ]
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = pyarrow.table({"text": [a for a, _ in ROWS], "label": [b for _, b in ROWS]})
+    parquet.write_table(columns, tmp_path / "h.parquet")
+    paths.append(str(tmp_path / "h.parquet"))
+    failures = []
+    for path in paths:
+        table = tables.open_table(path, "train_file", ("text", "label"))
+        if values(table, ("text", "label")) != ROWS:
+            failures.append((path, values(table, ("text", "label"))))
+    assert not failures, failures
+    joined = tables.open_table(f"{paths[0]},{tmp_path}/f.json*", "train_file", ("label", "text"))
+    assert values(joined, ("text", "label")) == ROWS * 2
+
+
+def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
+    rows = [('"half a quote', "1"), ('he said "no"', "0"), ('"whole" and more', "1")]
+    path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
+
+
+def test_columns_by_number(tmp_path):
+    path = write(tmp_path / "a.csv", delimited(ROWS, ",", header=None))
+    table = tables.open_table(path, "train_file", ("1", "2"))
+    assert values(table, ("1", "2")) == ROWS and not table.has_header
+    with pytest.raises(ConfigError, match="counted from 1, and no column 3"):
+        tables.open_table(path, "train_file", ("1", "3"))
+
+
+def test_a_missing_column_shows_the_first_rows(tmp_path):
+    path = write(tmp_path / "a.csv", "Text,label,other\nhello,1,2\nworld,0,3\n")
+    with pytest.raises(ConfigError) as caught:
+        tables.open_table(path, "train_file", ("text", "label"))
+    told = str(caught.value)
+    assert "no column 'text' (did you mean Text?)" in told and "3: world | 0 | 3" in told
+
+
+def test_what_is_no_table_is_refused_by_name(tmp_path):
+    failures = []
+    for name, content, told in (
+        ("a.xlsx", b"PK\x03\x04", "spreadsheet"),
+        ("a.csv", b"PK\x03\x04", "zip"),
+        ("a.csv", b"\x89PNG" + bytes(100), "PNG"),
+        ("a.csv", b"", "empty"),
+        ("a.csv", "text,label\ncaf\xe9,x\n".encode("latin-1"), "not UTF-8"),
+        ("a.csv", "text,label\nx,1\n".encode("utf-16"), "UTF-16"),
+        ("a.csv", b'text,label\n"closed",1\n"never closed,1\nx,2\n', "quotation mark"),
+    ):
+        path = write(tmp_path / name, content)
+        try:
+            list(tables.open_table(path, "train_file", ("text", "label")).batches())
+            failures.append((name, "read"))
+        except ConfigError as error:
+            if told not in str(error) or "--input_files" in str(error):
+                failures.append((told, str(error)))
+    assert not failures, failures
+
+
+def test_malformed_rows_are_problems_of_their_number(tmp_path):
+    path = write(tmp_path / "a.csv", "text,label\n" + "fine,1\n" * 20 + "one,two,three\n\nfine,0\n")
+    batches = list(tables.open_table(path, "train_file", ("text", "label")).batches())
+    assert batches[0].problems == {20: "3 fields, expected 2"} and len(batches[0].columns["text"]) == 22
+    path = write(tmp_path / "a.jsonl", '{"text": "x"}\n[1]\n{"text": \n')
+    (batch,) = tables.open_table(path, "train_file", ("text",)).batches()
+    assert list(batch.problems) == [1, 2]
+
+
+def test_saved_data_sets_name_their_labels(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    columns = pyarrow.table({"text": ["a", "b"], "label": [1, 0]})
+    with pyarrow.OSFile(str(folder / "data.arrow"), "wb") as file, pyarrow.ipc.new_stream(file, columns.schema) as out:
+        out.write_table(columns)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}, "text": {"_type": "Value"}}
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+    table = tables.open_table(str(folder), "train_file", ("text", "label"))
+    assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
+    with pytest.raises(ConfigError, match="several data sets: saved"):
+        tables.open_table(str(tmp_path), "train_file")
+
+
+def test_the_held_out_share_depends_on_the_text_alone():
+    shares = [texts.share_of((f"text {number}",)) for number in range(2000)]
+    assert 0.08 < sum(share < 0.1 for share in shares) / 2000 < 0.12
+    assert texts.share_of(("a", "b")) != texts.share_of(("a b",))
+    assert shares[:5] == [texts.share_of((f"text {number}",)) for number in range(5)]
+
+
+def test_predictions_keep_what_is_there(tmp_path):
+    columns = {"id": ["1", "2"], "label": ["a,b", None]}
+    ours = predictions.with_free_names(columns, {"label": ["x", "y"], "probability": [0.25, 1 / 3]})
+    assert list(ours) == ["predicted_label", "probability"]
+    written = predictions.encode(".csv", {**columns, **ours}, with_header=True).decode()
+    assert written.splitlines() == ["id,label,predicted_label,probability", '1,"a,b",x,0.25', "2,,y,0.333333"]
+    lines = predictions.encode(".jsonl", {**columns, **ours}, with_header=True).decode().splitlines()
+    assert json.loads(lines[1]) == {"id": "2", "label": None, "predicted_label": "y", "probability": 0.333333}
+    with pytest.raises(ConfigError, match="says the format"):
+        predictions.check_format("out.xlsx")

@@ -1,0 +1,104 @@
+"""Labels: what a column says, and scores beside scikit-learn's."""
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from official.data.tables import labels as labels_lib
+from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL, Labels, Reader
+from official.io.errors import ConfigError
+
+
+def read(kind, values, known=None, choices=()):
+    reader = Reader(kind, known, choices)
+    wrong = [reader.read(value, ("x", "y", "z")[: len(choices)]) for value in values]
+    return (*reader.finish(), wrong)
+
+
+def test_labels_are_words_that_are_sorted():
+    for values, names in (
+        (["pos", "neg", "pos"], ("neg", "pos")),
+        ([10, 2, 10], ("2", "10")),
+        ([True, False], ("false", "true")),
+        (["1.0", "0.0"], ("0.0", "1.0")),
+    ):
+        labels, numbers, _ = read(ONE, values)
+        assert labels.names == names
+        assert [names[number] for number in numbers] == [labels_lib.as_text(value) for value in values]
+    _, numbers, wrong = read(ONE, ["b", None, " ", "a"])
+    assert numbers.tolist() == [1, 0] and wrong == [None, "has no label", "has no label", None]
+
+
+def test_several_labels_come_from_lists_and_separators():
+    labels, marks, wrong = read(SEVERAL, ["1, 4", "[\"4\", \"7\"]", ["1"], "", "a;b,c"])
+    assert labels.names == ("1", "4", "7")
+    assert marks.tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 0], [0, 0, 0]]
+    assert "a JSON list" in wrong[-1]
+
+
+def test_numbers_and_choices():
+    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "nan"])
+    assert numbers.tolist() == [1.5, 2.0] and wrong[2:] == ["label 'x' is no number", "label 'nan' is no finite number"]
+    for values, places in ((["b", "y", "C"], [1, 1, 2]), (["0", "2"], [0, 2]), (["1", "3"], [0, 2])):
+        assert read(CHOICE, values, choices=("a", "b", "c"))[1].tolist() == places
+    with pytest.raises(ConfigError, match="from 0 or from 1"):
+        read(CHOICE, ["1", "2"], choices=("a", "b", "c"))
+
+
+def test_unknown_and_too_many_labels_are_named():
+    reader = Reader(ONE, Labels(ONE, ("a", "b")))
+    assert reader.read("aa") is not None and reader.unknown == {"aa": 1}
+    assert "did you mean a" in labels_lib.describe_unknown(reader.unknown, ("ab", "a"))
+    with pytest.raises(ConfigError, match="label_kind=number"):
+        read(ONE, [number / 7 for number in range(2000)])
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_scores_of_one_equal_scikit_learn(classes):
+    generator = np.random.default_rng(classes)
+    logits, truths = generator.normal(size=(400, classes)), generator.integers(0, classes, 400)
+    labels = Labels(ONE, tuple(map(str, range(classes))))
+    found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
+    expected = {f"{kind}_f1": metrics.f1_score(truths, called, average=kind) for kind in ("macro", "micro", "weighted")}
+    expected |= {
+        "accuracy": metrics.accuracy_score(truths, called),
+        "log_loss": metrics.log_loss(truths, chances),
+        "roc_auc": metrics.roc_auc_score(truths, chances[:, 1] if classes == 2 else chances, multi_class="ovr"),
+    }
+    assert found == pytest.approx({**expected, "calibration_error": found["calibration_error"]}, abs=1e-12)
+
+
+def parts(labels, logits):
+    return labels_lib.probabilities(labels, logits), labels_lib.predicted(labels, logits)
+
+
+def test_scores_of_several_equal_scikit_learn():
+    generator = np.random.default_rng(3)
+    logits, truths = generator.normal(size=(300, 4)), (generator.random((300, 4)) < 0.3).astype(np.float32)
+    labels = Labels(SEVERAL, tuple("abcd"), (0.4, 0.5, 0.6, 0.7))
+    found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
+    expected = {f"{kind}_f1": metrics.f1_score(truths, called, average=kind) for kind in ("macro", "micro", "weighted")}
+    expected |= {
+        "accuracy": metrics.accuracy_score(truths, called),
+        "roc_auc": metrics.roc_auc_score(truths, chances),
+        "log_loss": np.mean([metrics.log_loss(truths[:, c], chances[:, c]) for c in range(4)]),
+    }
+    assert found == pytest.approx({**expected, "calibration_error": found["calibration_error"]}, abs=1e-6)
+
+
+def test_thresholds_are_the_best_of_all():
+    generator = np.random.default_rng(4)
+    chances, truths = np.round(generator.random((60, 3)), 1), generator.random((60, 3)) < 0.4
+    truths[:, 2] = False
+    chosen = labels_lib.choose_thresholds(chances, truths)
+    for column in range(2):
+        f1 = [metrics.f1_score(truths[:, column], chances[:, column] >= t) for t in np.linspace(-0.05, 1.05, 23)]
+        own = metrics.f1_score(truths[:, column], chances[:, column] >= chosen[column])
+        assert own == pytest.approx(max(f1))
+    assert chosen[2] == 0.5
+
+
+def test_calibration_of_right_probabilities_is_perfect():
+    chances = np.array([0.5] * 100 + [1.0] * 100)
+    assert labels_lib.calibration_error(chances, np.array([1, 0] * 50 + [1] * 100)) == pytest.approx(0.0)
+    assert labels_lib.calibration_error(chances, np.ones(200)) == pytest.approx(0.25)

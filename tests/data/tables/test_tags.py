@@ -1,0 +1,97 @@
+"""Tags of words: schemes, spans, scores, files, and windows."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from official.data.tables import tags
+from official.data.word_pieces.vocabulary import Vocabulary
+from official.data.word_pieces.wordpiece import Tokenizer
+from official.io.errors import ConfigError
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##x", "##y", "anna", "berlin", ".")
+
+
+def test_scores_equal_seqeval():
+    """`seqeval.jsonl` holds what seqeval 1.2.2 says of random tags, by default and strictly."""
+    failures = []
+    for line in pathlib.Path(__file__).with_name("seqeval.jsonl").read_text().splitlines():
+        case = json.loads(line)
+        pair = [[text.split() for text in case[name]] for name in ("true", "called")]
+        found, _ = tags.scores(*pair, case["scheme"])
+        for mode, prefix in (("default", ""), ("strict", "strict_")):
+            own = [found[prefix + name] for name in ("precision", "recall", "f1")]
+            if not np.allclose(own, case[mode], atol=1e-6):
+                failures.append((case, mode, own))
+    assert not failures, failures[:3]
+
+
+def sentence(text):
+    return tags.Sentence(["w"] * len(text.split()), text.split())
+
+
+def test_schemes_are_found_and_checked():
+    for text, scheme in (
+        ("B-X I-X O B-Y", tags.IOB2),
+        ("I-X I-X O I-Y B-Y", tags.IOB1),
+        ("B-X E-X O S-Y", tags.IOBES),
+        ("NOUN VERB NOUN", tags.WORDS),
+    ):
+        assert tags.find_scheme([sentence(text)], "x") == scheme, text
+    for text in ("B-X E-X O I-Y", "B-X VERB", "S-X B-Y O"):
+        with pytest.raises(ConfigError):
+            tags.find_scheme([sentence(text)], "x")
+
+
+def test_conll_files_are_read(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("-DOCSTART- O\n\nAnna NNP B-PER\n. . O\n\t\nBerlin NNP B-LOC\n")
+    first, second = tags.read_sentences(str(path), "train_file", True)
+    assert (first.words, first.tags, second.words) == (["Anna", "."], ["B-PER", "O"], ["Berlin"])
+    path.write_text("Anna\n.\n\nBerlin\n")
+    assert [one.tags for one in tags.read_sentences(str(path), "predict_file", False)] == [None, None]
+    with pytest.raises(ConfigError, match="a word and its tag"):
+        tags.read_sentences(str(path), "train_file", True)
+    path.write_text("Anna B-PER\nBerlin\n")
+    with pytest.raises(ConfigError, match=":2: 1 columns"):
+        tags.read_sentences(str(path), "train_file", True)
+
+
+def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
+    tokens, spans = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    tokens.write_text(json.dumps({"tokens": ["Anna", "."], "tags": ["B-PER", "O"]}) + "\n")
+    entity = {"start": 0, "end": 4, "label": "PER"}
+    spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
+    (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
+    assert (one.words, one.tags) == (other.words, other.tags)
+    spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
+    with pytest.raises(ConfigError, match="cuts a word"):
+        tags.read_sentences(str(spans), "train_file", True)
+
+
+def test_long_sentences_are_windows_that_join_to_every_word():
+    vocabulary = Vocabulary(WORDS, "")
+    generator = np.random.default_rng(0)
+    sentences = [
+        [str(word) for word in generator.choice(["a", "ax", "bxy", "c", "\u0001"], count)] for count in (3, 40, 17, 1)
+    ]
+    windows = tags.make_windows(sentences, Tokenizer(vocabulary), vocabulary, 12)
+    assert windows.lengths_N.max() <= 12
+    labels = [np.arange(len(words)) + 100 * number for number, words in enumerate(sentences)]
+    joined = windows.joined(windows.labels(labels), [len(words) for words in sentences])
+    assert all((one == other).all() for one, other in zip(joined, labels))
+    long = tags.make_windows([["a" + "x" * 30]], Tokenizer(vocabulary), vocabulary, 12)
+    assert long.lengths_N.tolist() == [3 if long.ids_T[1] == 1 else 12]
+
+
+def test_entities_have_the_characters_of_the_text():
+    text = "Anna lives in  Berlin."
+    one = tags.with_spans(text, [], "x")
+    called = ["B-PER", "O", "O", "B-LOC", "O"]
+    found = tags.entities(one, called, [0.9] * 5, tags.IOB2)
+    assert [(each["text"], text[each["start"] : each["end"]]) for each in found] == [
+        ("Anna", "Anna"),
+        ("Berlin", "Berlin"),
+    ]
