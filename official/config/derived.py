@@ -383,8 +383,8 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
     said = beside.do_lower_case
     if None not in (config.do_lower_case, said) and config.do_lower_case != said:
         raise ConfigError(
-            f"--do_lower_case={str(config.do_lower_case).lower()}, and the tokenizer of --init_checkpoint says"
-            f" {str(said).lower()}. Drop --do_lower_case."
+            f"--do_lower_case={str(config.do_lower_case).lower()}, and the tokenizer of --init_checkpoint"
+            f" says {str(said).lower()}. Drop --do_lower_case."
         )
     if "model" in values and "max_seq_length" not in given and config.task != "pretrain":
         positions = values["model"].max_position_embeddings

@@ -1,4 +1,5 @@
-"""Predictions for the rows of a file: one row out for each row in, in their order, gone on with after a kill."""
+"""Predictions for the rows of a file: one row out for each row in, in their order, gone on with after a
+kill."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def predict_file(
 ) -> int:
     """Writes a table with the predictions behind its columns; returns the number of its rows.
 
-    Rows without a text get empty predictions; how many there are is said. The rows that are done are kept in a
-    folder beside the output until all are: the same command goes on with them.
+    Rows without a text get empty predictions; how many there are is said. The rows that are done are kept in
+    a folder beside the output until all are: the same command goes on with them.
 
     Args:
       predict: computes the columns of some rows.

@@ -537,7 +537,8 @@ REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
 )
 
 
-# The kinds of labels, and what Hugging Face calls a classifier of them; of a choice, and of tags, its pipelines.
+# The kinds of labels, and what Hugging Face calls a classifier of them; of a choice, and of tags, its
+# pipelines.
 PROBLEM_TYPE_OF = {
     "one": ONE_LABEL,
     "several": SEVERAL_LABELS,
@@ -590,7 +591,9 @@ def read_labels(folder: str) -> dict:
         numbers[key] = tuple(expect(values, key, list, path, []) or unset)
         is_right = len(numbers[key]) in (count, len(unset))
         if not is_right or not all(isinstance(each, (int, float)) for each in numbers[key]):
-            raise ConfigError(f"{path}: {key}={str(values[key])[:60]}, expected {count} numbers. Restore the file.")
+            raise ConfigError(
+                f"{path}: {key}={str(values[key])[:60]}, expected {count} numbers. Restore the file."
+            )
     return {"labels": labels, "problem_type": _problem_type(values, path), **numbers}
 
 

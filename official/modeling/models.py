@@ -1,4 +1,5 @@
-"""Models: the encoder with the heads of pre-training, for spans, for tagged words, or for classes and scores."""
+"""Models: the encoder with the heads of pre-training, for spans, for tagged words, or for classes and
+scores."""
 
 from __future__ import annotations
 
@@ -180,7 +181,8 @@ class SequenceModel(tf.keras.Model):
 
 
 class ChoiceModel(SequenceModel):
-    """BERT that scores the G sequences of an example, of which one is right. Its head is that of one score."""
+    """BERT that scores the G sequences of an example, of which one is right. Its head is that of one
+    score."""
 
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
@@ -189,7 +191,10 @@ class ChoiceModel(SequenceModel):
     def call(self, features, dropout_seed=None):
         """Returns logits float32 [B, G] of features int32 [B, G, L]; arguments as in `SpanModel.call`."""
         batch, group, length = sizes(features["input_ids"])
-        flat = {name: tf.reshape(features[name], [-1, length]) for name in ("input_ids", "input_mask", "segment_ids")}
+        flat = {
+            name: tf.reshape(features[name], [-1, length])
+            for name in ("input_ids", "input_mask", "segment_ids")
+        }
         return tf.reshape(super().call({**features, **flat}, dropout_seed), [batch, group])
 
 

@@ -174,8 +174,8 @@ def span_terms(outputs: tuple[tf.Tensor, tf.Tensor], batch: Batch, whole_rows: b
 
 
 def label_weights(batch: Batch) -> tf.Tensor:
-    """Returns the weight of each label in the loss: that of its sequence, times that of its class where classes
-    have one (`class_weights`, a weight per sequence)."""
+    """Returns the weight of each label in the loss: that of its sequence, times that of its class where
+    classes have one (`class_weights`, a weight per sequence)."""
     weights = batch["example_weights"]
     return weights * batch["class_weights"] if "class_weights" in batch else weights
 
@@ -185,8 +185,8 @@ def label_terms(logits: tf.Tensor, batch: Batch, kind: str, smoothing: float = 0
 
     Args:
       logits: float32 [B, C], or [B, S, C] of rows of several sequences; of numbers C is 1.
-      batch: with `labels`, `example_weights` and what `label_weights` reads. Labels are int32 [B] of one of many,
-        float32 [B, C] of several, and float32 [B] of numbers.
+      batch: with `labels`, `example_weights` and what `label_weights` reads. Labels are int32 [B] of one of
+        many, float32 [B, C] of several, and float32 [B] of numbers.
       kind: one, several or number: cross-entropy, binary cross-entropy averaged over the classes, or squared
         difference. choice is one of many.
       smoothing: share of a label that is spread over all classes.

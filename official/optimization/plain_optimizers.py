@@ -71,7 +71,8 @@ class Slots:
 
     def update(self, gradients, variables, factor) -> None:
         """Updates variables that have slots with gradients times `factor`, float32 each; in the context of a
-        replica, all with the same gradients. Variables of another share of the learning rate follow on their own."""
+        replica, all with the same gradients. Variables of another share of the learning rate follow on their
+        own."""
         pairs = list(zip(gradients, variables))
         for share in sorted({self.share_of(variable.name) for variable in variables}):
             self._share = share

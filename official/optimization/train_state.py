@@ -124,7 +124,8 @@ _LAYER = re.compile(r"/layer_(\d+)/")
 
 def layer_share(decay: float, num_layers: int, name: str) -> float:
     """Returns the share of the learning rate that a variable has with --layer_decay: of layer i of L
-    decay^(L - i), of the embeddings decay^(L + 1), of pooler and heads 1. Source: ELECTRA, arXiv 2003.10555."""
+    decay^(L - i), of the embeddings decay^(L + 1), of pooler and heads 1. Source: ELECTRA, arXiv
+    2003.10555."""
     found = _LAYER.search(name)
     depth = num_layers - int(found[1]) if found else num_layers + 1 if "/embeddings/" in name else 0
     return decay**depth

@@ -1,4 +1,5 @@
-"""Labels of texts: one of many, several at once, a number, or a choice; the tasks of GLUE, and people's own tables."""
+"""Labels of texts: one of many, several at once, a number, or a choice; the tasks of GLUE, and people's own
+tables."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ _SUSPICIOUS = 20  # rows of the report's table
 class Classification(FineTuning):
     """Members that all tasks with labels share; see `official.training.task.Task` and `ScoredTask`.
 
-    A task sets `labels`, at the latest in `_read_splits`, and puts the truths of its evaluation set, and how its
-    rows are shown, into `_truths` and `_shown`.
+    A task sets `labels`, at the latest in `_read_splits`, and puts the truths of its evaluation set, and how
+    its rows are shown, into `_truths` and `_shown`.
     """
 
     losses = ("label_loss",)
@@ -321,8 +322,8 @@ class ClassifyTask(Classification):
                 kind = kinds[found["problem_type"]]
                 if kind != self._config.label_kind:
                     raise ConfigError(
-                        f"--label_kind={self._config.label_kind}, and the labels of {folder} are of kind {kind}."
-                        f" Give --label_kind={kind}."
+                        f"--label_kind={self._config.label_kind}, and the labels of {folder} are of kind"
+                        f" {kind}. Give --label_kind={kind}."
                     )
                 return Labels(kind, found["labels"] or (), found["thresholds"], found["scale"])
         raise ConfigError("nothing says which labels the model has: there is no labels.json in --model_dir.")
@@ -340,7 +341,9 @@ class ClassifyTask(Classification):
             self._check_labels(found, reader.counts, table)
             if found.kind == NUMBER:
                 spread = float(np.std(known(rows.labels), dtype=np.float64))
-                found = dataclasses.replace(found, scale=(float(np.mean(known(rows.labels), dtype=np.float64)), spread or 1.0))
+                found = dataclasses.replace(
+                    found, scale=(float(np.mean(known(rows.labels), dtype=np.float64)), spread or 1.0)
+                )
             self._prepare(found)
         if reader is not None and reader.unknown:
             raise ConfigError(
@@ -357,8 +360,8 @@ class ClassifyTask(Classification):
         if len(labels.names) < 2 and labels.kind == ONE or not labels.names:
             only = f"only the label {labels.names[0]!r}" if labels.names else "no label"
             raise ConfigError(
-                f"--{table.flag}={table.given} has {only} in the column {self._label_column!r}. Give rows of two or"
-                " more, or change --label_column."
+                f"--{table.flag}={table.given} has {only} in the column {self._label_column!r}. Give rows of two"
+                " or more, or change --label_column."
             )
         told = [f"{name} ({counts[name]:,})" for name in labels.names]
         logging.info("%d labels: %s", len(told), shortened(told, 400))
@@ -450,8 +453,8 @@ class ClassifyTask(Classification):
         return {**super().tables(outputs), **self._suspicious(outputs), "Lengths of the texts": rows}
 
     def _suspicious(self, outputs: Outputs) -> dict[str, list[list]]:
-        """Returns the table of held-out rows whose label looks wrong: the model is surer of another one than it is,
-        on average, of the rows that have that one. Source: Northcutt et al. 2021, arXiv 1911.00068."""
+        """Returns the table of held-out rows whose label looks wrong: the model is surer of another one than
+        it is, on average, of the rows that have that one. Source: Northcutt et al. 2021, arXiv 1911.00068."""
         if self.labels.kind != ONE:
             return {}
         truths, chances_NC = self._truths(), labels_lib.probabilities(self.labels, outputs["logits"])

@@ -131,8 +131,8 @@ class TagTask(FineTuning):
             parts[texts_lib.share_of(sentence.words) < share].append(sentence)
         if not all(parts):
             raise ConfigError(
-                f"of {counted(len(self._sentences['train']), 'sentence')} {len(parts[1]):,} are held out. Raise"
-                " --eval_share, or give --eval_file."
+                f"of {counted(len(self._sentences['train']), 'sentence')} {len(parts[1]):,} are held out."
+                " Raise --eval_share, or give --eval_file."
             )
         self._sentences["train"], self._sentences["eval"] = parts
         self._paths["eval"] = self._paths["train"]
@@ -144,7 +144,8 @@ class TagTask(FineTuning):
         for tag in sentence.tags:
             if tag not in ids:
                 raise ConfigError(
-                    f"--{split}_file: the tag {tag[:60]!r} is none of the training set's: {shortened(self._tags)}."
+                    f"--{split}_file: the tag {tag[:60]!r} is none of the training set's:"
+                    f" {shortened(self._tags)}."
                 )
         return np.array([ids[tag] for tag in sentence.tags], np.int32)
 

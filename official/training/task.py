@@ -138,8 +138,8 @@ class ScoredTask(Task, Protocol):
         """Returns the set to predict, in batches like those of `eval_dataset`."""
 
     def assets(self, outputs: Outputs) -> dict[str, bytes]:
-        """Returns {name: content} of files beside the best weights that follow from their outputs of the evaluation
-        set."""
+        """Returns {name: content} of files beside the best weights that follow from their outputs of the
+        evaluation set."""
 
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         """Writes the files of predictions, from the outputs of `predict_dataset`; returns their paths."""

@@ -172,8 +172,8 @@ class FineTuning:
     )
     text_columns: str | None = setting(
         None,
-        "Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers from 1 on "
-        "of a table without a header. Unset: text; of tags tokens, or text.",
+        "Columns with the text, or with the two texts of a pair, comma-separated: names, or numbers from 1 "
+        "on of a table without a header. Unset: text; of tags tokens, or text.",
         tasks=OWN_DATA,
         training=IDENTITY,
     )

@@ -48,8 +48,8 @@ class Job:
     )
     init_checkpoint: str | None = setting(
         None,
-        "Weights to start from: a checkpoint of any format, as a prefix or a folder. Sizes, vocabulary, casing "
-        "and length that are not given are those that lie with it.",
+        "Weights to start from: a checkpoint of any format, as a prefix or a folder. Sizes, vocabulary, "
+        "casing and length that are not given are those that lie with it.",
         training=IDENTITY,
         files=True,
     )

@@ -83,8 +83,8 @@ class TokenRows:
 
     Tokens before `first_lengths` have segment id 0, the others 1. `columns` are what else a row has,
     {name: [N, ...] array}, and `token_columns` what a token has, {name: [T] array}; padding has -1.
-    Examples are of `group` rows, G, one behind the other: features of a batch are [B, G, L] then, and `columns` are
-    of examples.
+    Examples are of `group` rows, G, one behind the other: features of a batch are [B, G, L] then, and
+    `columns` are of examples.
     """
 
     ids: np.ndarray  # [T] any integer type

@@ -1,7 +1,7 @@
 """Tables in files: CSV, TSV, JSON lines, Parquet, and folders that `datasets` saved -> batches of rows.
 
-What a file is, its delimiter, header and quoting follow from its content. What is not certain is refused, with
-the first rows, and never guessed: a wrong column trains a wrong model in silence.
+What a file is, its delimiter, header and quoting follow from its content. What is not certain is refused,
+with the first rows, and never guessed: a wrong column trains a wrong model in silence.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = ()) -> Table:
       wanted: columns that have to be there: names, or, of files without a header, numbers from 1 on.
 
     Raises:
-      ConfigError: for a file that is missing, no table, or without a column that is wanted: it shows the first
-        rows.
+      ConfigError: for a file that is missing, no table, or without a column that is wanted: it shows the
+        first rows.
     """
     with _naming(flag, given):
         parts = [part for one in given.split(",") if one.strip() for part in _parts_of(one.strip(), wanted)]
@@ -142,8 +142,8 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = ()) -> Table:
                 raise ConfigError(_describe_missing(part, missing[0], found, by_number))
             if part.kind == "delimited" and len(found) != len(columns):
                 raise ConfigError(
-                    f"{part.path} has {len(found)} columns and {parts[0].path} has {len(columns)}: files of one"
-                    " table have the same."
+                    f"{part.path} has {len(found)} columns and {parts[0].path} has {len(columns)}: files of"
+                    " one table have the same."
                 )
         return Table(given, flag, tuple(parts), columns, not (by_number and parts[0].kind == "delimited"))
 
@@ -187,8 +187,8 @@ def _part_of(path: str, wanted: Sequence[str]) -> _Part:
 
 
 def _dialect(sample: str, is_cut: bool, path: str, wanted: Sequence[str]) -> tuple[str, bool]:
-    """Returns the delimiter, and whether quotation marks around a field are none of its text: those with which
-    the first line has the wanted columns, and most lines as many fields as the first one."""
+    """Returns the delimiter, and whether quotation marks around a field are none of its text: those with
+    which the first line has the wanted columns, and most lines as many fields as the first one."""
     delimiters = "\t" if path.lower().split(".gz")[0].endswith((".tsv", ".tab")) else _DELIMITERS
     best, best_rank = (delimiters[0], True), (-1.0,) * 4
     for delimiter, quoted in itertools.product(delimiters, (True, False)):
@@ -233,8 +233,8 @@ def _delimited(path: str, delimiter: str, quoted: bool) -> Iterator[list[str]]:
             ) from None
         except UnicodeDecodeError:
             raise ConfigError(
-                f"{path} is not UTF-8 text, near line {reader.line_num + 1}. Convert it: iconv -f WINDOWS-1252"
-                " -t UTF-8."
+                f"{path} is not UTF-8 text, near line {reader.line_num + 1}. Convert it: iconv -f"
+                " WINDOWS-1252 -t UTF-8."
             ) from None
         finally:
             text.detach()

@@ -1,10 +1,12 @@
 """Labels of texts: what a column of a table says, the classes of a run, and the scores of predictions.
 
-Kinds: `one` of many (softmax), `several` at once (a sigmoid each), `number` (a score), `choice` of several texts.
+Kinds: `one` of many (softmax), `several` at once (a sigmoid each), `number` (a score), `choice` of several
+  texts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -33,8 +35,8 @@ class Labels:
       kind: one of KINDS.
       names: of the classes, in the order of the outputs; none of a number.
       thresholds: of `several`: the probability from which on a text has the label.
-      scale: of `number`: mean and deviation of the training set; outputs are in units of it, so that any numbers are
-        learned at the same rate.
+      scale: of `number`: mean and deviation of the training set; outputs are in units of it, so that any
+        numbers are learned at the same rate.
     """
 
     kind: str
@@ -64,10 +66,8 @@ def as_texts(value: Any) -> list[str]:
     """Returns several labels: those of a list, or of a text that is a JSON list or has one of , ; | between
     them. Raises ValueError where two of these are there."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
+        with contextlib.suppress(ValueError):
             value = json.loads(value)
-        except ValueError:
-            pass
     if isinstance(value, str):
         found = [separator for separator in _SEPARATORS if separator in value]
         if len(found) > 1:
@@ -170,8 +170,8 @@ class Reader:
         return labels, marks_NC
 
     def _choice_numbers(self) -> np.ndarray:
-        """Returns the places of the right texts. Numbers count from 0 where one is 0, and from 1 where one is as
-        large as there are texts. Raises ConfigError where neither says it."""
+        """Returns the places of the right texts. Numbers count from 0 where one is 0, and from 1 where one is
+        as large as there are texts. Raises ConfigError where neither says it."""
         numbers = {int(value) for value in self._read if value.isdecimal()}
         first = 0 if 0 in numbers else 1
         if numbers and (
@@ -208,8 +208,8 @@ def describe_unknown(unknown: Counter, names: Sequence[str]) -> str:
     label, rows = unknown.most_common(1)[0]
     others = f" and {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
     return (
-        f"label {label[:60]!r} ({counted(rows, 'row')}){others} is none of the training set's{suggest(label, names)}:"
-        f" {shortened(list(names))}."
+        f"label {label[:60]!r} ({counted(rows, 'row')}){others} is none of the training set's"
+        f"{suggest(label, names)}: {shortened(list(names))}."
     )
 
 
@@ -228,8 +228,8 @@ def probabilities(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
 
 
 def choose_thresholds(probabilities_NC: np.ndarray, truths_NC: np.ndarray) -> tuple[float, ...]:
-    """Returns, for each class, the probability from which on calling it gives the best F1; 0.5 for a class that no
-    row has. It lies in the middle between two probabilities of the set."""
+    """Returns, for each class, the probability from which on calling it gives the best F1; 0.5 for a class
+    that no row has. It lies in the middle between two probabilities of the set."""
     return tuple(_threshold(*pair) for pair in zip(probabilities_NC.T, truths_NC.T > 0))
 
 
@@ -263,9 +263,9 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     """Returns the scores of a set.
 
     Returns:
-      Of classes accuracy, macro_f1, micro_f1, weighted_f1, roc_auc (each class against the rest, their mean; left
-      out where no class has both), log_loss and calibration_error; accuracy of `several` is the share of rows with
-      exactly the right labels. Of a number pearson, spearman and root_mean_squared_error.
+      Of classes accuracy, macro_f1, micro_f1, weighted_f1, roc_auc (each class against the rest, their mean;
+      left out where no class has both), log_loss and calibration_error; accuracy of `several` is the share of
+      rows with exactly the right labels. Of a number pearson, spearman and root_mean_squared_error.
     """
     if labels.kind == NUMBER:
         return _scores_of_numbers(predicted(labels, logits_NC), np.asarray(truths, np.float64))
@@ -310,8 +310,8 @@ def _scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, 
 
 
 def roc_auc(chances_N: np.ndarray, is_true_N: np.ndarray) -> float | None:
-    """Returns the area under the ROC curve: how often a row of the class has the larger probability of a pair,
-    equal ones counted by half; None where all rows are of the class, or none."""
+    """Returns the area under the ROC curve: how often a row of the class has the larger probability of a
+    pair, equal ones counted by half; None where all rows are of the class, or none."""
     from scipy import stats
 
     there = int(is_true_N.sum())
@@ -322,8 +322,8 @@ def roc_auc(chances_N: np.ndarray, is_true_N: np.ndarray) -> float | None:
 
 
 def calibration_error(chances_N: np.ndarray, is_right_N: np.ndarray) -> float:
-    """Returns the expected calibration error: the distance of probability and share of right ones, over 15 bins of
-    equal width weighted by their rows. Source: Guo et al. 2017, arXiv 1706.04599."""
+    """Returns the expected calibration error: the distance of probability and share of right ones, over 15
+    bins of equal width weighted by their rows. Source: Guo et al. 2017, arXiv 1706.04599."""
     bins_N = np.minimum((chances_N * _BINS).astype(int), _BINS - 1)
     counts, chances, right = (
         np.bincount(bins_N, weights, _BINS) for weights in (np.ones(len(bins_N)), chances_N, is_right_N)

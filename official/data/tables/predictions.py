@@ -33,8 +33,8 @@ def with_free_names(columns: Sequence[str], ours: Mapping[str, Any]) -> dict[str
 
 
 def columns_of(labels: Labels, logits_NC: np.ndarray, all_probabilities: bool = False) -> dict[str, list]:
-    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of numbers
-    `score`; with `all_probabilities` also `probability_NAME` of every class."""
+    """Returns the columns of predicted labels: `label` and `probability`, of several `labels` (JSON), of
+    numbers `score`; with `all_probabilities` also `probability_NAME` of every class."""
     if labels.kind == NUMBER:
         return {"score": labels_lib.predicted(labels, logits_NC).tolist()}
     chances_NC = labels_lib.probabilities(labels, logits_NC)

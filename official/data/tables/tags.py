@@ -1,6 +1,8 @@
-"""Sentences with tagged words: CoNLL columns and JSON -> words and tags -> spans, scores, and windows of word pieces.
+"""Sentences with tagged words: CoNLL columns and JSON -> words and tags -> spans, scores, and windows of word
+pieces.
 
-Schemes: IOB1, IOB2 and IOBES mark the spans of entities by the prefixes B-, I-, E-, S- and the tag O; `words` are
+Schemes: IOB1, IOB2 and IOBES mark the spans of entities by the prefixes B-, I-, E-, S- and the tag O; `words`
+  are
 tags without prefixes, such as parts of speech.
 """
 
@@ -67,8 +69,8 @@ def read_sentences(
     """Reads the sentences of comma-separated files and globs, CoNLL columns or JSON lines.
 
     CoNLL: a word a line, its tag in the last column; spaces or tabs between columns; an empty line, or one of
-    white space alone, ends a sentence. JSON: `tokens` and `tags`, or `text` and `entities` with `start`, `end` and
-    `label` in characters.
+    white space alone, ends a sentence. JSON: `tokens` and `tags`, or `text` and `entities` with `start`,
+    `end` and `label` in characters.
 
     Args:
       flag: name of the flag that gave it, for messages.
@@ -152,8 +154,8 @@ def _column(table: tables.Table, given: str | None, names: Sequence[str], flag: 
     found = [name for name in names if name in table.columns]
     if not found:
         raise ConfigError(
-            f"{table.given} has none of the columns {', '.join(names)}, but {shortened(list(table.columns))}. Name"
-            f" it with {flag}."
+            f"{table.given} has none of the columns {', '.join(names)}, but {shortened(list(table.columns))}."
+            f" Name it with {flag}."
         )
     return found[0]
 
@@ -191,8 +193,8 @@ def _spans_of(value: Any, length: int, place: str) -> list[tuple[int, int, str]]
 
 
 def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tagged: bool = True) -> Sentence:
-    """Returns a text with its words, tagged by IOB2. Words are split at white space, punctuation and ideographs,
-    as BERT's tokenizer does. Raises ConfigError for a span that begins or ends within a word."""
+    """Returns a text with its words, tagged by IOB2. Words are split at white space, punctuation and
+    ideographs, as BERT's tokenizer does. Raises ConfigError for a span that begins or ends within a word."""
     offsets = list(word_offsets(text))
     tags = [OUTSIDE] * len(offsets)
     starts, ends = (
@@ -271,8 +273,8 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     for number, sentence in enumerate(sentences, 1):
         if wrong := breach(sentence.tags or [], scheme):
             raise ConfigError(
-                f"{source}, sentence {number}: {wrong}, which {scheme} does not have. Allowed: IOB1, IOB2 or IOBES"
-                " throughout."
+                f"{source}, sentence {number}: {wrong}, which {scheme} does not have. Allowed: IOB1, IOB2 or"
+                " IOBES throughout."
             )
     return scheme
 
@@ -304,8 +306,8 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
     Args:
       tags: one of each word.
       scheme: what does not follow it strictly is no entity, as of seqeval's strict mode; None: read as
-        conlleval does, which takes any prefix for one, as seqeval does by default. Of `words` each tag but O is
-        an entity of one word.
+        conlleval does, which takes any prefix for one, as seqeval does by default. Of `words` each tag but O
+        is an entity of one word.
     """
     if scheme == WORDS:
         return [Span(tag, place, place + 1) for place, tag in enumerate(tags) if tag != OUTSIDE]
@@ -366,8 +368,8 @@ def scores(
     """Returns the scores of entities, and their table by type.
 
     Returns:
-      precision, recall and f1 as seqeval's default mode has them, strict_precision, strict_recall and strict_f1 as
-      its strict mode with the scheme, and accuracy of words.
+      precision, recall and f1 as seqeval's default mode has them, strict_precision, strict_recall and
+      strict_f1 as its strict mode with the scheme, and accuracy of words.
     """
     found: dict[str, float] = {}
     lenient = WORDS if scheme == WORDS else None
@@ -424,8 +426,8 @@ class Windows:
         return found_T
 
     def joined(self, values_TX: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-        """Returns, for each sentence, a value of each of its words: that of the window in which the word has the
-        most pieces on the side where it has fewer.
+        """Returns, for each sentence, a value of each of its words: that of the window in which the word has
+        the most pieces on the side where it has fewer.
 
         Args:
           values_TX: of each piece.
@@ -449,9 +451,9 @@ def make_windows(
 ) -> Windows:
     """Returns the windows of sentences, each a list of words.
 
-    What fits into `max_seq_length` tokens is one window. Others begin a quarter of a window before the end of the
-    one before them, at a word. A word without pieces, such as a control character, is [UNK]; one that is longer
-    than a window loses its end.
+    What fits into `max_seq_length` tokens is one window. Others begin a quarter of a window before the end of
+    the one before them, at a word. A word without pieces, such as a control character, is [UNK]; one that is
+    longer than a window loses its end.
     """
     cls, sep, unknown = map(vocabulary.id_of, ("[CLS]", "[SEP]", "[UNK]"))
     pieces_P, counts_W = tokenizer.tokenize([word for words in sentences for word in words])
@@ -475,8 +477,8 @@ def make_windows(
 
 
 def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
-    """Yields (first word, the one behind the last) of the windows of a sentence; `ends` [words + 1] are the pieces
-    before each word."""
+    """Yields (first word, the one behind the last) of the windows of a sentence; `ends` [words + 1] are the
+    pieces before each word."""
     begin, count = 0, len(ends) - 1
     while begin < count:
         end = int(np.searchsorted(ends, ends[begin] + room, "right")) - 1
@@ -493,8 +495,8 @@ def _cuts(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
 def entities(sentence: Sentence, tags: Sequence[str], chances: Sequence[float], scheme: str) -> list[dict]:
     """Returns the entities of a sentence for people and files: {type, text, start, end, probability}.
 
-    Start and end are characters of its text; of a sentence of words alone, of these with a space between them.
-    The probability is the lowest of the words.
+    Start and end are characters of its text; of a sentence of words alone, of these with a space between
+    them. The probability is the lowest of the words.
     """
     text, offsets = sentence.text, sentence.offsets
     if text is None:

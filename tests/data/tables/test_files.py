@@ -32,7 +32,9 @@ def delimited(rows, delimiter, header=("text", "label")):
     import io
 
     text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\r\n").writerows([*([header] if header else []), *rows])
+    csv.writer(text, delimiter=delimiter, lineterminator="\r\n").writerows(
+        [*([header] if header else []), *rows]
+    )
     return text.getvalue()
 
 
@@ -120,7 +122,10 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     folder = tmp_path / "saved"
     folder.mkdir()
     columns = pyarrow.table({"text": ["a", "b"], "label": [1, 0]})
-    with pyarrow.OSFile(str(folder / "data.arrow"), "wb") as file, pyarrow.ipc.new_stream(file, columns.schema) as out:
+    with (
+        pyarrow.OSFile(str(folder / "data.arrow"), "wb") as file,
+        pyarrow.ipc.new_stream(file, columns.schema) as out,
+    ):
         out.write_table(columns)
     (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}, "text": {"_type": "Value"}}

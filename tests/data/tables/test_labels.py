@@ -30,7 +30,7 @@ def test_labels_are_words_that_are_sorted():
 
 
 def test_several_labels_come_from_lists_and_separators():
-    labels, marks, wrong = read(SEVERAL, ["1, 4", "[\"4\", \"7\"]", ["1"], "", "a;b,c"])
+    labels, marks, wrong = read(SEVERAL, ["1, 4", '["4", "7"]', ["1"], "", "a;b,c"])
     assert labels.names == ("1", "4", "7")
     assert marks.tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 0], [0, 0, 0]]
     assert "a JSON list" in wrong[-1]
@@ -38,7 +38,10 @@ def test_several_labels_come_from_lists_and_separators():
 
 def test_numbers_and_choices():
     _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "nan"])
-    assert numbers.tolist() == [1.5, 2.0] and wrong[2:] == ["label 'x' is no number", "label 'nan' is no finite number"]
+    assert numbers.tolist() == [1.5, 2.0] and wrong[2:] == [
+        "label 'x' is no number",
+        "label 'nan' is no finite number",
+    ]
     for values, places in ((["b", "y", "C"], [1, 1, 2]), (["0", "2"], [0, 2]), (["1", "3"], [0, 2])):
         assert read(CHOICE, values, choices=("a", "b", "c"))[1].tolist() == places
     with pytest.raises(ConfigError, match="from 0 or from 1"):
@@ -59,11 +62,16 @@ def test_scores_of_one_equal_scikit_learn(classes):
     logits, truths = generator.normal(size=(400, classes)), generator.integers(0, classes, 400)
     labels = Labels(ONE, tuple(map(str, range(classes))))
     found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
-    expected = {f"{kind}_f1": metrics.f1_score(truths, called, average=kind) for kind in ("macro", "micro", "weighted")}
+    expected = {
+        f"{kind}_f1": metrics.f1_score(truths, called, average=kind)
+        for kind in ("macro", "micro", "weighted")
+    }
     expected |= {
         "accuracy": metrics.accuracy_score(truths, called),
         "log_loss": metrics.log_loss(truths, chances),
-        "roc_auc": metrics.roc_auc_score(truths, chances[:, 1] if classes == 2 else chances, multi_class="ovr"),
+        "roc_auc": metrics.roc_auc_score(
+            truths, chances[:, 1] if classes == 2 else chances, multi_class="ovr"
+        ),
     }
     assert found == pytest.approx({**expected, "calibration_error": found["calibration_error"]}, abs=1e-12)
 
@@ -77,7 +85,10 @@ def test_scores_of_several_equal_scikit_learn():
     logits, truths = generator.normal(size=(300, 4)), (generator.random((300, 4)) < 0.3).astype(np.float32)
     labels = Labels(SEVERAL, tuple("abcd"), (0.4, 0.5, 0.6, 0.7))
     found, chances, called = labels_lib.scores(labels, logits, truths), *parts(labels, logits)
-    expected = {f"{kind}_f1": metrics.f1_score(truths, called, average=kind) for kind in ("macro", "micro", "weighted")}
+    expected = {
+        f"{kind}_f1": metrics.f1_score(truths, called, average=kind)
+        for kind in ("macro", "micro", "weighted")
+    }
     expected |= {
         "accuracy": metrics.accuracy_score(truths, called),
         "roc_auc": metrics.roc_auc_score(truths, chances),
@@ -92,7 +103,9 @@ def test_thresholds_are_the_best_of_all():
     truths[:, 2] = False
     chosen = labels_lib.choose_thresholds(chances, truths)
     for column in range(2):
-        f1 = [metrics.f1_score(truths[:, column], chances[:, column] >= t) for t in np.linspace(-0.05, 1.05, 23)]
+        f1 = [
+            metrics.f1_score(truths[:, column], chances[:, column] >= t) for t in np.linspace(-0.05, 1.05, 23)
+        ]
         own = metrics.f1_score(truths[:, column], chances[:, column] >= chosen[column])
         assert own == pytest.approx(max(f1))
     assert chosen[2] == 0.5

@@ -75,7 +75,8 @@ def test_long_sentences_are_windows_that_join_to_every_word():
     vocabulary = Vocabulary(WORDS, "")
     generator = np.random.default_rng(0)
     sentences = [
-        [str(word) for word in generator.choice(["a", "ax", "bxy", "c", "\u0001"], count)] for count in (3, 40, 17, 1)
+        [str(word) for word in generator.choice(["a", "ax", "bxy", "c", "\u0001"], count)]
+        for count in (3, 40, 17, 1)
     ]
     windows = tags.make_windows(sentences, Tokenizer(vocabulary), vocabulary, 12)
     assert windows.lengths_N.max() <= 12
