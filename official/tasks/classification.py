@@ -242,8 +242,9 @@ class GlueTask(Classification):
         return glue_files.score(self._glue_task, self._predictions(outputs), self._truths())
 
     def constant_prediction(self) -> tuple[str, float] | None:
-        name, _ = known(super().constant_prediction())
-        return name, glue_files.baseline(self._glue_task, self._truths())[self.target_metric]
+        truths, names = self._truths(), self.labels.names
+        name = names[np.bincount(truths).argmax()] if names else f"{np.mean(truths):.2f}"
+        return name, glue_files.baseline(self._glue_task, truths)[self.target_metric]
 
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         return [glue_files.write_predictions(self._glue_task, self._predictions(outputs), folder)]
@@ -360,8 +361,8 @@ class ClassifyTask(Classification):
         if len(labels.names) < 2 and labels.kind == ONE or not labels.names:
             only = f"only the label {labels.names[0]!r}" if labels.names else "no label"
             raise ConfigError(
-                f"--{table.flag}={table.given} has {only} in the column {self._label_column!r}. Give rows of two"
-                " or more, or change --label_column."
+                f"--{table.flag}={table.given} has {only} in the column {self._label_column!r}. Give rows of"
+                " two or more, or change --label_column."
             )
         told = [f"{name} ({counts[name]:,})" for name in labels.names]
         logging.info("%d labels: %s", len(told), shortened(told, 400))
