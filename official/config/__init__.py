@@ -74,7 +74,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 if name == "bert_config_file" and path and "model" not in layer:
                     values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
     if values.get("task") in OWN_DATA:  # without its scores nobody knows which weights are the best
-        values.setdefault("do_eval", True)
+        values.setdefault("do_eval", not values.get("use_synthetic_data"))
     config = with_init_folder(with_generated_data(Config(**values)), values)
     config = with_gradient_scopes(with_eval_rule(config))
     if config.task == "pretrain":

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import replaced
+from official.config.setting import OWN_DATA
 from official.config.table import Config
 from official.data.glue.tasks import MAX_SCORE, GlueTask, find_task
 from official.data.pretraining import examples
@@ -112,6 +113,34 @@ def _row(task: GlueTask, split: str, number: int, text: Text) -> list[str]:
     else:
         values[task.label_column] = task.labels[text.below(len(task.labels))]
     return [values.get(name, name) for name in _columns(task, split)]
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Tables of texts and labels, and tagged sentences
+
+
+def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
+    """Writes JSON lines in the form that --task=classify or tag, and the columns of the run, ask for; returns
+    the path."""
+    columns = (config.text_columns or ("tokens" if config.task == "tag" else "text")).split(",")
+    label = config.label_column or ("tags" if config.task == "tag" else "label")
+    labels = {
+        "one": lambda: "ab"[text.below(2)],
+        "several": lambda: ["a", "b"][: text.below(3)],
+        "number": lambda: text.below(51) / 10,
+        "choice": lambda: columns[1 + text.below(len(columns) - 1)],
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(rows):
+            if config.task == "tag":
+                words = text.words(*_SENTENCE)
+                row = {columns[0]: words, label: ["OB"[text.below(2)] for _ in words]}
+                row[label] = ["B-X" if tag == "B" else tag for tag in row[label]]
+            else:
+                row = {name: text.sentence(*_SENTENCE) for name in columns}
+                row[label] = labels[config.label_kind]()
+            file.write(json.dumps(row) + "\n")
+    return path
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -255,6 +284,13 @@ def _fine_tuning(config: Config, vocabulary: Vocabulary) -> Config:
     if config.task == "glue":
         task = find_task(config.glue_task or "")
         return replaced(config, data_dir=write_glue(folder, task, text))
+    if config.task in OWN_DATA:
+        names = {"train_file": "train", "eval_file": "dev", "predict_file": "test"}
+        made = {
+            flag: write_own_data(os.path.join(folder, f"{split}.jsonl"), config, _ROWS[split], text)
+            for flag, split in names.items()
+        }
+        return replaced(config, **made)
     made = {
         flag: write_squad(os.path.join(folder, f"{split}.json"), split, text, config.version_2_with_negative)
         for flag, split in (("train_file", "train"), ("predict_file", "dev"))

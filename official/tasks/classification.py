@@ -188,7 +188,7 @@ class GlueTask(Classification):
         self.class_names, self.texts = task.class_names, len(task.text_columns)
         if self.texts == 2:
             check_segment_types(config)
-        self.target_metric = task.main_metric
+        self._take_scores(task.metrics[::-1])
         self._files: dict[str, glue_files.GlueRows] = {}  # {train, dev, test}
         self._features: dict[str, glue_files.GlueFeatures] = {}
         self.companions = {model_folder.LABELS: model_folder.labels_json(task.labels).encode()}
@@ -281,10 +281,10 @@ class ClassifyTask(Classification):
             )
         if self.texts > 1:
             check_segment_types(config)
-        self.class_names = None
+        self.class_names, self.rows_of_example = None, max(self.texts - 1, 1)
         # Of a plan, and of synthetic data; the data say which they are.
         self._prepare(Labels(kind, ("0", "1") if kind in (ONE, SEVERAL) else ()))
-        self.target_metric = labels_lib.MAIN_METRIC[kind]
+        self._take_scores(labels_lib.SCORES[kind])
         self._tables: dict[str, tables.Table] = {}
         self._read: dict[str, texts_lib.TextRows] = {}
         self._vocabulary: Vocabulary | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
-from official.config import Config, ConfigError
+from official.config import Config, ConfigError, suggest
 from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
@@ -26,11 +28,24 @@ class FineTuning:
     """
 
     is_scored = True
+    losses: tuple[str, ...]
+    target_metric: str
 
     def __init__(self, config: Config):
         self._config = config
         self._rows: dict[str, TokenRows] = {}
         self.companions: dict[str, bytes] = {}
+
+    def _take_scores(self, names: Sequence[str]) -> None:
+        """Takes the names of the task's scores, the main one first. Raises ConfigError where
+        --early_stopping_metric is none of them."""
+        asked, allowed = self._config.early_stopping_metric, (*names, *self.losses, "loss")
+        if asked and asked not in allowed:
+            raise ConfigError(
+                f"--early_stopping_metric={asked}{suggest(asked, allowed)} is no score of this task. Allowed:"
+                f" {', '.join(dict.fromkeys(allowed))}."
+            )
+        self.target_metric = names[0]
 
     def find_data(self) -> list[str]:
         config = self._config = generated.with_files(self._config)
@@ -66,6 +81,12 @@ class FineTuning:
         raise NotImplementedError
 
     def assets(self, outputs: dict[str, np.ndarray]) -> dict[str, bytes]:
+        return {}
+
+    rows_of_example = 1  # sequences of a text to choose from each
+
+    def _random_token_labels(self, generator: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+        """Returns {name: [count]} of tokens; none for most tasks."""
         return {}
 
     def _random_labels(
@@ -104,7 +125,8 @@ class FineTuning:
         generator = np.random.default_rng(config.seed)
         length = token_rows.synthetic_length(config)
         labels = self._random_labels(generator, length, _SYNTHETIC_SEQUENCES)
-        return token_rows.synthetic_dataset(labels, batch_size, config)
+        tokens = self._random_token_labels(generator, _SYNTHETIC_SEQUENCES * length)
+        return token_rows.synthetic_dataset(labels, batch_size, config, tokens, self.rows_of_example)
 
     def explain_read_error(self) -> str | None:
         return None  # all data are in memory

@@ -42,13 +42,13 @@ class SquadTask(FineTuning):
     metrics = losses + ("start_accuracy", "end_accuracy")
     eval_metrics: tuple[str, ...] = ()  # windows of the evaluation set have no labels
     output_names = ("start_logits", "end_logits")
-    target_metric = "f1"
     local_epsilon = {"span_loss": 0.0}
     class_names = None
     predicts_evaluation_set = True
 
     def __init__(self, config: Config):
         super().__init__(config)
+        self._take_scores(("f1", "exact_match"))
         self._windows = features_lib.WindowRules(
             config.max_seq_length, config.doc_stride, config.max_query_length
         )

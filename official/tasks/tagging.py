@@ -38,12 +38,12 @@ class TagTask(FineTuning):
     metrics = losses + ("tag_accuracy",)
     eval_metrics = losses
     output_names = ("tags", "chances")
-    target_metric = "f1"
     local_epsilon = {"tag_loss": 0.0}
     predicts_evaluation_set = False
 
     def __init__(self, config: Config):
         super().__init__(config)
+        self._take_scores(("f1", *tags_lib.SCORES))
         self.class_names: list[tuple[str, ...]] | None = None
         self._tags: tuple[str, ...] = (OUTSIDE, "B-X", "I-X")  # of a plan; the data say which they are
         self._scheme = tags_lib.IOB2

@@ -307,20 +307,32 @@ def _synthetic_sequences_per_row(config: Config) -> int:
     return min(config.max_seq_length // synthetic_length(config), pack_depth(config))
 
 
-def synthetic_dataset(columns: dict[str, np.ndarray], batch_size: int, config: Config) -> tf.data.Dataset:
+def synthetic_dataset(
+    columns: dict[str, np.ndarray],
+    batch_size: int,
+    config: Config,
+    token_columns: dict[str, np.ndarray] | None = None,
+    group: int = 1,
+) -> tf.data.Dataset:
     """Returns endless batches of full rows: sequences of `synthetic_length` random words, in two segments.
 
     Args:
       columns: {name: [N] array} of N sequences; the last ones that fill no row are left out.
       batch_size: rows.
       config: of the run.
+      token_columns, group: as of `TokenRows`; the former of as many tokens as there are.
     """
     length, vocab_size = synthetic_length(config), config.model.vocab_size
-    count = len(next(iter(columns.values())))
+    token_columns = token_columns or {}
+    count = (
+        len(next(iter(columns.values()))) if columns else len(next(iter(token_columns.values()))) // length
+    )
     count -= count % _synthetic_sequences_per_row(config)
     random = np.random.default_rng(config.seed)
-    ids = random.integers(min(5, vocab_size - 1), vocab_size, count * length).astype(np.int32)
-    lengths = np.full(count, length, np.int32)
-    rows = TokenRows(ids, lengths, lengths // 2, {name: values[:count] for name, values in columns.items()})
+    ids = random.integers(min(5, vocab_size - 1), vocab_size, count * group * length).astype(np.int32)
+    lengths = np.full(count * group, length, np.int32)
+    columns = {name: values[:count] for name, values in columns.items()}
+    tokens = {name: values[: count * length] for name, values in token_columns.items()}
+    rows = TokenRows(ids, lengths, lengths // 2, columns, tokens, group)
     shape = shape_of(config, batch_size, batch_size)
     return training_dataset(rows, shape, pipeline.TrainingOrder(config.seed))

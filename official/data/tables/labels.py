@@ -256,7 +256,14 @@ def predicted(labels: Labels, logits_NC: np.ndarray) -> np.ndarray:
     return values_NC.argmax(axis=1)
 
 
-MAIN_METRIC = {ONE: "accuracy", SEVERAL: "micro_f1", NUMBER: "spearman", CHOICE: "accuracy"}
+_OF_CLASSES = ("accuracy", "macro_f1", "micro_f1", "weighted_f1", "roc_auc", "log_loss", "calibration_error")
+# {kind: names of its scores}; the first one is the main one.
+SCORES = {
+    ONE: _OF_CLASSES,
+    SEVERAL: ("micro_f1", "macro_f1", "weighted_f1", "accuracy", *_OF_CLASSES[4:]),
+    NUMBER: ("spearman", "pearson", "root_mean_squared_error"),
+    CHOICE: ("accuracy", "log_loss", "calibration_error"),
+}
 
 
 def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[str, float]:

@@ -362,6 +362,9 @@ def _strict(tags: Sequence[str], scheme: str) -> list[Span]:
 # Scores
 
 
+SCORES = ("precision", "recall", "f1", "strict_precision", "strict_recall", "strict_f1", "accuracy")
+
+
 def scores(
     truths: Sequence[Sequence[str]], calls: Sequence[Sequence[str]], scheme: str
 ) -> tuple[dict[str, float], list[list]]:
