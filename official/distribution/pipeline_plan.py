@@ -229,6 +229,7 @@ def flops_of_row(stage: str, config: Config) -> int:
         "masked_lm": predictions * (transform + hidden * model.vocab_size),
         "next_sentence": 2 * hidden,
         "span": 2 * length * hidden,
+        "tags": _CLASSES * length * hidden,
         "classifier": _CLASSES * hidden,
     }
     if stage.startswith("layer_"):
@@ -349,7 +350,7 @@ _PLACES = {
     "mlm": ("masked_lm",),
     "nsp": ("pooler", "next_sentence"),
     "heads": ("pooler", "masked_lm", "next_sentence"),
-    "loc": ("span",),
+    "loc": ("span", "tags"),
     "qa_head": ("span",),
     "glu": ("pooler", "classifier"),
     "glu_reg": ("pooler", "classifier"),
@@ -363,6 +364,7 @@ _THEIRS = {
     "masked_lm": "mlm",
     "next_sentence": "nsp",
     "span": "loc",
+    "tags": "loc",
     "classifier": "glu",
 }
 
@@ -677,6 +679,7 @@ _PARTS = {
     "pooler": "Pooler",
     "masked_lm": "Classifier",
     "span": "Classifier",
+    "tags": "Classifier",
     "classifier": "Classifier",
 }
 

@@ -217,9 +217,9 @@ class TagModel(tf.keras.Model):
         """Returns the encoder's stages without the pooler, then `tags`."""
 
         def run(weights, carried, features, seed):
-            return {"logits": encoder.linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))}
+            return {"tag_logits": encoder.linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))}
 
-        tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), ("logits",))
+        tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), ("tag_logits",))
         return [*self.encoder.stages()[:-1], tags]
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
@@ -232,4 +232,4 @@ class TagModel(tf.keras.Model):
 
     def outputs_of(self, carried: Tensors) -> tf.Tensor:
         """Returns the outputs of `call`, picked from the tensors that the stages gave."""
-        return carried["logits"]
+        return carried["tag_logits"]

@@ -271,10 +271,11 @@ class ClassifyTask(Classification):
                 f"--text_columns={config.text_columns} names {counted(self.texts, 'column')}. Allowed with"
                 f" --label_kind={kind}: {allowed}."
             )
-        if kind == CHOICE and (config.pack or config.unpad):
-            raise ConfigError(
-                f"--{'pack' if config.pack else 'unpad'} is not for --label_kind=choice. Drop it."
-            )
+        pipeline = config.distribution_strategy == "pipeline"
+        others = {"pack": config.pack, "unpad": config.unpad, "distribution_strategy=pipeline": pipeline}
+        if kind == CHOICE and any(others.values()):
+            name = next(name for name, is_asked in others.items() if is_asked)
+            raise ConfigError(f"--{name} is not for --label_kind=choice. Drop it.")
         if kind != ONE and config.class_weights != "none":
             raise ConfigError(
                 f"--class_weights is not for --label_kind={kind}: it weighs one of many. Drop it."
