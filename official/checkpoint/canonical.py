@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 # -----------------------------------------------------------------------------------------------------------
 # Names and shapes
@@ -93,8 +93,7 @@ FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
 GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Sizes of a BERT: words of the vocabulary, hidden size, size between the feed-forward layers, positions,
     token types, classes."""
 
@@ -140,14 +139,12 @@ def compare_names(
     expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
 ) -> dict[str, list[str]]:
     """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
+    both = sorted(expected.keys() & found.keys())
+    bent = [name for name in both if tuple(found[name]) != tuple(expected[name])]
     kinds = {
         "missing": sorted(expected.keys() - found.keys()),
         "unexpected": sorted(found.keys() - expected.keys()),
-        "of another shape": [
-            f"{name} {list(found[name])} for {list(expected[name])}"
-            for name in sorted(expected.keys() & found.keys())
-            if tuple(found[name]) != tuple(expected[name])
-        ],
+        "of another shape": [f"{name} {list(found[name])} for {list(expected[name])}" for name in bent],
     }
     return {kind: names for kind, names in kinds.items() if names}
 
@@ -176,9 +173,8 @@ def encoder_problems(shapes: dict[str, tuple[int, ...]]) -> dict[str, list[str]]
     problems = {"Missing": gone} if gone else {}
     problems |= {} if layers else {"No layer": []}
     if bent:
-        problems["of another number of dimensions"] = [
-            f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)
-        ]
+        told = [f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)]
+        problems["of another number of dimensions"] = told
     compared = {name: shape for name, shape in expected.items() if name not in (*gone, *bent)}
     return problems | compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from official import config as config_lib
-from official.checkpoint import hf_config
+from official.checkpoint.containers import hf_folder
 from official.io.errors import ConfigError
 
 SIZES = {
@@ -161,7 +161,7 @@ def test_what_transformers_writes_is_read(version, tmp_path, caplog):
             [("test", {"bert_config_file": str(path), "model_dir": "m", "use_synthetic_data": True})]
         ).model
     assert model.vocab_size == 30522 and not caplog.records
-    assert hf_config.sizes(str(tmp_path))["num_hidden_layers"] == 12
+    assert hf_folder.sizes(str(tmp_path))["num_hidden_layers"] == 12
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_changes_the_mathematics_is_refused_with_the_reason(values, message
     (tmp_path / "config.json").write_text(json.dumps({**SIZES, "model_type": "bert", **values}))
     for read in (
         lambda: config_lib.bert_config_from_dict({**SIZES, **values}, "c"),
-        lambda: hf_config.sizes(str(tmp_path)),
+        lambda: hf_folder.sizes(str(tmp_path)),
     ):
         with pytest.raises(ConfigError, match=message) as error:
             read()

@@ -5,6 +5,7 @@ A weight that is kept in 8 bits is two variables, NAME and NAME/scale, and is re
 location of an export is its folder assets.extra, beside whose files its weights then are.
 """
 
+import dataclasses
 import os
 
 import numpy as np
@@ -15,7 +16,6 @@ from official.io.errors import ConfigError
 
 LAST, IS_FOLDER = "saved_model.pb", True
 EXTRA, MANIFEST = "assets.extra", "export.json"
-_PREFIX = os.path.join("variables", "variables")
 _SCALE = "/scale"
 
 
@@ -35,20 +35,17 @@ def locate(path: str) -> str | None:
 
 def read(location: str) -> Tensors:
     """Returns the weights under canonical names. Raises DamagedError, also when one of them is read."""
-    found = object_bundle.read(os.path.join(os.path.dirname(location), _PREFIX))
-    scales = {name.removesuffix(_SCALE) for name in found if name.endswith(_SCALE)}
+    found = object_bundle.read(os.path.join(os.path.dirname(location), "variables", "variables"))
     weights = {name: tensor for name, tensor in found.items() if not name.endswith(_SCALE)}
-    return {
-        name: _multiplied(name, tensor, found[name + _SCALE]) if name in scales else tensor
-        for name, tensor in weights.items()
-    }
+    whole = {name: tensor for name, tensor in weights.items() if name + _SCALE in found}
+    return weights | {name: _multiplied(tensor, found[name + _SCALE]) for name, tensor in whole.items()}
 
 
-def _multiplied(name: str, whole: Tensor, scale: Tensor) -> Tensor:
-    def values() -> np.ndarray:
+def _multiplied(whole: Tensor, scale: Tensor) -> Tensor:
+    def read() -> np.ndarray:
         return whole.read().astype(np.float32) * scale.read()
 
-    return Tensor(whole.shape, np.dtype(np.float32), values, (name,))
+    return dataclasses.replace(whole, dtype=np.dtype(np.float32), read=read)
 
 
 def write(tensors: Tensors, location: str, progress: Progress) -> None:

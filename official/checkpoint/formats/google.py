@@ -20,10 +20,9 @@ from official.checkpoint.tensors import Tensor, Tensors
 # Google's
 
 _SLOTS = dict(zip(canonical.SLOTS, canonical.SLOTS))
+_OWN = dict(zip(canonical.WEIGHTS, canonical.WEIGHTS))
 TABLE = {
-    **mapping.with_slots(
-        dict(zip(canonical.WEIGHTS, canonical.WEIGHTS)), {**_SLOTS, "lamb_m": "LAMB", "lamb_v": "LAMB_1"}
-    ),
+    **mapping.with_slots(_OWN, {**_SLOTS, "lamb_m": "LAMB", "lamb_v": "LAMB_1"}),
     **dict.fromkeys(canonical.COUNTERS),
     "global_step": "global_step",
 }
@@ -52,13 +51,7 @@ def _common_name(name: str) -> str:
 
 
 FORMAT = Format(
-    name="google",
-    title="Google TF1",
-    container="bundle",
-    to_canonical=to_canonical,
-    from_canonical=from_canonical,
-    signature="bert/.*",
-    precedence=1,
+    "google", "Google TF1", "bundle", to_canonical, from_canonical, signature="bert/.*", precedence=1
 )
 
 # -----------------------------------------------------------------------------------------------------------
@@ -85,11 +78,10 @@ def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def _divided(tensor: Tensor, scale: Tensor) -> Tensor:
-    return replace(
-        tensor,
-        dtype=np.dtype(np.float32),
-        read=lambda: tensor.read().astype(np.float32) / np.float32(scale.read()),
-    )
+    def read() -> np.ndarray:
+        return tensor.read().astype(np.float32) / np.float32(scale.read())
+
+    return replace(tensor, dtype=np.dtype(np.float32), read=read)
 
 
 def native_from_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -108,13 +100,7 @@ NATIVE = Format(
     precedence=2,
     may_lack_biases=True,
 )
-EXPORT = Format(
-    name="saved_model",
-    title="export",
-    container="saved_model",
-    to_canonical=native_to_canonical,
-    from_canonical=native_from_canonical,
-    precedence=20,
-    may_lack_biases=True,
-    is_only_read=True,
+EXPORT = replace(
+    replace(NATIVE, name="saved_model", title="export", container="saved_model", is_only_read=True),
+    **{"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20},
 )

@@ -16,7 +16,6 @@ from official.inference.source import Source, make_network
 from official.modeling import varlen
 from official.modeling.layers import Affine
 
-DTYPES = ("fp32", "bf16", "int8")
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from official.inference.signatures import SIGNATURES
-from official.serving import page
+from official.serving.server import handlers
 
 MODEL = "my bert"
 _START, _END = f"/v1/models/{MODEL.replace(' ', '%20')}", ":predict"
@@ -101,9 +101,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     fake: Fake
 
     def do_GET(self):
-        files = page.files(MODEL)
+        files = handlers.page_files(MODEL)
         if self.path in files:
-            self._send(200, *files[self.path], page.HEADERS)
+            self._send(200, *files[self.path], handlers.PAGE_HEADERS)
         elif not self._is_refused():
             loading = 503, {"error": "the model is being loaded. Try again later."}
             metadata = loading if self.fake.loading else (200, self.fake.metadata())
