@@ -58,6 +58,8 @@ def initialize(
     path: str,
     model: BertConfig | None = None,
     class_names: Sequence[Sequence[str]] | None = None,
+    problem_type: str = model_folder.ONE_LABEL,
+    replaces_other_head: bool = False,
 ) -> InitReport:
     """Assigns the model's variables from a checkpoint.
 
@@ -68,6 +70,8 @@ def initialize(
         checkpoint's shapes and the configuration beside it say. None: they are known to be the same.
       class_names: all names of each class of the model's classifier. The outputs of the checkpoint's, where
         it names them, are put into their order. None: the outputs are no classes with names.
+      problem_type: of the task's classifier.
+      replaces_other_head: whether a classifier with other labels, as many, starts fresh; else it is an error.
 
     Raises:
       ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names
@@ -78,7 +82,8 @@ def initialize(
     """
     checkpoint = registry.open_checkpoint(path, "--init_checkpoint")
     try:
-        return _assign(variables, checkpoint, model, class_names)
+        classes = class_names, problem_type, replaces_other_head
+        return _assign(variables, checkpoint, model, classes)
     except DamagedError as error:
         raise ConfigError(f"--init_checkpoint={path}: unreadable checkpoint ({error}).") from None
 
@@ -87,17 +92,19 @@ def _assign(
     variables: dict[str, tf.Variable],
     checkpoint: registry.Checkpoint,
     model: BertConfig | None,
-    class_names: Sequence[Sequence[str]] | None,
+    classes: tuple,
 ) -> InitReport:
     notes = _notes(model, checkpoint) if model else ""
     mapped = checkpoint.format.to_canonical(checkpoint.tensors, NOTHING_GIVEN)
     found = {name: tensor for name, tensor in mapped.tensors.items() if not _is_state(name)}
-    found = _in_order(_without_zero_biases(found, variables), class_names, checkpoint.location)
+    found = _in_order(_without_zero_biases(found, variables), checkpoint.location, *classes)
     pattern = checkpoint.format.encoder_names
     strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)}
-    # The model of answers does not use its pooler, see `modeling.fine_tuning.SpanModel`.
-    answers = variables.keys() >= {*canonical.SQUAD_HEAD} and not found.keys() & {*canonical.POOLER}
-    unneeded = canonical.POOLER if answers else ()
+    # The models of answers and of tags do not use their pooler, see `modeling.models`.
+    by_token = (
+        variables.keys() >= {*canonical.SQUAD_HEAD} or classes[1] == model_folder.PROBLEM_TYPE_OF["tag"]
+    )
+    unneeded = canonical.POOLER if by_token and not found.keys() & {*canonical.POOLER} else ()
     expected = {name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded}
     shapes = {name: tensor.shape for name, tensor in found.items()}
     fresh = _check(expected, shapes, strange, checkpoint.location)
@@ -117,7 +124,13 @@ def _assign(
     return InitReport(checkpoint.title, checkpoint.location, *lists, notes)
 
 
-def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, location: str) -> Tensors:
+def _in_order(
+    found: Tensors,
+    location: str,
+    class_names: Sequence[Sequence[str]] | None,
+    problem_type: str,
+    replaces_other_head: bool,
+) -> Tensors:
     """Puts the outputs of a classifier into the order of the classes, by the names that lie beside it.
 
     A classifier of another number of classes stays as it is: it will not be used.
@@ -134,10 +147,14 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
     expected = " ".join(names[-1] for names in class_names)
     order = model_folder.order_of_labels(labels, class_names) if labels else list(range(head.shape[0]))
     problem = ""
-    if kind not in (None, model_folder.ONE_LABEL):
-        problem = f"a classifier of problem_type={kind}, the task one label of: {expected}"
+    if kind not in (None, problem_type):
+        what = "one label of" if problem_type == model_folder.ONE_LABEL else problem_type
+        problem = f"a classifier of problem_type={kind}, the task {what}: {expected}"
     elif order is None:
         problem = f"the labels: {' '.join(labels)}; the task has: {expected}"
+    if (problem or order is None) and replaces_other_head:
+        logging.warning("init_checkpoint %s has %s. The classifier starts fresh.", location, problem)
+        return {name: tensor for name, tensor in found.items() if name not in CLASSIFIER}
     if problem or order is None:
         advice = "Give a checkpoint without a classifier, or correct the labels beside it."
         raise ConfigError(f"init_checkpoint {location} has {problem}. {advice}")

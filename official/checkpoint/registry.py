@@ -132,6 +132,7 @@ class Checkpoint:
                 told += f" but one of {found.title}, which {found.name}2TARGET reads"
             raise ConfigError(f"{told}: unknown names {shortened(unknown)}.", {"unknown": unknown})
         check_types(mapped.tensors, self)
+        mapped = dataclasses.replace(mapped, tensors=_in_numbers(mapped.tensors, options.scale))
         shapes = {name: tensor.shape for name, tensor in mapped.tensors.items()}
         if problems := canonical.encoder_problems(shapes):
             told = f"is not a whole encoder. {describe_names(problems)}."
@@ -188,6 +189,22 @@ def _by_precedence() -> list[Format]:
 def _format_in(container: str, tensors: Tensors) -> Format | None:
     """Returns the format that tensors in a container are of; None where it is no known one."""
     return next((one for one in _by_precedence() if one.container == container and one.fits(tensors)), None)
+
+
+def _in_numbers(tensors: Tensors, scale: tuple[float, float]) -> Tensors:
+    """Returns a model of numbers whose head gives these, and not (number - mean) / deviation."""
+    mean, deviation = scale
+    if (mean, deviation) == (0.0, 1.0) or canonical.CLASSIFIER_HEAD[0] not in tensors:
+        return tensors
+    changed = {}
+    for name, shift in zip(canonical.CLASSIFIER_HEAD, (0.0, mean)):
+        tensor = tensors[name]
+
+        def read(tensor=tensor, shift=shift) -> np.ndarray:
+            return (tensor.read() * deviation + shift).astype(tensor.dtype)
+
+        changed[name] = dataclasses.replace(tensor, read=read)
+    return tensors | changed
 
 
 def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:

@@ -112,8 +112,8 @@ def epsilon_without(checkpoint: Checkpoint) -> float | None:
 
 
 def labels_beside(location: str) -> dict:
-    """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a
-    checkpoint gives them."""
+    """Returns the options `labels`, `problem_type`, `thresholds` and `scale`, as labels.json or Hugging
+    Face's config.json beside a checkpoint gives them."""
     found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
     return found or hf_folder.labels_of(location)
 
@@ -231,7 +231,7 @@ def plan(
         of_vocabulary = vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
         files |= {os.path.join(folder, name): content for name, content in of_vocabulary.items()}
     if "output_weights" in tensors and (options.labels or options.problem_type):
-        labels = model_folder.labels_json(options.labels, options.problem_type)
+        labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
         files[os.path.join(folder, model_folder.LABELS)] = labels.encode()
     _check_free(files, overwrite)
     return files

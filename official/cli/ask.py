@@ -239,6 +239,99 @@ def shown_label(found: Label, kind: str, shows_all: bool = False) -> str:
 
 
 # -----------------------------------------------------------------------------------------------------------
+# bert tag
+
+
+class Tag(ModelFlags, LengthFlag):
+    """Tags the words of typed sentences, with a model that was fine-tuned with --task=tag.
+
+      bert tag --checkpoint=runs/names
+      echo "Anna lives in Berlin." | bert tag --checkpoint=runs/names --json
+
+    A text a line; the end of input ends it. Each line has a line of the output: its entities with their types
+    and probabilities, a blank one for none.
+
+    Attributes:
+      json: Print the entities as JSON, with their characters.
+    """
+
+    json: bool = False
+
+
+def run_tag() -> int:
+    flags = Tag.parse()
+    model = load(flags)
+    model.prepare("tag")
+
+    def answer(line: str) -> str:
+        found = model.tag(line)
+        if flags.json:
+            return json.dumps(found, ensure_ascii=False)
+        return "  ".join(f"{one['text']} {one['type']} {one['probability']:.2f}" for one in found)
+
+    return answer_each("text> ", answer, lambda line, error: "")
+
+
+# -----------------------------------------------------------------------------------------------------------
+# bert predict
+
+
+class Predict(ModelFlags, LengthFlag):
+    """Predicts for every row of a file: all its columns in their order, and those of the predictions behind
+    them.
+
+      bert predict --checkpoint=runs/tickets --input_file=new.csv --output_file=out.csv
+
+    Labels give label and probability, several labels at once labels (JSON), numbers score, tags entities
+    (JSON, with characters), questions answer and probability. A command that was killed goes on where it was.
+
+    Attributes:
+      input_file: CSV, TSV, JSON lines, Parquet, a folder that datasets saved; globs, compressed files.
+      output_file: CSV, TSV, JSON lines or Parquet, by its ending.
+      text_columns: Columns with the texts. Unset: those that the run was trained with, or text; of questions
+        question,context.
+      all_probabilities: Also write probability_LABEL of every label.
+      overwrite: Replace --output_file where it is there.
+    """
+
+    input_file: str
+    output_file: str
+    text_columns: str | None = None
+    all_probabilities: bool = False
+    overwrite: bool = False
+
+
+def run_predict() -> None:
+    flags = Predict.parse()
+    from official.data.tables import predictions
+    from official.data.tables.files import open_table
+    from official.inference.predict_file import predict_file
+
+    predictions.check_format(flags.output_file)
+    model = load(flags)
+    task = model.task
+    usual = {"answer": "question,context"}.get(task, "text")
+    columns = (flags.text_columns or model.source.setting("text_columns", None) or usual).split(",")
+    if flags.all_probabilities and task != "classify":
+        raise ConfigError(f"--all_probabilities is of labels, and the model can {task}. Drop it.")
+    table = open_table(flags.input_file, "input_file", columns)
+    model.prepare(task)
+    identity = {
+        "model": model.source.digest(),
+        "how": [flags.backend, flags.dtype, flags.max_seq_length, flags.all_probabilities],
+    }
+    rows = predict_file(
+        lambda texts: model.columns_of(texts, flags.all_probabilities),
+        table,
+        columns,
+        flags.output_file,
+        identity,
+        flags.overwrite,
+    )
+    print(f"{flags.output_file}: {rows:,} rows")
+
+
+# -----------------------------------------------------------------------------------------------------------
 # bert fill-mask
 
 

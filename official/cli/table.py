@@ -39,7 +39,7 @@ class Command(NamedTuple):
 _ROWS = tuple(
     Command(name, f"official.cli.{module}", function, text)
     for name, module, function, text in (
-        ("train", "train", "start", "pre-train, or fine-tune on SQuAD or GLUE"),
+        ("train", "train", "start", "pre-train, or fine-tune on your own data, SQuAD or GLUE"),
         ("plan", "train", "start_plan", "show what a run will be: batches, steps, FLOPs, memory"),
         ("launch", "launch", "main", "start the processes of a run, and again after a loss"),
         ("vocab", "text", "run_vocab", "learn a WordPiece vocabulary from text"),
@@ -57,6 +57,8 @@ _ROWS = tuple(
         ("evaluate glue-submission", "scores", "run_glue_submission", "zip predictions for GLUE's server"),
         ("ask", "ask", "run_ask", "answer typed questions about a text"),
         ("classify", "ask", "run_classify", "label typed sentences"),
+        ("tag", "ask", "run_tag", "tag the words of typed text"),
+        ("predict", "ask", "run_predict", "predict for every row of a file"),
         ("fill-mask", "ask", "run_fill_mask", "predict the words that are [MASK] in typed text"),
         ("serve", "serve", "main", "serve a model over HTTP: REST, the v2 protocol, a page"),
         ("export", "checkpoints", "run_export", "write a model for other programs: SavedModel or ONNX"),

@@ -54,9 +54,11 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
         other.
     """
     values: dict[str, Any] = {}
+    of_run = False
     for source, given in layers:
         is_saved = len(given) > len(FIELDS) // 2  # a run's config.json has all
         layer = upgraded(given) if is_saved else given
+        of_run = of_run or is_saved
         for name, value in layer.items():
             if name == "model":
                 if not isinstance(value, dict):
@@ -75,7 +77,9 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                     values["model"] = bert_config_from_dict(read_json(path, name, any_number=True), path)
     if values.get("task") in OWN_DATA:  # without its scores nobody knows which weights are the best
         values.setdefault("do_eval", not values.get("use_synthetic_data"))
-    config = with_init_folder(with_generated_data(Config(**values)), values)
+    config = with_generated_data(Config(**values))
+    if not of_run:  # whose settings are whole, and whose folder may have changed
+        config = with_init_folder(config, values)
     config = with_gradient_scopes(with_eval_rule(config))
     if config.task == "pretrain":
         config = with_steps(config)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
+from official.data.tables import labels as labels_lib
 from official.inference import methods, signatures
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
 from official.inference.rows import TOKENS
@@ -585,8 +586,8 @@ class Methods:
         run = self._networks["classify"]()
         none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
-        kinds = {methods.ONE: tf.nn.softmax, methods.SEVERAL: tf.sigmoid, methods.NUMBER: tf.identity}
-        values_NC, is_number = kinds[classes.kind](logits_NC), classes.kind == methods.NUMBER
+        kinds = {labels_lib.ONE: tf.nn.softmax, labels_lib.SEVERAL: tf.sigmoid, labels_lib.NUMBER: tf.identity}
+        values_NC, is_number = kinds[classes.kind](logits_NC), classes.kind == labels_lib.NUMBER
         labels_NC = tf.broadcast_to(tf.constant(classes.labels), tf.shape(values_NC))
         best_N = tf.argmax(values_NC, axis=1)
         if is_number:

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import softmax
 
 from official.data.glue import files as glue_files
 from official.data.glue import tasks
 from official.data.squad import answers, features, squad_files
+from official.data.tables import files as tables
+from official.data.tables import labels as labels_lib
+from official.data.tables import predictions
+from official.data.tables import tags as tags_lib
+from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
+from official.data.tables.texts import wrong_text
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference.backends import Settings, begin, build
 from official.inference.rows import Outputs, Rows, join, run
@@ -38,6 +44,7 @@ class Method:
     """
 
     name: str
+    head = ""  # of another method, whose network serves this one, too
 
     def __init__(self, source: Source, settings: Settings, calibration_file: str | None = None):
         """Builds the network. Raises ConfigError where the model has no head for the method."""
@@ -52,7 +59,7 @@ class Method:
             batches = [rows.pick(part) for part in np.split(np.arange(len(rows.lengths_N)), starts)]
             settings = dataclasses.replace(settings, calibration=batches)
         self.settings = settings
-        self.network = build(source, self.name, settings)
+        self.network = build(source, self.head or self.name, settings)
 
     def _set_up(self, source: Source) -> None:
         """Reads what the method needs of the model."""
@@ -62,7 +69,7 @@ class Method:
         raise NotImplementedError
 
     def _outputs(self, rows: Rows) -> Outputs:
-        return run(self.network, self.name, rows)
+        return run(self.network, self.head or self.name, rows)
 
     def _of_run(self, setting: str) -> str:
         """Returns the path of what the run was trained with. Raises ConfigError where it is not there."""
@@ -221,8 +228,8 @@ class Classes(NamedTuple):
     """Classes of a classifier.
 
     Attributes:
-      texts: of a row: 1 or 2; None where nothing says it.
-      kind: of label, one of KINDS.
+      texts: of a row: 1 or 2, or those of a choice; None where nothing says it.
+      kind: of label, one of `labels.KINDS`.
       labels: names of the outputs.
       length: tokens of a row, at most.
     """
@@ -233,25 +240,21 @@ class Classes(NamedTuple):
     length: int
 
 
-# Kinds of labels: one of many (softmax), several at once (a sigmoid for each), numbers (as they are).
-ONE, SEVERAL, NUMBER = KINDS = ("one", "several", "number")
-_KIND_OF = {model_folder.SEVERAL_LABELS: SEVERAL, model_folder.REGRESSION: NUMBER}
-
-
 def classes_of(source: Source) -> Classes:
     """Returns the labels of a model's classifier, and their kind. A single output is a number, unless the
     model says that it is one of several labels."""
-    outputs = source.classes
-    task = tasks.find_task(source.run.glue_task) if source.run else None
-    labels, kind = source.labels, _KIND_OF.get(str(source.problem_type), ONE)
-    if task:
-        labels, kind = task.labels, NUMBER if task.is_regression else ONE
-    return Classes(
-        len(task.text_columns) if task else None,
-        NUMBER if outputs == 1 and kind == ONE else kind,
-        labels or tuple(f"LABEL_{number}" for number in range(outputs)),
-        source.length(),
-    )
+    outputs, run = source.classes, source.run
+    labels, texts = source.labels, None
+    kinds = {said: kind for kind, said in model_folder.PROBLEM_TYPE_OF.items()}
+    kind = kinds.get(str(source.problem_type), ONE)
+    if run and run.task == "glue":
+        task = tasks.find_task(run.glue_task)
+        labels, kind, texts = task.labels, NUMBER if task.is_regression else ONE, len(task.text_columns)
+    elif run and run.task == "classify":
+        texts = len((run.text_columns or "text").split(","))
+    kind = NUMBER if outputs == 1 and kind == ONE else kind
+    names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
+    return Classes(texts, kind, names, source.length())
 
 
 def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str]]:
@@ -270,34 +273,43 @@ def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str
 
 
 class Classifier(Method):
-    """Labels rows as the predictions of --task=glue do.
+    """Labels rows as the predictions of --task=classify and glue do.
 
     Attributes:
-      texts: of a row: 1 or 2; None where nothing says it.
-      kind: of label, one of KINDS.
+      texts: of a row: 1 or 2, or those of a choice; None where nothing says it.
+      kind: of label, one of `labels.KINDS`.
     """
 
     name = "classify"
 
     def _set_up(self, source: Source) -> None:
-        self.texts, self.kind, self._labels, self._length = classes_of(source)
+        self.texts, self.kind, names, self._length = classes_of(source)
+        self.labels = Labels(self.kind, () if self.kind == NUMBER else names, source.thresholds)
+        self._names = names
 
     def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:
         """Returns the label of each row of 1 or 2 texts. Raises ConfigError for another number of texts than
         the task's."""
-        for count in map(len, rows):
+        values_NC = labels_lib.probabilities(self.labels, self.logits(rows))
+        return [self._label_of(values_C) for values_C in values_NC]
+
+    def logits(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
+        """Returns float32 [N, C] of rows of texts; of a choice a text and those to choose from, C of them."""
+        counts = {len(texts) for texts in rows}
+        for count in counts:
             if self.texts not in (None, count):
                 told = f"expected {self.texts} as in training."
                 raise ConfigError(f"{counted(count, 'text')} to classify, {told}")
             if count > 1:
                 self._source.check_pairs()
-        labels: list[Label] = [None] * len(rows)  # type: ignore[list-item]  # all are filled below
-        for count in {len(texts) for texts in rows}:
+        if self.kind == CHOICE:
+            pairs = [[texts[0], choice] for texts in rows for choice in texts[1:]]
+            return self._outputs(self.rows_of(pairs))["logits"].reshape(len(rows), -1)
+        found = np.zeros((len(rows), self._source.classes), np.float32)
+        for count in counts:
             chosen = [number for number, texts in enumerate(rows) if len(texts) == count]
-            logits_NC = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
-            for number, logits_C in zip(chosen, logits_NC):
-                labels[number] = self._label_of(logits_C)
-        return labels
+            found[chosen] = self._outputs(self.rows_of([rows[number] for number in chosen]))["logits"]
+        return found
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
@@ -308,18 +320,78 @@ class Classifier(Method):
         segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
         return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
 
-    def _label_of(self, logits_C: np.ndarray) -> Label:
-        values_C = {ONE: softmax, SEVERAL: expit, NUMBER: np.asarray}[self.kind](logits_C)
+    def _label_of(self, values_C: np.ndarray) -> Label:
         best = 0 if self.kind == NUMBER else int(values_C.argmax())
-        scores = dict(zip(self._labels, map(float, values_C)))
-        return Label(None if self.kind == NUMBER else self._labels[best], float(values_C[best]), scores)
+        names = self._names if self.kind != CHOICE else [str(number + 1) for number in range(len(values_C))]
+        scores = dict(zip(names, map(float, values_C)))
+        return Label(None if self.kind == NUMBER else names[best], float(values_C[best]), scores)
 
     def _calibration_rows(self, file: str | None) -> Rows:
         if file:
             return self.rows_of([line.split("\t") for line in calibration_texts(file)])
+        run = self._source.run
+        if run is not None and run.task == "classify":
+            columns = (run.text_columns or "text").split(",")
+            table = tables.open_table(self._of_run("train_file"), "calibration_file", columns)
+            batch = next(table.batches(columns))
+            return self.rows_of(_spread([row for row in zip(*batch.columns.values()) if not wrong_text(row)]))
         folder = self._of_run("data_dir")
-        table = glue_files.read_split(tasks.find_task(self._source.run.glue_task), "train", folder)
+        table = glue_files.read_split(tasks.find_task(run.glue_task), "train", folder)
         return self.rows_of(_spread([list(texts) for texts in zip(*table.texts)]))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Tags of words
+
+
+class Tagger(Method):
+    """Tags words as the predictions of --task=tag do: the vectors of the encoder, times the classifier.
+
+    Attributes:
+      tags: names of the outputs.
+      scheme: that they follow, one of `tags.SCHEMES`.
+    """
+
+    name, head = "tag", "embed"
+
+    def _set_up(self, source: Source) -> None:
+        self.tags = source.labels or tuple(f"LABEL_{number}" for number in range(source.classes))
+        self.scheme = tags_lib.scheme_of(self.tags)
+        self._weights_CD, self._bias_C = (source.values(name) for name in ("output_weights", "output_bias"))
+        self._length = source.length()
+
+    def __call__(self, texts: Sequence[str]) -> list[list[dict]]:
+        """Returns the entities of each text, see `tags.entities`."""
+        sentences = [tags_lib.with_spans(text, [], "", False) for text in texts]
+        called, chances = self.tag(sentences)
+        parts = zip(sentences, called, chances)
+        return [tags_lib.entities(*each, self.scheme) for each in parts]
+
+    def tag(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[list[list[str]], list[list[float]]]:
+        """Returns the tags of the words of each sentence, and their probabilities."""
+        words, counts = [one.words for one in sentences], [len(one.words) for one in sentences]
+        windows = tags_lib.make_windows(words, self._tokenizer, self._vocabulary, self._length)
+        if not len(windows.lengths_N):
+            return [[] for _ in sentences], [[] for _ in sentences]
+        rows = Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
+        logits_TC = self._outputs(rows)["sequence"] @ self._weights_CD.T + self._bias_C
+        chances_TC = softmax(logits_TC, axis=-1)
+        called, chances = (
+            windows.joined(values_T, counts)
+            for values_T in (chances_TC.argmax(axis=1), chances_TC.max(axis=1))
+        )
+        return [[self.tags[n] for n in own] for own in called], [own.tolist() for own in chances]
+
+    def _calibration_rows(self, file: str | None) -> Rows:
+        sentences = (
+            [tags_lib.with_spans(text, [], "", False).words for text in calibration_texts(file)]
+            if file
+            else _spread(
+                [one.words for one in tags_lib.read_sentences(self._of_run("train_file"), "", False)]
+            )
+        )
+        windows = tags_lib.make_windows(sentences, self._tokenizer, self._vocabulary, self._length)
+        return Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -441,7 +513,9 @@ class Embedder(Method):
         return self.rows_of(calibration_texts(file), self._pooling)
 
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Reader, Classifier, Embedder, Filler)}
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (Reader, Classifier, Tagger, Embedder, Filler)
+}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -571,6 +645,49 @@ class Model:
         """Names of the outputs that `classify` gives; none where a model only counts them, as LABEL_0."""
         labels = classes_of(self.source).labels
         return () if model_folder.are_numbered_labels(labels) else labels
+
+    @overload
+    def tag(self, texts: str) -> list[dict]: ...
+
+    @overload
+    def tag(self, texts: Sequence[str]) -> list[list[dict]]: ...
+
+    def tag(self, texts):
+        """Returns the entities of a text, or of each of several: {type, text, start, end, probability}, with
+        its first character and the one behind its last."""
+        return self._method("tag")([texts])[0] if isinstance(texts, str) else self._method("tag")(list(texts))
+
+    def predict(self, texts: Sequence[Any]) -> list[Any]:
+        """Returns what the model was fine-tuned for, of each text, or row of texts: its `Label`, its
+        entities, or the `Answer` to a (question, context)."""
+        task = self.task
+        if task == "answer":
+            return self.answer_all(list(texts))
+        return self.tag(list(texts)) if task == "tag" else self.classify_all(text_rows(list(texts)))
+
+    @property
+    def task(self) -> str:
+        """The method that the model was fine-tuned for: answer, classify or tag. Raises ConfigError for
+        none."""
+        can = self.source.abilities()
+        found = next((method for method in ("tag", "classify", "answer") if method in can), None)
+        if found is None:
+            told = "it has no head for labels, tags or answers"
+            raise ConfigError(f"{self.source.name}: {told}. Give a run of --task=classify, tag or squad.")
+        return found
+
+    def columns_of(self, rows: Sequence[Sequence[str]], all_probabilities: bool = False) -> dict[str, list]:
+        """Returns {column: values} of predictions for rows of texts, as files have them: label and
+        probability, labels (JSON), score, entities (JSON), or answer and probability."""
+        if self.task == "classify":
+            method = self._method("classify")
+            return predictions.columns_of(method.labels, method.logits(rows), all_probabilities)
+        if self.task == "tag":
+            return {
+                "entities": [tags_lib.entities_json(found) for found in self.tag([row[0] for row in rows])]
+            }
+        found = self.answer_all([(question, context) for question, context in rows])
+        return {"answer": [one.text for one in found], "probability": [one.probability for one in found]}
 
     def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
         """Returns a vector for each text.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import os
 from typing import Any
 
@@ -15,6 +16,7 @@ from official.checkpoint.containers import saved_model
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
+from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.files import expanded
@@ -27,11 +29,13 @@ _CLASSIFIER = (*canonical.CLASSIFIER_HEAD, *canonical.POOLER)
 _MASKED_LM = (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)
 HEADS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "answer": ("head for answers", canonical.SQUAD_HEAD, "fine-tuned with --task=squad"),
-    "classify": ("classifier", _CLASSIFIER, "fine-tuned with --task=glue"),
+    "classify": ("classifier", _CLASSIFIER, "fine-tuned with --task=classify or glue"),
+    "tag": ("classifier of words", canonical.CLASSIFIER_HEAD, "fine-tuned with --task=tag"),
     "fill_mask": ("masked-LM head", _MASKED_LM, "pre-trained with its head kept"),
     "embed": ("encoder", (), ""),
 }
 # {method: the stages that its outputs need nothing of}
+TAGS = model_folder.PROBLEM_TYPE_OF["tag"]
 UNUSED_STAGES = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}
 # {dtype: policy of Keras}; weights of int8 are multiplied out
 _POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
@@ -50,6 +54,7 @@ class Source:
       run: the configuration of a fine-tuning run; None of anything else.
       labels: the names of a classifier's outputs; None where nothing says them.
       problem_type: of a classifier, one of `model_folder.PROBLEM_TYPES`; None where nothing says it.
+      thresholds: of several labels: the probability from which on a text has each; none: one half.
       max_seq_length: tokens of a sequence, as it was given; None: see `length`.
     """
 
@@ -61,6 +66,7 @@ class Source:
     run: Any
     labels: tuple[str, ...] | None
     problem_type: str | None = None
+    thresholds: tuple[float, ...] = ()
     max_seq_length: int | None = None
 
     def setting(self, name: str, default: Any) -> Any:
@@ -89,9 +95,31 @@ class Source:
         """Number of a classifier's outputs; 0 without one."""
         return self.tensors["output_weights"].shape[0] if "output_weights" in self.tensors else 0
 
+    def digest(self) -> str:
+        """Returns a digest of what the model computes with: its files, as they are now, and its settings."""
+        folder = model_folder.folder_of(self.location)
+        prefix = os.path.basename(self.location)
+        names = [
+            name for name in sorted(os.listdir(folder)) if self.location == folder or name.startswith(prefix)
+        ]
+        found = [
+            (name, os.stat(os.path.join(folder, name))[6], os.stat(os.path.join(folder, name)).st_mtime_ns)
+            for name in names
+        ]
+        said = [
+            self.vocabulary.sha256,
+            self.vocabulary.do_lower_case,
+            self.labels,
+            self.thresholds,
+            self.max_seq_length,
+        ]
+        return hashlib.sha256(repr([found, said]).encode()).hexdigest()
+
     def abilities(self) -> list[str]:
         """Returns the methods of a model that have the head that they need."""
-        return [name for name, (_, head, _) in HEADS.items() if all(part in self.tensors for part in head)]
+        other = "classify" if self.problem_type == TAGS else "tag"
+        found = {name for name, (_, head, _) in HEADS.items() if all(part in self.tensors for part in head)}
+        return [name for name in HEADS if name in found - {other}]
 
     def check_can(self, method: str) -> None:
         """Raises ConfigError where the head of a method is not there."""
@@ -100,6 +128,9 @@ class Source:
             told = f"so it cannot {method}; it can {', '.join(self.abilities())}. Give one that was {origin}."
             told = told.replace("fill_mask", "fill masks")
             raise ConfigError(f"{self.name} has no {what} ({missing[0]} is missing), {told}")
+        if method not in self.abilities():
+            can = ", ".join(self.abilities())
+            raise ConfigError(f"{self.name} has no {what}: its classifier is of another kind. It can {can}.")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
         """Assigns the weights of a model. The pooler and the next-sentence head, which other heads do not
@@ -220,12 +251,12 @@ def find(
         words = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
         raise ConfigError(f"vocab_file={vocab_file} {words}. Change --vocab_file.")
     run = None
-    if settings.get("task") in ("squad", "glue"):
+    if settings.get("task") in FINE_TUNING:
         changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "kernels": "plain"}
         changed |= {"max_seq_length": max_seq_length} if max_seq_length else {}
         beside = str(sidecar_files.config_beside(checkpoint.location))
         run = config_lib.build_config([(beside, settings), ("command line", changed)])
-    head = options.labels, options.problem_type
+    head = options.labels, options.problem_type, options.thresholds
     return Source(name, checkpoint.location, tensors, bert, vocabulary, run, *head, max_seq_length)
 
 

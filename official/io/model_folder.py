@@ -620,7 +620,8 @@ def labels_to_hugging_face(labels: tuple[str, ...] | None, problem_type: str | N
         names = tuple(f"LABEL_{number}" for number in range(count))
     by_id = {str(number): name for number, name in enumerate(names)}
     found = {"id2label": by_id, "label2id": {name: number for number, name in enumerate(names)}}
-    return {**found, "problem_type": problem_type} if problem_type else found
+    theirs = problem_type in (REGRESSION, ONE_LABEL, SEVERAL_LABELS)
+    return {**found, "problem_type": problem_type} if theirs else found
 
 
 def labels_of_hugging_face(values: dict, source: str, activation: str | None = None) -> dict:

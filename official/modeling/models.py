@@ -217,7 +217,9 @@ class TagModel(tf.keras.Model):
         """Returns the encoder's stages without the pooler, then `tags`."""
 
         def run(weights, carried, features, seed):
-            return {"tag_logits": encoder.linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))}
+            return {
+                "tag_logits": encoder.linear(weights, dropout(carried["sequence"], self._dropout_rate, seed))
+            }
 
         tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), ("tag_logits",))
         return [*self.encoder.stages()[:-1], tags]

@@ -262,6 +262,7 @@ class ClassifyTask(Classification):
         self._text_columns = (config.text_columns or "text").split(",")
         self._label_column = config.label_column or "label"
         kind, self.texts = config.label_kind, len(self._text_columns)
+        self.problem_type = model_folder.PROBLEM_TYPE_OF[kind]
         least, most = (3, 100) if kind == CHOICE else (1, 2)
         if not least <= self.texts <= most:
             allowed = (
@@ -311,9 +312,10 @@ class ClassifyTask(Classification):
         return [path for table in self._tables.values() for path in table.paths]
 
     def _labels_json(self, labels: Labels) -> bytes:
-        kind = model_folder.PROBLEM_TYPE_OF[labels.kind]
         scale = labels.scale if labels.kind == NUMBER else ()
-        return model_folder.labels_json(labels.names or None, kind, labels.thresholds, scale).encode()
+        return model_folder.labels_json(
+            labels.names or None, self.problem_type, labels.thresholds, scale
+        ).encode()
 
     def _known_labels(self) -> Labels:
         """Returns the labels of the run, or of the weights, that are evaluated."""

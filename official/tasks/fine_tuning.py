@@ -13,7 +13,7 @@ from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.rows.token_rows import TokenRows
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
-from official.io import vocabulary_files
+from official.io import model_folder, vocabulary_files
 from official.tasks import known
 
 _SYNTHETIC_SEQUENCES = 1000
@@ -28,6 +28,7 @@ class FineTuning:
     """
 
     is_scored = True
+    problem_type = model_folder.ONE_LABEL
     losses: tuple[str, ...]
     target_metric: str
 

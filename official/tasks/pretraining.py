@@ -21,7 +21,7 @@ from official.data.records import schema as schema_lib
 from official.data.records.on_the_fly import Packer
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text, load_vocabulary
 from official.io import files as io_files
-from official.io import record_paths, vocabulary_files
+from official.io import model_folder, record_paths, vocabulary_files
 from official.modeling import objectives
 from official.modeling.models import BertPretrainer
 from official.tasks import examples as examples_lib
@@ -57,6 +57,7 @@ class PretrainingTask:
     output_names: tuple[str, ...] = ()
     target_metric = "mlm_accuracy"
     is_scored = False
+    problem_type = model_folder.ONE_LABEL
     class_names = None
     local_epsilon = objectives.PRETRAINING_LOCAL_EPSILON
 

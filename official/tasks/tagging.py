@@ -40,6 +40,7 @@ class TagTask(FineTuning):
     output_names = ("tags", "chances")
     local_epsilon = {"tag_loss": 0.0}
     predicts_evaluation_set = False
+    problem_type = model_folder.PROBLEM_TYPE_OF["tag"]
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -96,8 +97,8 @@ class TagTask(FineTuning):
                     "Sentences longer than %d tokens: %s more", config.max_seq_length, counted(more, "window")
                 )
         self.class_names = [(tag,) for tag in self._tags]
-        kind = model_folder.PROBLEM_TYPE_OF["tag"]
-        self.companions[model_folder.LABELS] = model_folder.labels_json(self._tags, kind).encode()
+        labels = model_folder.labels_json(self._tags, self.problem_type)
+        self.companions[model_folder.LABELS] = labels.encode()
         return [path for paths in self._paths.values() for path in paths]
 
     def _learn_tags(self, source: str) -> None:
@@ -117,10 +118,7 @@ class TagTask(FineTuning):
         for folder in filter(None, (self._config.model_dir, self._config.init_checkpoint)):
             found = model_folder.read_labels(model_folder.folder_of(folder))
             if found.get("labels"):
-                self._tags = found["labels"]
-                made = [Sentence([], [tag]) for tag in self._tags if not tag.startswith(("I-", "E-"))]
-                prefixed = any(tag.startswith("S-") for tag in self._tags)
-                self._scheme = tags_lib.IOBES if prefixed else tags_lib.find_scheme(made, folder)
+                self._tags, self._scheme = found["labels"], tags_lib.scheme_of(found["labels"])
                 return
         raise ConfigError("nothing says which tags the model has: there is no labels.json in --model_dir.")
 

@@ -21,7 +21,7 @@ from official import config as config_lib
 from official.checkpoint import initialize, registry
 from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
-from official.config.setting import LENGTH
+from official.config.setting import LENGTH, OWN_DATA
 from official.distribution import strategy as strategy_lib
 from official.distribution.backends import as_pipeline
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
@@ -133,7 +133,14 @@ def initializer(config: Config, state: TrainState, task: Task) -> Callable[[str]
     format."""
 
     def initialize_model(path: str) -> list[str]:
-        made = initialize.initialize(state.model_variables(), path, config.model, task.class_names)
+        made = initialize.initialize(
+            state.model_variables(),
+            path,
+            config.model,
+            task.class_names,
+            task.problem_type,
+            config.task in OWN_DATA,
+        )
         logging.info("%s", made.describe())
         return made.fresh
 

@@ -300,11 +300,13 @@ _ARCHITECTURES = {
 }
 _TABLE = "embeddings.word_embeddings.weight"
 _NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
-_SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), _NEXT_SENTENCE_ONLY, "BertLMHeadModel")
-_OTHER_HEADS = {
-    "BertForTokenClassification": "it labels words, which nothing here does",
-    "BertForMultipleChoice": "it chooses between texts, which nothing here does",
+# Classes whose classifier is one of words, or of texts to choose from.
+_OTHER_CLASSIFIERS = {
+    model_folder.PROBLEM_TYPE_OF["tag"]: "BertForTokenClassification",
+    model_folder.PROBLEM_TYPE_OF["choice"]: "BertForMultipleChoice",
 }
+_SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), *_OTHER_CLASSIFIERS.values(), _NEXT_SENTENCE_ONLY)
+_SUPPORTED = (*_SUPPORTED, "BertLMHeadModel")
 
 
 def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
@@ -334,6 +336,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     if "classifier.weight" in shapes:
         own = options.labels, options.problem_type
         labels = model_folder.labels_to_hugging_face(*own, shapes["classifier.weight"][0])
+        architecture = _OTHER_CLASSIFIERS.get(str(options.problem_type), architecture)
     ours = options.hidden_act or BertConfig.hidden_act
     layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
     config = {
@@ -375,11 +378,23 @@ def _read_config(location: str) -> tuple[dict, str]:
     return (json_files.read_json(path, any_number=True) if os.path.exists(path) else {}), path
 
 
+def _plain_names(values: dict) -> list[str]:
+    """Returns the classes that a config.json names, those of TensorFlow and Flax under PyTorch's names."""
+    names = values.get("architectures") or []
+    return [
+        re.sub(r"^(TF|Flax)(?=Bert)", "", str(name))
+        for name in (names if isinstance(names, list) else [names])
+    ]
+
+
 def labels_of(location: str) -> dict:
     """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
     gives. Names that are made up, LABEL_0, count for none."""
     values, path = _read_config(location)
     found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
+    for kind, name in _OTHER_CLASSIFIERS.items():
+        if _plain_names(values)[:1] == [name]:
+            found["problem_type"] = kind
     return found | ({"labels": None} if model_folder.are_numbered_labels(found["labels"] or ()) else {})
 
 
@@ -407,12 +422,10 @@ def sizes(location: str) -> dict:
     values, path = _read_config(location)
     if is_hugging_face(values):
         check_other_keys(values, path)
-        names = values.get("architectures") or []
-        for name in names if isinstance(names, list) else [names]:
-            plain = re.sub(r"^(TF|Flax)(?=Bert)", "", str(name))
-            if plain not in _SUPPORTED:
-                told = f"({_OTHER_HEADS.get(plain, 'another model or head')}), only {', '.join(_SUPPORTED)}."
-                raise ConfigError(f"{path}: architectures={str(name)[:60]} is not supported {told}")
+        for name in _plain_names(values):
+            if name not in _SUPPORTED:
+                told = f"(another model or head), only {', '.join(_SUPPORTED)}."
+                raise ConfigError(f"{path}: architectures={name[:60]} is not supported {told}")
     else:
         model_folder.check_values(values, CONFIG, path)
     if activation_of(values) is not None:

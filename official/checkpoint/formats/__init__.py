@@ -61,8 +61,10 @@ class Options:
       do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
         look.
       labels: names of a classifier's classes, in their order; None: not known.
-      problem_type: of a classifier, in Hugging Face's words: regression, single_label_classification; None:
-        not known.
+      problem_type: of a classifier, one of `model_folder.PROBLEM_TYPES`; None: not known.
+      thresholds: of several labels: the probability from which on a text has each; none: not known.
+      scale: of a number: the (mean, deviation) that the source's outputs are in units of. The result's are
+        the numbers themselves.
       of_formats: {name of an Option: value}, what was given of those that formats bring.
     """
 
@@ -76,6 +78,8 @@ class Options:
     do_lower_case: bool | None = None
     labels: tuple[str, ...] | None = None
     problem_type: str | None = None
+    thresholds: tuple[float, ...] = ()
+    scale: tuple[float, float] = (0.0, 1.0)
     of_formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod

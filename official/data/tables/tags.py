@@ -279,6 +279,14 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     return scheme
 
 
+def scheme_of(tags: Sequence[str]) -> str:
+    """Returns the scheme of a model, by the names of its tags."""
+    prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
+    if not prefixes:
+        return WORDS
+    return IOBES if prefixes & {"E", "S"} else IOB2 if "B" in prefixes else IOB1
+
+
 def breach(tags: Sequence[str], scheme: str) -> str | None:
     """Returns what the tags of a sentence have that their scheme does not; None for none."""
     before = (OUTSIDE, "")
