@@ -19,7 +19,7 @@ from official.serving.server.settings import Endpoint, Limits
 if TYPE_CHECKING:  # it loads TensorFlow
     from official.serving.server.versions import Loading
 
-_METHODS = ("answer", "classify", "fill_mask", "embed")
+_METHODS = ("answer", "classify", "tag", "fill_mask", "embed")
 _SECS = (0.001, 86400)
 _LONGEST_TOKEN = 4096
 

@@ -586,7 +586,11 @@ class Methods:
         run = self._networks["classify"]()
         none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
-        kinds = {labels_lib.ONE: tf.nn.softmax, labels_lib.SEVERAL: tf.sigmoid, labels_lib.NUMBER: tf.identity}
+        kinds = {
+            labels_lib.ONE: tf.nn.softmax,
+            labels_lib.SEVERAL: tf.sigmoid,
+            labels_lib.NUMBER: tf.identity,
+        }
         values_NC, is_number = kinds[classes.kind](logits_NC), classes.kind == labels_lib.NUMBER
         labels_NC = tf.broadcast_to(tf.constant(classes.labels), tf.shape(values_NC))
         best_N = tf.argmax(values_NC, axis=1)

@@ -20,7 +20,7 @@ from official.data.tables.labels import CHOICE, NUMBER, ONE, Labels
 from official.data.tables.texts import wrong_text
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference.backends import Settings, begin, build
-from official.inference.rows import Outputs, Rows, join, run
+from official.inference.rows import Network, Outputs, Rows, join, run
 from official.inference.signatures import TOP_WORDS
 from official.inference.source import Source, Truncation, find
 from official.io import files, model_folder
@@ -59,17 +59,21 @@ class Method:
             batches = [rows.pick(part) for part in np.split(np.arange(len(rows.lengths_N)), starts)]
             settings = dataclasses.replace(settings, calibration=batches)
         self.settings = settings
-        self.network = build(source, self.head or self.name, settings)
+        self.network = self._finished(build(source, self.head or self.name, settings))
 
     def _set_up(self, source: Source) -> None:
         """Reads what the method needs of the model."""
+
+    def _finished(self, network: Network) -> Network:
+        """Returns the network of the method, from that of `head`."""
+        return network
 
     def _calibration_rows(self, file: str | None) -> Rows:
         """Returns the sequences that ranges of activations are taken from."""
         raise NotImplementedError
 
     def _outputs(self, rows: Rows) -> Outputs:
-        return run(self.network, self.head or self.name, rows)
+        return run(self.network, self.name, rows)
 
     def _of_run(self, setting: str) -> str:
         """Returns the path of what the run was trained with. Raises ConfigError where it is not there."""
@@ -367,6 +371,12 @@ class Tagger(Method):
         parts = zip(sentences, called, chances)
         return [tags_lib.entities(*each, self.scheme) for each in parts]
 
+    def _finished(self, network: Network) -> Network:
+        def tag(rows: Rows) -> Outputs:
+            return {"logits": network(rows)["sequence"] @ self._weights_CD.T + self._bias_C}
+
+        return tag
+
     def tag(self, sentences: Sequence[tags_lib.Sentence]) -> tuple[list[list[str]], list[list[float]]]:
         """Returns the tags of the words of each sentence, and their probabilities."""
         words, counts = [one.words for one in sentences], [len(one.words) for one in sentences]
@@ -374,8 +384,7 @@ class Tagger(Method):
         if not len(windows.lengths_N):
             return [[] for _ in sentences], [[] for _ in sentences]
         rows = Rows(windows.ids_T, np.zeros_like(windows.ids_T), windows.lengths_N)
-        logits_TC = self._outputs(rows)["sequence"] @ self._weights_CD.T + self._bias_C
-        chances_TC = softmax(logits_TC, axis=-1)
+        chances_TC = softmax(self._outputs(rows)["logits"], axis=-1)
         called, chances = (
             windows.joined(values_T, counts)
             for values_T in (chances_TC.argmax(axis=1), chances_TC.max(axis=1))

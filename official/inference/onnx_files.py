@@ -96,7 +96,7 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
         if head == "fill_mask":
             carried = {"logits": carried["masked_lm_logits"][0]}
         for name in output_names(head):
-            tf.identity(carried[name], name)
+            tf.identity(carried.get(f"{head}_{name}", carried.get(name)), name)
         variables = {variable.handle.op.name: variable for variable in model.variables}
         graph_def, shapes = _with_weights_as_inputs(graph.as_graph_def(), variables, output_names(head))
     with tf.Graph().as_default() as fed:

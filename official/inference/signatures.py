@@ -55,6 +55,18 @@ SIGNATURES = {
         (Field("label", "string"), _SCORE, Field("labels", "string", (None,)), _SCORES),
         ("sentence_b",),
     ),
+    # Entities of a text with fewer of them than another one of the call are '' and 0.
+    "tag": Signature(
+        "tag",
+        (_TEXT,),
+        (
+            Field("types", "string", (None,)),
+            Field("entities", "string", (None,)),
+            Field("starts", "int32", (None,)),
+            Field("ends", "int32", (None,)),
+            _SCORES,
+        ),
+    ),
     "fill_mask": Signature(
         "fill_mask",
         (_TEXT,),
@@ -69,6 +81,7 @@ TENSOR_INPUTS = tuple(Field(name, "int32", (None,)) for name in ("input_ids", "i
 TENSOR_OUTPUTS = {
     "answer": (Field("start_logits", "float32", (None,)), Field("end_logits", "float32", (None,))),
     "classify": (Field("logits", "float32", (None,)),),
+    "tag": (Field("logits", "float32", (None, None)),),
     "fill_mask": (Field("logits", "float32", (None, None)),),
     "embed": (Field("sequence", "float32", (None, None)),),
 }

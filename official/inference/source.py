@@ -21,7 +21,7 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, loa
 from official.io import json_files, model_folder, vocabulary_files
 from official.io.files import expanded
 from official.modeling.encoder import BertEncoder
-from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
+from official.modeling.models import BertPretrainer, SequenceModel, SpanModel, TagModel
 
 SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 # {method of a model: (what it needs, names of its head, what makes such a model)}
@@ -173,8 +173,8 @@ def make_network(bert: BertConfig, head: str, classes: int, dtype: str = "fp32")
     policy = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
     try:
-        if head == "classify":
-            return SequenceModel(bert, classes)
+        if head in ("classify", "tag"):
+            return (SequenceModel if head == "classify" else TagModel)(bert, classes)
         return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": BertPretrainer}[head](bert)
     finally:
         tf.keras.mixed_precision.set_global_policy(policy)

@@ -20,7 +20,7 @@ import tensorflow as tf
 from official import config as config_lib
 from official.checkpoint.containers.saved_model import EXTRA, MANIFEST
 from official.inference import Model, onnx_files
-from official.inference.backends import Settings, build
+from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel
 from official.inference.methods import pooling_of_source
 from official.inference.rows import Rows
@@ -77,8 +77,9 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         files["bert_config.json"] = _json(dataclasses.asdict(source.bert))
     else:
         files["config.json"] = config_lib.to_json(source.run)
-    if "classify" in abilities and (source.labels or source.problem_type):
-        files[model_folder.LABELS] = model_folder.labels_json(source.labels, source.problem_type)
+    if {"classify", "tag"} & {*abilities} and (source.labels or source.problem_type):
+        labels = model_folder.labels_json(source.labels, source.problem_type, source.thresholds)
+        files[model_folder.LABELS] = labels
     for name, content in files.items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -145,7 +146,7 @@ def compare_onnx(source: Source, folder: str) -> float:
     rows = Rows(ids_T, np.zeros_like(ids_T), lengths_N, masked_M)
     path = os.path.join(folder, onnx_files.NAME)
     theirs = onnx_files.network_of(path, head, Settings("onnxruntime"))(rows)
-    ours = build(source, head, Settings())(rows)
+    ours = Model(source).outputs(head, rows)
     return _largest([(ours[name], theirs[name]) for name in ours])
 
 
@@ -172,6 +173,11 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
     Raises:
       ConfigError: where a weight is missing or cannot be read, or tensorflow-text cannot take the vocabulary.
     """
+    if main_method(source.abilities()) == "tag":
+        raise ConfigError(
+            f"{source.name} tags words, which no SavedModel does yet. --format=onnx writes a file that takes"
+            " token ids; bert serve --export_dir takes the run itself."
+        )
     with tempfile.TemporaryDirectory() as words:
         vocabulary = os.path.join(words, vocabulary_files.VOCABULARY)
         writing.replace_file(vocabulary, vocabulary_text(source))

@@ -188,6 +188,8 @@ def columns_of(asked: Asked, results: list[Any]) -> dict[str, np.ndarray]:
         return {names[0]: np.stack(results)}
     if signature.method == "fill_mask":
         return dict(zip(names, _words(results)))
+    if signature.method == "tag":
+        return _entities(signature, results)
     if signature.method == "answer":
         texts, scores, starts, ends = zip(*results)
         columns: list[Any] = [texts, starts, ends, scores]
@@ -210,6 +212,18 @@ def _words(results: list[Any]) -> tuple[np.ndarray, np.ndarray]:
             tokens[number, mask, : len(words)] = [word for word, _ in words]
             scores[number, mask, : len(words)] = [probability for _, probability in words]
     return tokens, scores
+
+
+def _entities(signature: Signature, results: list[list[dict]]) -> dict[str, np.ndarray]:
+    """Returns the entities of each text, '' and 0 behind the last one."""
+    shape = len(results), max(map(len, results))
+    keys, columns = ("type", "text", "start", "end", "probability"), {}
+    for field, key in zip(signature.outputs, keys):
+        column = np.full(shape, "", object) if field.dtype == "string" else np.zeros(shape, field.dtype)
+        for number, found in enumerate(results):
+            column[number, : len(found)] = [one[key] for one in found]
+        columns[field.name] = column
+    return columns
 
 
 def _padded(rows: list[np.ndarray], length: int) -> np.ndarray:

@@ -29,7 +29,8 @@ from official.serving.server.protocols import Sizes
 
 
 # {signature: the method of Model that answers many}
-_METHODS = {"answer": "answer_all", "classify": "classify_all", "embed": "embed", "fill_mask": "fill_masks"}
+_METHODS = {"answer": "answer_all", "classify": "classify_all", "fill_mask": "fill_masks"}
+_METHODS |= {"tag": "tag", "embed": "embed"}
 
 
 class Loading(NamedTuple):
@@ -70,6 +71,7 @@ class Served:
         ids = Signature(main, signatures.TENSOR_INPUTS, signatures.TENSOR_OUTPUTS[main])
         self.signatures = {**{name: SIGNATURES[name] for name in methods}, signatures.TENSORS: ids}
         values = {"answer": 2, "embed": bert.hidden_size, "fill_mask": bert.vocab_size}.get(main, 1)
+        values = model.source.classes if main == "tag" else values
         self.sizes = Sizes(bert.vocab_size, bert.type_vocab_size, bert.max_position_embeddings, values)
 
     def compute(self, name: str, asked: list[Any]) -> list[Any]:
