@@ -104,6 +104,33 @@ function showLabel(_values, [{ label, score, labels, scores }]) {
   return { parts: [big(nameOfLabel(label)), make("ul", { class: "rows" }, ...rows)] };
 }
 
+function showEntities({ text }, [{ types, entities, starts, ends, scores }]) {
+  mustBe("string", ...types);
+  mustBe("number", ...starts, ...ends, ...scores);
+  const count = types.filter((type) => type).length;
+  const points = Array.from(text);
+  const parts = [];
+  let place = 0;
+  for (let number = 0; number < count; number += 1) {
+    const inside = points.slice(starts[number], ends[number]).join("");
+    parts.push(points.slice(place, starts[number]).join(""));
+    parts.push(make("mark", {}, inside, "\u00a0", make("span", { class: "type" }, types[number])));
+    place = ends[number];
+  }
+  parts.push(points.slice(place).join(""));
+  if (!count) {
+    return { parts: [big("No entity"), passage("The text", text)] };
+  }
+  const rows = types.slice(0, count).map((type, number) => row(`${entities[number]} (${type})`, scores[number]));
+  return {
+    parts: [
+      big(count === 1 ? "One entity" : `${count} entities`),
+      passage("The text with its entities marked", ...parts),
+      make("ol", { class: "rows" }, ...rows),
+    ],
+  };
+}
+
 /** Some tasks of GLUE only count their labels. */
 export function nameOfLabel(label) {
   return /^\d+$/.test(label) ? `Label ${label}` : label;
@@ -198,6 +225,16 @@ export const PANELS = {
           sentence_b: "Last year's profit was ten percent higher, the company said.",
         },
       ],
+    ],
+  },
+  tag: {
+    waiting: "Tagging…",
+    needs: { text: "Write or paste a text with names in it." },
+    instances: ({ text }) => [{ text }],
+    show: showEntities,
+    examples: [
+      ["A biography", { text: "Ada Lovelace was born in London in 1815 and worked with Charles Babbage." }],
+      ["News", { text: "Nokia said in Helsinki on Tuesday that Anna Virtanen will lead its office in São Paulo." }],
     ],
   },
   embed: {
