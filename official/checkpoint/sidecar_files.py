@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from absl import logging
 
-from official.checkpoint import canonical
+from official.checkpoint import canonical, model_card
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Format, Options
 from official.checkpoint.registry import Checkpoint
@@ -89,6 +89,7 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
         "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
+    found["model_card"] = model_card.of_run(checkpoint.location)
     return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 
 
@@ -115,6 +116,7 @@ def labels_beside(location: str) -> dict:
     """Returns the options `labels`, `problem_type`, `thresholds` and `scale`, as labels.json or Hugging
     Face's config.json beside a checkpoint gives them."""
     found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
+    found.pop("kind", None)
     return found or hf_folder.labels_of(location)
 
 

@@ -31,6 +31,7 @@ from official.config.derived import (
     with_generated_data,
     with_gradient_scopes,
     with_init_folder,
+    with_own_rate,
     with_steps,
     words_of_records,
 )
@@ -79,7 +80,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
         values.setdefault("do_eval", not values.get("use_synthetic_data"))
     config = with_generated_data(Config(**values))
     if not of_run:  # whose settings are whole, and whose folder may have changed
-        config = with_init_folder(config, values)
+        config = with_own_rate(with_init_folder(config, values), values)
     config = with_gradient_scopes(with_eval_rule(config))
     if config.task == "pretrain":
         config = with_steps(config)

@@ -8,6 +8,7 @@ from typing import Any
 
 from official.config.backends import BACKENDS
 from official.config.model import BertConfig, bert_config_from_dict
+from official.config.setting import OWN_DATA
 from official.config.table import FIELDS, Config, replaced
 from official.config.values import at_step, read_by_step
 from official.io import files, model_folder, vocabulary_files
@@ -390,6 +391,15 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
         positions = values["model"].max_position_embeddings
         values["max_seq_length"] = min(beside.max_length or positions, positions, _MAX_LENGTH)
     return replaced(config, **values)
+
+
+def with_own_rate(config: Config, given: Collection[str]) -> Config:
+    """Returns the configuration of people's own data with a learning rate by the model's width, where none is
+    given: 5e-5 of BERT-base, more for narrower models."""
+    if config.task not in OWN_DATA or "learning_rate" in given or config.model is None:
+        return config
+    rate = FIELDS["learning_rate"].default * 768 / config.model.hidden_size
+    return replaced(config, learning_rate=float(f"{rate:.1g}"))
 
 
 def _model_beside(folder: str) -> BertConfig | None:

@@ -594,7 +594,9 @@ def read_labels(folder: str) -> dict:
             raise ConfigError(
                 f"{path}: {key}={str(values[key])[:60]}, expected {count} numbers. Restore the file."
             )
-    return {"labels": labels, "problem_type": _problem_type(values, path), **numbers}
+    said = _problem_type(values, path)
+    kind = next((kind for kind, name in PROBLEM_TYPE_OF.items() if name == said), "one")
+    return {"labels": labels, "problem_type": said, "kind": kind, **numbers}
 
 
 def _problem_type(values: dict, source: str) -> str | None:

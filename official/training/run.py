@@ -211,6 +211,10 @@ def _log_start(ready: Ready) -> None:
     if ready.plan.layout:
         logging.info("The same micro batches as of %s", ready.plan.layout.describe())
     steps = config_lib.schedule_steps(config)
+    if config.do_train and config.task != "pretrain":
+        told = "%d epochs of %d steps, learning rate %g after %d steps of warm-up, %d tokens at most"
+        numbers = config.num_train_epochs, config.num_steps_per_epoch, config.learning_rate
+        logging.info(told, *numbers, config.warmup_steps, config.max_seq_length)
     if config.do_train and config.start_warmup_step + config.warmup_steps >= steps:
         logging.warning(
             "warmup_steps=%g ends at or after the last of the %d steps of the schedule: the peak learning"

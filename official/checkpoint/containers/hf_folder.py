@@ -38,7 +38,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAST = WEIGHTS
 IS_FOLDER = True
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
-_OTHER_FILES = (INDEX, CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG)
+_CARD = "README.md"
+_OTHER_FILES = (INDEX, CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, model_folder.LABELS, _CARD)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 
@@ -361,6 +362,11 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
         **labels,
     }
     written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
+    if options.model_card:
+        written[_CARD] = options.model_card.encode()
+    if labels and (options.labels or options.problem_type):
+        own_labels = model_folder.labels_json(options.labels, options.problem_type, options.thresholds)
+        written[model_folder.LABELS] = own_labels.encode()
     if options.vocab_file is None:
         return written
     count = len(vocabulary_files.read(options.vocab_file).words)

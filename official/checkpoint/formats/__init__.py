@@ -65,6 +65,7 @@ class Options:
       thresholds: of several labels: the probability from which on a text has each; none: not known.
       scale: of a number: the (mean, deviation) that the source's outputs are in units of. The result's are
         the numbers themselves.
+      model_card: README.md of a folder for Hugging Face; None: of no run.
       of_formats: {name of an Option: value}, what was given of those that formats bring.
     """
 
@@ -80,6 +81,7 @@ class Options:
     problem_type: str | None = None
     thresholds: tuple[float, ...] = ()
     scale: tuple[float, float] = (0.0, 1.0)
+    model_card: str | None = None
     of_formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
