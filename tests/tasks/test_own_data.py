@@ -1,0 +1,402 @@
+"""People's own data: every kind of label is learned from a table, and predicted for another."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official import config as config_lib
+from official.checkpoint.convert import convert
+from official.data.pipeline import TrainingOrder
+from official.data.tables.files import open_table
+from official.inference import load
+from official.inference.predict_file import predict_file
+from official.io.errors import ConfigError
+from official.modeling import objectives
+from official.optimization import optimizers
+from official.tasks import TASKS
+from official.training.loop import RunLoop
+from tests.conftest import ROOT
+from tests.fine_tuning_files import COLOURS
+from tests.run_folders import assert_resumes, run
+from tests.tasks.test_packed_fine_tuning import assert_same_gradients, loss_and_gradients
+
+THINGS = ("ball", "box", "sky", "sea", "sun", "hat")
+
+
+def sentences(count, seed):
+    """Returns (colour, text) pairs: the colour is named in the text."""
+    generator = np.random.default_rng(seed)
+    pairs = []
+    for _ in range(count):
+        colour, words = generator.choice(COLOURS), list(generator.choice(THINGS, generator.integers(1, 6)))
+        words.insert(int(generator.integers(0, len(words) + 1)), colour)
+        pairs.append((str(colour), " ".join(words)))
+    return pairs
+
+
+def write_table(path, head, rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([head, *rows])
+    return str(path)
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture(name="table")
+def fixture_table(tmp_path, make):
+    """Returns a function that builds a configuration of a kind of label, on a table that can be learned."""
+
+    def table(kind="one", count=160, **settings):
+        pairs = sentences(count, 1)
+        numbers = {colour: 100.0 * number for number, colour in enumerate(COLOURS)}
+        rows = {
+            "one": lambda: [{"text": text, "label": colour} for colour, text in pairs],
+            "several": lambda: [
+                {"text": text, "label": [word for word in ("ball", colour) if word in text.split()]}
+                for colour, text in pairs
+            ],
+            "number": lambda: [{"text": text, "label": numbers[colour]} for colour, text in pairs],
+            "choice": lambda: [
+                {"text": text, **dict(zip("abc", COLOURS)), "label": colour} for colour, text in pairs
+            ],
+        }[kind]()
+        defaults = dict(
+            train_file=write_lines(tmp_path / f"{kind}.jsonl", rows),
+            label_kind=kind,
+            num_train_epochs=6,
+            text_columns="text,a,b,c" if kind == "choice" else None,
+        )
+        return make("classify", **{**defaults, **settings})
+
+    return table
+
+
+@pytest.fixture(name="tags")
+def fixture_tags(tmp_path, make):
+    """Returns a function that builds a configuration of tagged words: colours, and what follows them."""
+
+    def tags(count=160, words=12, **settings):
+        generator = np.random.default_rng(2)
+        lines = []
+        for _ in range(count):
+            chosen = generator.choice([*THINGS, *COLOURS], generator.integers(1, words))
+            is_colour = np.isin(chosen, COLOURS)
+            for place, word in enumerate(chosen):
+                tag = "B-C" if is_colour[place] else "I-C" if place and is_colour[place - 1] else "O"
+                lines.append(f"{word}\t{tag}")
+            lines.append("")
+        path = tmp_path / "train.conll"
+        path.write_text("\n".join(lines) + "\n")
+        return make("tag", **{"train_file": str(path), "num_train_epochs": 12, **settings})
+
+    return tags
+
+
+# ------------------------------------------------------------------------------------------------------------
+# From files to scores
+
+
+def test_every_kind_of_label_is_learned(table, tmp_path):
+    failures = []
+    scores = {"one": "accuracy", "several": "micro_f1", "number": "spearman", "choice": "accuracy"}
+    for kind, score in scores.items():
+        result = run(table(kind, model_dir=kind))
+        if not (result.status == "finished" and result.scores[score] > 0.7):
+            failures.append((kind, result.scores))
+        kept = json.loads((tmp_path / kind / "labels.json").read_text())
+        if kept["kind"] != kind:
+            failures.append((kind, kept))
+    assert not failures
+    kept = json.loads((tmp_path / "several" / "labels.json").read_text())
+    assert kept["labels"] == ["ball", "blue", "green", "red"] and len(kept["thresholds"]) == 4
+    written = json.loads((tmp_path / "one" / "result.json").read_text())
+    assert {"Confusion matrix", "Scores by label", "Lengths of the texts"} <= set(written["tables"])
+    assert written["majority_prediction"] in COLOURS
+    numbers = json.loads((tmp_path / "number" / "result.json").read_text())
+    assert numbers["root_mean_squared_error"] < 40  # of a deviation of 80
+
+
+def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
+    def sides(rows):
+        config = table(train_file=write_lines(tmp_path / "own.jsonl", rows))
+        task = TASKS["classify"](config)
+        task.find_data()
+        return {
+            split: {rows[number - 1]["text"] for number in read.numbers} for split, read in task._read.items()
+        }
+
+    rows = [{"text": text, "label": colour} for colour, text in sentences(300, 3)]
+    first = sides(rows)
+    assert not first["train"] & first["eval"] and 0.03 < len(first["eval"]) / len(first["train"]) < 0.3
+    more = sides([{"text": "red sky " * 3, "label": "red"}, *rows, *rows])
+    assert first["eval"] <= more["eval"] and first["train"] <= more["train"]
+
+
+def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path):
+    path = tmp_path / "new.conll"
+    path.write_text("red\nball\nsky\n\n" + "sea\n" * 60 + "blue\nbox\n")
+    result = run(tags(do_predict=True, predict_file=str(path)))
+    assert result.scores["f1"] > 0.75 and result.scores["strict_f1"] > 0.75
+    assert [row[0] for row in result.tables["Scores by type"]] == ["type", "C"]
+    predicted = [
+        line.split("\t") for line in (tmp_path / "run" / "predictions.conll").read_text().splitlines()
+    ]
+    words = [fields for fields in predicted if len(fields) == 2]
+    assert [word for word, _ in words] == path.read_text().split()
+    assert [tag for _, tag in words][:3] == ["B-C", "I-C", "O"] and [tag for _, tag in words][-2:] == [
+        "B-C",
+        "I-C",
+    ]
+
+
+def test_a_run_resumes_to_the_same_bits(table):
+    assert_resumes(table, 20, 40, num_train_epochs=2, num_steps_per_epoch=20, deterministic=True)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# One loss, however it is computed
+
+
+@pytest.mark.parametrize("name", ["classify", "tag"])
+def test_losses_and_gradients_do_not_depend_on_packing_and_padding(table, tags, name):
+    def computed(**settings):
+        make = table if name == "classify" else tags
+        config = make(count=40, do_eval=False, length_buckets="never", **settings)
+        task = TASKS[name](config)
+        task.find_data()
+        batch = next(iter(task.train_dataset(40, 40, TrainingOrder(0))))
+        model = task.build_model()
+        for number, variable in enumerate(model.variables):
+            seed = [number, 1]
+            variable.assign(
+                tf.random.stateless_normal(variable.shape, seed, stddev=0.1)
+                + tf.cast("gamma" in variable.name, tf.float32)
+            )
+        return model, *loss_and_gradients(task, model, batch)
+
+    model, expected, gradients = computed()
+    for settings in (dict(pack=True), dict(unpad=True)):
+        _, found, others = computed(**settings)
+        assert found == pytest.approx(expected, rel=2e-5), settings
+        assert_same_gradients(model, others, gradients, ("key/bias",))
+
+
+def test_label_losses_equal_numpy():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(6, 3)).astype(np.float32)
+    weights = np.array([1, 1, 0, 1, 1, 1], np.float32)
+    ones, several = generator.integers(0, 3, 6), (generator.random((6, 3)) < 0.5).astype(np.float32)
+    of_classes = np.array([0.5, 1.0, 2.0], np.float32)[ones]
+    batch = {"example_weights": weights, "class_weights": of_classes}
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    wanted = np.eye(3)[ones] * 0.9 + 0.1 / 3
+    value, weight = objectives.label_terms(tf.constant(logits), {**batch, "labels": ones}, "one", 0.1)[
+        "label_loss"
+    ]
+    expected = -(wanted * log_p).sum(axis=1) @ (weights * of_classes)
+    assert (float(value), float(weight)) == pytest.approx((expected, (weights * of_classes).sum()), rel=1e-5)
+    batch = {"example_weights": weights, "labels": several}
+    value, _ = objectives.label_terms(tf.constant(logits), batch, "several")["label_loss"]
+    p = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    expected = -(several * np.log(p) + (1 - several) * np.log(1 - p)).mean(axis=1) @ weights
+    assert float(value) == pytest.approx(expected, rel=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Options of training
+
+
+@pytest.mark.parametrize("kernels", ["plain", "fused", "native"])
+def test_layers_have_their_share_of_the_rate(table, kernels):
+    config = table(
+        num_steps_per_epoch=9,
+        layer_decay=0.5,
+        kernels=kernels,
+        model={**table().model.__dict__, "num_hidden_layers": 2},
+    )
+    task = TASKS["classify"](config)
+    state = optimizers.make_state(config, task.build_model, tf.distribute.get_strategy())
+    before = {variable.name: variable.numpy() for variable in state.model.trainable_variables}
+    gradients = [tf.ones_like(variable) for variable in state.model.trainable_variables]
+    rate = float(state.optimizer._learning_rate(state.optimizer.iterations))
+    state.optimizer.update(gradients, state.model.trainable_variables, tf.constant(1.0))
+    assert int(state.optimizer.iterations) == 1
+    failures = []
+    shares = {"embeddings/": 0.5**3, "layer_0/": 0.25, "layer_1/": 0.5, "pooler/": 1.0, "output_bias": 1.0}
+    for variable in state.model.trainable_variables:
+        share = next((share for part, share in shares.items() if part in variable.name), None)
+        if share and variable.name.endswith(("bias:0", "beta:0")):  # not decayed: the step is the rate
+            moved = np.abs(before[variable.name] - variable.numpy()).max()
+            if not np.isclose(moved, rate * share, rtol=1e-3):
+                failures.append((variable.name, moved, rate * share))
+    assert rate > 0 and not failures
+
+
+def test_frozen_layers_stay(table, tmp_path):
+    run(table(freeze_layers=1, stop_steps=3, do_eval=False))
+    run(table(model_dir="fresh", stop_steps=1, do_eval=False, learning_rate=0.0))
+    ours, theirs = (tf.train.load_checkpoint(str(tmp_path / name)) for name in ("run", "fresh"))
+    moved = {
+        name.partition("/layer_0")[0]: not np.array_equal(ours.get_tensor(name), theirs.get_tensor(name))
+        for name in (
+            "bert/embeddings/word_embeddings",
+            "bert/encoder/layer_0/output/dense/kernel",
+            "output_weights",
+        )
+    }
+    assert moved == {"bert/embeddings/word_embeddings": False, "bert/encoder": False, "output_weights": True}
+
+
+def test_no_better_evaluations_stop_a_run(table, tmp_path, monkeypatch):
+    scores = iter([0.5, 0.7, 0.6, 0.7, 0.9])
+    monkeypatch.setattr(RunLoop, "evaluate", lambda self: {"accuracy": next(scores), "loss": 1.0})
+    result = run(table(early_stopping_patience=2, steps_between_eval=5, num_train_epochs=20))
+    assert (result.status, result.step) == ("finished", 20) and "no better accuracy in 2" in result.reason
+    with pytest.raises(ConfigError, match="did you mean accuracy"):
+        TASKS["classify"](table(early_stopping_metric="acuracy"))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The folder of the weights, and of the result
+
+
+@pytest.fixture(name="fine_tuned")
+def fixture_fine_tuned(table, tmp_path):
+    """Returns the folder of a short run."""
+    run(table(num_train_epochs=3))
+    return str(tmp_path / "run")
+
+
+def test_a_folder_of_weights_is_enough(table, fine_tuned, tmp_path):
+    convert(fine_tuned, "huggingface", str(tmp_path / "hf"))
+    common = dict(task="classify", train_file=table().train_file, model_dir=str(tmp_path / "new"))
+
+    def build(**settings):
+        return config_lib.build_config([("test", {**common, **settings})])
+
+    for folder in (fine_tuned, str(tmp_path / "hf")):
+        config = build(init_checkpoint=folder)
+        assert (config.model.hidden_size, config.max_seq_length) == (table().model.hidden_size, 48)
+        assert config.vocab_file == os.path.join(folder, "vocab.txt") and config.do_eval
+    other = tmp_path / "other.txt"
+    other.write_text((tmp_path / "vocab.txt").read_text().replace("hat", "cap"))
+    for wrong, told in (
+        (dict(vocab_file=str(other)), "other words"),
+        (dict(do_lower_case=False), "do_lower_case"),
+        (dict(max_seq_length=64), "max_position_embeddings"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            build(init_checkpoint=fine_tuned, **wrong)
+    with pytest.raises(ConfigError, match="Give the folder of an encoder"):
+        build()
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "pipeline_tag" in card and "| accuracy |" in card and "`red`" in card
+    assert json.loads((tmp_path / "hf" / "labels.json").read_text())["kind"] == "one"
+
+
+def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path):
+    rows = [[str(number), text, "old"] for number, (_, text) in enumerate(sentences(60, 9))]
+    rows[7][1] = " "
+    path = write_table(tmp_path / "new.csv", ["id", "text", "label"], rows)
+    model, table = load(fine_tuned), open_table(path, "input_file", ["text"])
+    failures = []
+    for ending in (".csv", ".tsv", ".jsonl", ".parquet"):
+        output = str(tmp_path / f"out{ending}")
+        assert predict_file(model.columns_of, table, ["text"], output, {}) == 60
+        columns = open_table(output, "x")
+        (batch,) = columns.batches()
+        expected = model.classify([row[1] for row in rows if row[1].strip()])
+        labels = [label for label in batch.columns["predicted_label"] if label]
+        if batch.columns["label"] != ["old"] * 60 or labels != [each.label for each in expected]:
+            failures.append(ending)
+        with pytest.raises(ConfigError, match="is there"):
+            predict_file(model.columns_of, table, ["text"], output, {})
+    assert not failures
+
+
+def test_a_killed_prediction_goes_on_to_the_same_file(fine_tuned, tmp_path):
+    rows = [[text] for _, text in sentences(40_000, 5)]
+    path = write_table(tmp_path / "new.csv", ["text"], rows)
+    output = str(tmp_path / "out.csv")
+    command = [
+        sys.executable,
+        "-m",
+        "official.cli",
+        "predict",
+        f"--checkpoint={fine_tuned}",
+        f"--input_file={path}",
+    ]
+    process = subprocess.Popen([*command, f"--output_file={output}"], cwd=ROOT)
+    work = f"{output}.parts/.unfinished"
+    deadline = time.time() + 120
+    while time.time() < deadline and not (
+        os.path.isdir(work) and any(n.endswith(".json") for n in os.listdir(work) if n[0].isdigit())
+    ):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = [name for name in os.listdir(work) if name[0].isdigit()]
+    assert done and not os.path.exists(output)
+    subprocess.run([*command, f"--output_file={output}"], cwd=ROOT, check=True)
+    whole = str(tmp_path / "whole.csv")
+    subprocess.run([*command, f"--output_file={whole}"], cwd=ROOT, check=True)
+    with open(output, "rb") as ours, open(whole, "rb") as theirs:
+        assert ours.read() == theirs.read()
+    assert not os.path.exists(f"{output}.parts")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Bad input
+
+
+def test_bad_tables_are_named(table, tags, tmp_path):
+    good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
+    failures = []
+    for change, settings, told in (
+        ([], dict(label_column="lable"), "did you mean label"),
+        ([{**row, "label": "red"} for row in good], {}, "only the label 'red'"),
+        ([{**row, "label": None} for row in good], {}, "cannot be used"),
+        ([{**row, "label": number} for number, row in enumerate(good * 40)], {}, "label_kind=number"),
+        ([], dict(text_columns="text,label,x"), "one, or two for pairs"),
+        ([], dict(label_kind="number", class_weights="balanced"), "not for --label_kind=number"),
+        ([], dict(eval_file="other"), "is none of the training set's"),
+    ):
+        path = write_lines(tmp_path / "bad.jsonl", change or good)
+        if settings.get("eval_file"):
+            settings = {
+                "eval_file": write_lines(tmp_path / "other.jsonl", [{"text": "x", "label": "reed"}] * 3)
+            }
+        try:
+            TASKS["classify"](table(train_file=path, **settings)).find_data()
+            failures.append(told)
+        except ConfigError as error:
+            if told not in str(error):
+                failures.append((told, str(error)))
+    assert not failures
+
+
+def test_rows_that_cannot_be_used_are_counted(table, tmp_path):
+    good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
+    path = write_lines(
+        tmp_path / "some.jsonl", [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
+    )
+    task = TASKS["classify"](table(train_file=path))
+    task.find_data()
+    digest = task.data_digest()
+    assert digest["train"]["problems"] == [
+        "row 1: has no text",
+        "row 42: has no label",
+        "row 43: has no text",
+    ]
+    assert digest["train"]["left_out"] == 3
