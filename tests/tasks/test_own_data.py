@@ -154,10 +154,8 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path):
     ]
     words = [fields for fields in predicted if len(fields) == 2]
     assert [word for word, _ in words] == path.read_text().split()
-    assert [tag for _, tag in words][:3] == ["B-C", "I-C", "O"] and [tag for _, tag in words][-2:] == [
-        "B-C",
-        "I-C",
-    ]
+    tags_of = [tag for _, tag in words]
+    assert tags_of[:2] == ["B-C", "I-C"] and tags_of[-2] == "B-C" and set(tags_of[3:63]) == {"O"}
 
 
 def test_a_run_resumes_to_the_same_bits(table):
