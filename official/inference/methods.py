@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 from official.data.glue import files as glue_files
 from official.data.glue import tasks
+from official.data.rows.text_rows import encode
 from official.data.squad import answers, features, squad_files
 from official.data.tables import files as tables
 from official.data.tables import labels as labels_lib
@@ -317,9 +318,9 @@ class Classifier(Method):
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
-        table = glue_files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
-        made = glue_files.make_features(table, self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(made.truncated, self._length)
+        columns = list(map(list, zip(*texts)))
+        made, whole_lengths = encode(columns, self._tokenizer, self._vocabulary, self._length)
+        self.cut.report(int((made.lengths < whole_lengths).sum()), self._length)
         firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
         segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
         return Rows(made.ids.astype(np.int32), segments_T, made.lengths)

@@ -16,7 +16,8 @@ from official.config import Config, ConfigError, encoder_options
 from official.config.checks import check_segment_types
 from official.data.glue import files as glue_files
 from official.data.glue import tasks as glue_tasks
-from official.data.rows.token_rows import TokenRows
+from official.data.rows import text_rows
+from official.data.rows.text_rows import TokenRows
 from official.data.tables import files as tables
 from official.data.tables import labels as labels_lib
 from official.data.tables import predictions
@@ -189,8 +190,8 @@ class GlueTask(Classification):
         if self.texts == 2:
             check_segment_types(config)
         self._take_scores(task.metrics[::-1])
-        self._files: dict[str, glue_files.GlueRows] = {}  # {train, dev, test}
-        self._features: dict[str, glue_files.GlueFeatures] = {}
+        self._files: dict[str, text_rows.Table] = {}  # {train, dev, test}
+        self._digests: dict[str, dict[str, int]] = {}  # of their tokens
         self.companions = {model_folder.LABELS: model_folder.labels_json(task.labels).encode()}
 
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
@@ -198,17 +199,16 @@ class GlueTask(Classification):
         needed = {"train": config.do_train, "dev": config.do_eval, "test": config.do_predict}
         for split in [name for name, is_needed in needed.items() if is_needed]:
             rows = self._files[split] = glue_files.read_split(self._glue_task, split, known(config.data_dir))
-            if not len(rows):
-                raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
-            features = self._features[split] = glue_files.make_features(
-                rows, tokenizer, vocabulary, config.max_seq_length
+            encoded, whole_lengths = text_rows.encode(
+                rows.texts, tokenizer, vocabulary, config.max_seq_length
             )
-            labels = self._no_labels(len(features)) if features.labels is None else features.labels
-            self._rows["eval" if split == "dev" else split] = TokenRows(
-                features.ids, features.lengths, features.first_lengths, {"labels": labels}
-            )
+            truncated = int((encoded.lengths < whole_lengths).sum())
+            labels = self._no_labels(len(rows)) if rows.labels is None else rows.labels
+            name = "eval" if split == "dev" else split
+            self._rows[name] = dataclasses.replace(encoded, columns={"labels": labels})
+            self._digests[split] = {"tokens": int(encoded.lengths.sum()), "truncated": truncated}
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
-            _tell_truncated(rows.path, features.truncated, len(rows), config.max_seq_length)
+            _tell_truncated(rows.path, truncated, len(rows), config.max_seq_length)
         return [rows.path for rows in self._files.values()]
 
     def data_files(self) -> dict[str, list[str]]:
@@ -219,8 +219,7 @@ class GlueTask(Classification):
             split: {
                 **files.digest([rows.path]),
                 "rows": len(rows),
-                "tokens": int(self._features[split].lengths.sum()),
-                "truncated": self._features[split].truncated,
+                **self._digests[split],
                 "problems": list(map(str, rows.problems)),
             }
             for split, rows in self._files.items()
@@ -293,7 +292,8 @@ class ClassifyTask(Classification):
 
     def _read_splits(self, vocabulary: Vocabulary) -> list[str]:
         config = self._config
-        self._featurizer = Featurizer(vocabulary, config.max_seq_length)
+        tokenizer = Tokenizer(vocabulary)
+        self._encode = lambda texts: text_rows.encode(texts, tokenizer, vocabulary, config.max_seq_length)
         if config.do_train:
             share = 0.0 if config.eval_file or not config.do_eval else config.eval_share
             rows = self._read_table("train", "train_file", None, share)
@@ -339,7 +339,7 @@ class ClassifyTask(Classification):
         wanted = [*self._text_columns, *([label] if labelled else [])]
         self._tables[split] = table = tables.open_table(known(config[flag]), flag, wanted)
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
-        rows, found = texts_lib.read_texts(table, self._text_columns, self._featurizer, reader, label, share)
+        rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label, share)
         if reader is not None and labels is None:
             found = known(found)
             self._check_labels(found, reader.counts, table)
@@ -500,16 +500,6 @@ class ClassifyTask(Classification):
                 columns = {**batch.columns, **predictions.with_free_names(table.columns, added)}
                 file.write(predictions.encode(".csv", columns, with_header=not batch.first))
         return [path]
-
-
-class Featurizer:
-    """Makes token ids of texts."""
-
-    def __init__(self, vocabulary: Vocabulary, max_seq_length: int):
-        self._arguments = Tokenizer(vocabulary), vocabulary, max_seq_length
-
-    def __call__(self, rows: glue_files.GlueRows) -> glue_files.GlueFeatures:
-        return glue_files.make_features(rows, *self._arguments)
 
 
 def _tell_truncated(path: str, truncated: int, rows: int, max_seq_length: int) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
-from official.data.rows.token_rows import TokenRows
+from official.data.rows.text_rows import TokenRows
 from official.data.tables import tags as tags_lib
 from official.data.tables import texts as texts_lib
 from official.data.tables.labels import sort_key

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from official.data.glue import files as glue_files
 from official.data.rows import ragged
+from official.data.rows.text_rows import TokenRows
 from official.data.tables.files import Table
 from official.data.tables.labels import Labels, Reader
 from official.io.errors import ConfigError
@@ -23,7 +23,7 @@ _MAX_SHARE_BAD = 0.5  # of the rows; a file with more is read wrongly
 
 @dataclasses.dataclass(frozen=True)
 class TextRows:
-    """N usable rows of a table: their tokens, as of `glue.files.GlueFeatures`, and labels.
+    """N usable rows of a table: their tokens, as of `text_rows.encode`, and labels.
 
     Attributes:
       ids: [T] tokens of all rows; of `group` pairs a row, one behind the other.
@@ -71,7 +71,7 @@ class TextRows:
 def read_texts(
     table: Table,
     text_columns: Sequence[str],
-    featurize: Callable[[glue_files.GlueRows], glue_files.GlueFeatures],
+    encode: Callable[[Sequence[list[str]]], tuple[TokenRows, np.ndarray]],
     reader: Reader | None = None,
     label_column: str | None = None,
     held_out_share: float = 0.0,
@@ -80,7 +80,7 @@ def read_texts(
 
     Args:
       text_columns: one, or two for pairs; more are a text and those to choose from.
-      featurize: texts -> features.
+      encode: columns of texts -> tokens, and lengths before they were cut.
       held_out_share: a row is held out where the hash of its texts is below it.
 
     Raises:
@@ -113,17 +113,14 @@ def read_texts(
                     [row[0] for row in kept for _ in row[1:]],
                     [text for row in kept for text in row[1:]],
                 )
-            parts.append(featurize(glue_files.GlueRows("", columns, None, [])))
+            encoded, whole_lengths = encode(columns)
+            parts.append((encoded.ids, encoded.lengths, encoded.first_lengths, whole_lengths))
     if bad > _MAX_SHARE_BAD * total or not parts:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
     known, values = reader.finish() if reader else (None, None)
-    arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("ids", "lengths", "first_lengths", "whole_lengths")
-    }
     rows = TextRows(
-        **arrays,
+        *map(np.concatenate, zip(*parts)),
         labels=values,
         numbers=np.array(numbers, np.int64),
         held_out=np.array(held_out, bool),
