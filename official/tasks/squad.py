@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -59,6 +60,7 @@ class SquadTask(FineTuning):
         )
         self._splits: dict[str, _Split] = {}  # {train, eval}
         self._gold: squad_files.GoldAnswers | None = None
+        self._unit = evaluation.WORDS
         # The last outputs and their answers: scores, tables and files are made of the same ones.
         self._answered: tuple[Outputs, answers_lib.Answers] | None = None
 
@@ -88,6 +90,8 @@ class SquadTask(FineTuning):
                     f"--predict_file={config.predict_file} has no answers to compare with. Drop --do_eval to"
                     " only predict."
                 )
+            self._unit = config.score_by or evaluation.unit_of(self._gold.answers)
+            logging.info("%s: scored by %s (--score_by)", config.predict_file, self._unit)
         return [split.data.path for split in self._splits.values()]
 
     def _read(self, name: str, flag: str, vocabulary: Vocabulary) -> _Split:
@@ -175,6 +179,10 @@ class SquadTask(FineTuning):
 
     def _official_scores(self, outputs: Outputs) -> dict[str, float]:
         answers, gold = self._answer(outputs), known(self._gold).answers
+        if self._unit == evaluation.CHARACTERS:
+            scores = evaluation.score_characters(gold, answers.predictions)
+            means = (100.0 * sum(values.values()) / len(gold) for values in (scores.exact, scores.f1))
+            return dict(zip(("exact_match", "f1"), means))
         if not self._config.version_2_with_negative:
             return evaluation.evaluate_v1(gold, answers.predictions)
         official = evaluation.evaluate_v2(gold, answers.predictions)
@@ -187,9 +195,14 @@ class SquadTask(FineTuning):
         others = {name: value for name, value in official.items() if not name.endswith("total")}
         return {"exact_match": exact, **others, **best}
 
+    @property
+    def _score(self) -> Callable:
+        if self._unit == evaluation.CHARACTERS:
+            return evaluation.score_characters
+        return evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
+
     def _scores(self, outputs: Outputs) -> evaluation.Scores:
-        score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
-        return score(known(self._gold).answers, self._answer(outputs).predictions)
+        return self._score(known(self._gold).answers, self._answer(outputs).predictions)
 
     def tables(self, outputs: Outputs) -> dict[str, list[list]]:
         gold, scores = known(self._gold), self._scores(outputs)
@@ -229,12 +242,12 @@ class SquadTask(FineTuning):
         """Returns the better one of never answering and of answering with the whole sentence in which the
         answer stands, and its F1: a model that scores no more has not found where answers begin and end."""
         gold, data = known(self._gold).answers, self._splits["eval"].data
-        score = evaluation.score_v2 if self._config.version_2_with_negative else evaluation.score_v1
         found = {question.id: data.sentence_of(question) for question in data.questions}
         sentences = {**dict.fromkeys(gold, ""), **found}
         answers = {"the whole sentence": sentences, "no answer": dict.fromkeys(gold, "")}
         scores = {
-            name: float(np.mean(list(score(gold, texts).f1.values()))) for name, texts in answers.items()
+            name: float(np.mean(list(self._score(gold, texts).f1.values())))
+            for name, texts in answers.items()
         }
         best = max(scores, key=scores.__getitem__)
         return best, scores[best]

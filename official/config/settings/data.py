@@ -261,6 +261,14 @@ class FineTuning:
         tasks=SQUAD,
         training=None,
     )
+    score_by: str | None = setting(
+        None,
+        "squad: what F1 counts. words: as SQuAD; characters: as CMRC 2018. Unset: characters where most "
+        "letters of the answers are Chinese, Japanese or Korean.",
+        choices=("words", "characters"),
+        tasks=SQUAD,
+        training=None,
+    )
     span_places: str = setting(
         "tokens",
         "squad: the places among which the loss has an answer begin and end. tokens: those of the window. "

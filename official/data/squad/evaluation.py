@@ -91,6 +91,59 @@ def _score(gold: AcceptedAnswers, predictions: Mapping[str, str], word_f1) -> Sc
 
 
 # ------------------------------------------------------------------------------------------------------------
+# By characters
+#
+# Source: CMRC 2018's evaluation script, https://github.com/ymcui/cmrc2018: ideographs are tokens, words of
+# other # scripts, too; punctuation counts for nothing; F1 is of the longest common stretch. nltk's words are
+# those of a # regular expression here.
+
+
+WORDS, CHARACTERS = SCORE_BY = ("words", "characters")
+_SKIPPED = set(
+    "-:_*^/\\~`+=\uff0c\u3002\uff1a\uff1f\uff01\u201c\u201d\uff1b\u2019\u300a\u300b\u2026\u00b7\u3001\u300c\u300d\uff08\uff09\uff0d\uff5e\u300e\u300f"
+)
+_CJK_TOKENS = re.compile(r"[\u4e00-\u9fa5]|\d+(?:[.,]\d+)*|[^\W\u4e00-\u9fa5]+|[^\w\s]")
+_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+
+
+def unit_of(gold: AcceptedAnswers) -> str:
+    """Returns the unit that answers are scored by: characters where most of their letters are of Chinese,
+    Japanese or Korean, else words."""
+    text = "".join(answer for answers in gold.values() for answer in answers[:1])
+    letters = sum(character.isalpha() for character in text)
+    return CHARACTERS if 2 * len(_CJK.findall(text)) > letters else WORDS
+
+
+def score_characters(gold: AcceptedAnswers, predictions: Mapping[str, str]) -> Scores:
+    """Scores every question that has a prediction; '' is right where there is no answer."""
+    scores = Scores({}, {})
+    for identity, answers in gold.items():
+        if identity in predictions:
+            predicted, wanted = _plain(predictions[identity]), list(map(_plain, answers or [""]))
+            scores.exact[identity] = int(predicted in wanted)
+            scores.f1[identity] = max(_stretch_f1(answer, predicted) for answer in wanted)
+    return scores
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.lower().strip() if character not in _SKIPPED)
+
+
+def _stretch_f1(answer: str, predicted: str) -> float:
+    if not answer or not predicted:
+        return float(answer == predicted)
+    wanted, called = _CJK_TOKENS.findall(answer), _CJK_TOKENS.findall(predicted)
+    longest, row = 0, [0] * (len(called) + 1)
+    for token in wanted:
+        row = [0, *(before + 1 if token == other else 0 for before, other in zip(row, called))]
+        longest = max(longest, *row)
+    if not longest:
+        return 0.0
+    precision, recall = longest / len(called), longest / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+# ------------------------------------------------------------------------------------------------------------
 # Version 2
 
 

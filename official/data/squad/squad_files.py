@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-from official.io import json_files
+from official.data.tables.files import open_table
+from official.io import files, json_files
 from official.io.errors import ConfigError
 from official.io.json_files import expect
 
@@ -173,9 +176,73 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
 
 
 def _load(path: str, source: str) -> tuple[dict, str]:
+    if _is_flat(path, source):
+        return _of_rows(path, source), files.digest([path])["sha256"]
     root, sha256 = json_files.read_json_digest(path, source, (dict, list))
     expect(root, "data", list, source)  # so it is an object
     return root, sha256
+
+
+def _is_flat(path: str, source: str) -> bool:
+    """Tells whether a file has a question a row: {context, question, answers}, in JSON lines or Parquet."""
+    try:
+        with files.open_binary(path) as file:
+            first = file.readline(1 << 24)
+    except OSError as error:
+        raise ConfigError(f"{source}: {error.strerror or error}.") from None
+    if first.startswith(b"PAR1"):
+        return True
+    try:
+        values = json.loads(first)
+    except ValueError:
+        return False
+    return isinstance(values, dict) and "context" in values
+
+
+def _of_rows(path: str, source: str) -> dict:
+    """Returns rows as SQuAD's JSON: questions of one context that follow each other are one paragraph.
+
+    Answers are SQuAD's, those of `datasets` (lists of text and answer_start), or texts alone, which stand
+    where the context has them first. A row with none is impossible to answer.
+    """
+    table = open_table(path, source.partition("=")[0].lstrip("-"), ("context", "question"))
+    paragraphs: list[dict] = []
+    for batch in table.batches():
+        for number in range(len(batch.columns["context"])):
+            place = f"{source}, row {batch.first + number + 1}"
+            if number in batch.problems:
+                raise ConfigError(f"{place}: {batch.problems[number]}.")
+            row = {name: values[number] for name, values in batch.columns.items()}
+            context = _text(row, "context", place)
+            if not paragraphs or paragraphs[-1]["context"] != context:
+                paragraphs.append({"context": context, "qas": []})
+            asked = {
+                "id": str(row.get("id") or batch.first + number + 1),
+                "question": _text(row, "question", place),
+            }
+            if row.get("answers") is not None:
+                asked["answers"] = _answers_of(row["answers"], context, place)
+                asked["is_impossible"] = not asked["answers"]
+            paragraphs[-1]["qas"].append(asked)
+    return {"version": "", "data": [{"title": "", "paragraphs": paragraphs}]}
+
+
+def _answers_of(value: Any, context: str, place: str) -> list[dict]:
+    if isinstance(value, dict):
+        texts, starts = value.get("text", []), value.get("answer_start", [])
+        value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
+    if isinstance(value, str):
+        value = [value] if value else []
+    found = []
+    for answer in value:
+        if isinstance(answer, str):
+            answer = {"text": answer, "answer_start": context.find(answer)}
+        found.append(answer)
+    if not all(isinstance(answer, dict) for answer in found):
+        raise ConfigError(
+            f"{place}: answers={str(value)[:80]}, expected texts, or text and answer_start of each."
+        )
+    return found
 
 
 def _version(root: dict, source: str) -> str:
