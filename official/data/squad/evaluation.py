@@ -93,15 +93,14 @@ def _score(gold: AcceptedAnswers, predictions: Mapping[str, str], word_f1) -> Sc
 # ------------------------------------------------------------------------------------------------------------
 # By characters
 #
-# Source: CMRC 2018's evaluation script, https://github.com/ymcui/cmrc2018: ideographs are tokens, words of
-# other # scripts, too; punctuation counts for nothing; F1 is of the longest common stretch. nltk's words are
-# those of a # regular expression here.
+# Source: the evaluation script of CMRC 2018, https://github.com/ymcui/cmrc2018. Ideographs and words of other
+# scripts are tokens, its punctuation counts for nothing, and F1 is of the longest common stretch. What nltk
+# splits there, a regular expression splits here.
 
 
 WORDS, CHARACTERS = SCORE_BY = ("words", "characters")
-_SKIPPED = set(
-    "-:_*^/\\~`+=\uff0c\u3002\uff1a\uff1f\uff01\u201c\u201d\uff1b\u2019\u300a\u300b\u2026\u00b7\u3001\u300c\u300d\uff08\uff09\uff0d\uff5e\u300e\u300f"
-)
+_SKIPPED = set("-:_*^/\\~`+=\u00b7\u2019\u201c\u201d\u3001\u3002\u300a\u300b\u300c\u300d\u300e\u300f")
+_SKIPPED |= set("\uff01\uff08\uff09\uff0c\uff0d\uff1a\uff1b\uff1f\uff5e")
 _CJK_TOKENS = re.compile(r"[\u4e00-\u9fa5]|\d+(?:[.,]\d+)*|[^\W\u4e00-\u9fa5]+|[^\w\s]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 
