@@ -150,6 +150,8 @@ def layers_of(
     ours = [] if family or not source else [(title, values)]
     below = {} if family else values
     base = {name: field.default for name, field in config_lib.FIELDS.items()} | below | given
+    of_ipus = [layer["ipu_options"] for layer in (below, given) if layer.get("ipu_options")]
+    base["ipu_options"] = " ".join(of_ipus)
     if family and source:
         base |= {"name": source.name, "half": _half(base)}
     asked = _checked(options, family)
@@ -159,6 +161,7 @@ def layers_of(
         above = _by_task(given, base)
         return [*ours, ("command line", above)], [source.told] if source and source.told else []
     from official.graphcore import configurations
+    from official.graphcore import options as options_of_ipus
 
     theirs = configurations.translate(values if family else {}, family, title, asked, base)
     for name, value in elsewhere.items():
@@ -173,6 +176,9 @@ def layers_of(
         theirs.settings["bert_config_file"] = base["bert_config_file"]
         below_options.add("bert_config_file")
     above = {name: value for name, value in given.items() if name not in below_options}
+    asked_of_ipus = {name: value for name, value in theirs.ipu_options.items() if name in of_options}
+    if asked_of_ipus and above.get("ipu_options") and "ipu_options" not in typed:
+        above["ipu_options"] += f" {options_of_ipus.written(asked_of_ipus)}"
     above = _by_task(above, base | theirs.settings)
     _check_agreement(asked, family, theirs.settings, above)
     all_of_them = base | theirs.settings | above
@@ -258,6 +264,8 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
     found = {}
     table = table_for(family.name if family else None)
     for name, value in options:
+        if name not in table and name in config_lib.REMOVED:
+            raise ConfigError(f"--{name} is of earlier versions. Now {config_lib.REMOVED[name][1]}.")
         if name not in table:
             whose = f"a {family.label} configuration" if family else "a configuration of ours"
             raise ConfigError(
@@ -323,12 +331,12 @@ def _told(
     if source and family:
         lines.append(f"{source.path}: keys of Graphcore's {family.label} programs")
     flat_model = {f"model.{key}": value for key, value in theirs.settings.get("model", {}).items()}
-    settings = {**theirs.settings, **flat_model, **above}
+    settings = {**theirs.settings, **theirs.ipu_options, **flat_model, **above}
     over = set(above) | {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}
     shown = [(line, _shown(line, settings, over)) for line in theirs.lines if line.fields]
     width = max((len(line.key) for line, _ in shown), default=0)
     lines += [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
-    own = {name: theirs.settings[name] for name in theirs.added if name not in above}
+    own = {name: settings[name] for name in theirs.added if name not in above}
     added = ", ".join(f"{name}={_short(value)}" for name, value in own.items() if value is not None)
     if added and family:
         lines.append(f"  and, which no key says: {added}")

@@ -169,7 +169,7 @@ def of_pods(flags: Main, command: tuple[str, ...]) -> tuple[poprun.PodPlan, Dial
     if replicas is None or ipus is None:
         config = _configuration(rest)
         is_local = replicas is None and dialect.counts_local_replicas and program not in _OURS
-        replicas = replicas or config.ipu_replicas
+        replicas = replicas or config.ipu.replicas
         ipus = ipus or power_of_two(pipeline_plan.num_devices(config))
     instances = _instances(flags, names, replicas * ipus, is_local)
     replicas *= instances if is_local else 1

@@ -275,13 +275,14 @@ def _ipus(config: Config, job: manifests.Job) -> BatchPlan:
     """Returns the batches of IPUs. Raises ConfigError where the command has others."""
     if not BACKENDS[config.distribution_strategy].graphcore_rules:
         raise ConfigError("--kind=ipujob trains on IPUs. Add --distribution_strategy=ipu to the command.")
-    if config.ipu_replicas != job.ipu_replicas:
+    if config.ipu.replicas != job.ipu_replicas:
         raise ConfigError(
             f"--ipus={job.ipus} / --ipus_per_replica={job.ipus_per_replica} = {job.ipu_replicas} replicas,"
-            f" the command has ipu_replicas={config.ipu_replicas}. Give"
-            f" --ipus={config.ipu_replicas * job.ipus_per_replica}, or --ipu_replicas={job.ipu_replicas}."
+            f" the command has --ipu_options=replicas={config.ipu.replicas}. Give"
+            f" --ipus={config.ipu.replicas * job.ipus_per_replica}, or"
+            f' --ipu_options="replicas={job.ipu_replicas}".'
         )
-    return make_batch_plan(config, config.ipu_replicas)
+    return make_batch_plan(config, config.ipu.replicas)
 
 
 _CHECKS = {"tpu_job": _tpu, "ipujob": _ipus}

@@ -24,6 +24,7 @@ from official.config.derived import (
     kernels_of,
     pack_depth,
     schedule_steps,
+    steps_per_call,
     steps_per_loop,
     synthetic_sequences_per_pack,
     train_steps,
@@ -67,6 +68,8 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
             elif name not in FIELDS:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
+                if name == "ipu_options" and value and values.get(name):
+                    value = f"{values[name]} {value}"  # the last one of a name counts
                 values[name] = FIELDS[name].checked(value, source)
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:

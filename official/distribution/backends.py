@@ -414,7 +414,7 @@ _BACKENDS = {
         distribute=lambda host_dataset, strategy: strategy.distribute_datasets_from_function(host_dataset),
         next_batch=lambda iterator, strategy: next(iterator),
     ),
-    "ipu": Backend(strategies=(), make_strategy=_make_ipu, num_replicas=lambda config: config.ipu_replicas),
+    "ipu": Backend(strategies=(), make_strategy=_make_ipu, num_replicas=lambda config: config.ipu.replicas),
 }
 
 

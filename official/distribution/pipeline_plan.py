@@ -211,7 +211,8 @@ def stage_costs(config: Config, model_stages: Sequence[str]) -> dict[str, Cost]:
 def rows_of_micro_batch(config: Config) -> int:
     """Returns the rows of a micro batch of one replica, as far as the configuration tells: on IPUs it says
     how many replicas there are, elsewhere one is thought of."""
-    return max(1, config.train_batch_size // (config.num_accumulation_steps * config.ipu_replicas))
+    replicas = config.ipu.replicas if BACKENDS[config.distribution_strategy].graphcore_rules else 1
+    return max(1, config.train_batch_size // (config.num_accumulation_steps * replicas))
 
 
 def flops_of_row(stage: str, config: Config) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ def make_strategy(config: Config) -> tf.distribute.Strategy:
         tf.config.experimental.enable_op_determinism()
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     strategy = backends.of_config(config).make_strategy(config)
-    _set_matmul_precision(config, strategy)
+    _set_matmul_precision(strategy)
     if config.allreduce_dtype != "float32" and strategy.num_replicas_in_sync == 1:
         told = "--allreduce_dtype=%s changes nothing: there is one replica, whose gradients go nowhere."
         logging.info(told, config.allreduce_dtype)
@@ -145,16 +146,19 @@ def _on_gpus(strategy: tf.distribute.Strategy) -> bool:
     return any("gpu" in device.lower() for device in strategy.extended.worker_devices)
 
 
-def _set_matmul_precision(config: Config, strategy: tf.distribute.Strategy) -> None:
+_NO_TF32 = "NVIDIA_TF32_OVERRIDE"  # NVIDIA's variable: 0 forbids to round
+
+
+def _set_matmul_precision(strategy: tf.distribute.Strategy) -> None:
     """Sets whether float32 products are rounded; false where the devices cannot, so that the model may ask
     whether they are."""
     gpus = _gpus_with_tf32() if _on_gpus(strategy) else []
     can_round = bool(gpus) if _on_gpus(strategy) else not native.on_cpus(strategy)
-    rounds = config.matmul_precision == "tf32" and can_round
+    rounds = can_round and os.environ.get(_NO_TF32) != "0"
     tf.config.experimental.enable_tensor_float_32_execution(rounds)
     if gpus:
         how = "rounded to TensorFloat-32" if rounds else "in full float32"
-        logging.info("float32 products on %s: %s (--matmul_precision).", ", ".join(gpus), how)
+        logging.info("float32 products on %s: %s (%s=0 forbids to round).", ", ".join(gpus), how, _NO_TF32)
 
 
 def _gpus_with_tf32() -> list[str]:

@@ -99,8 +99,8 @@ def add_pipeline(
     if training is not None:
         arguments.update(
             optimizer_function=training.optimizer_function,
-            offload_weight_update_variables=config.optimizer_state_offchip,
-            replicated_optimizer_state_sharding=config.replicated_tensor_sharding,
+            offload_weight_update_variables=config.ipu.optimizer_state_offchip,
+            replicated_optimizer_state_sharding=config.ipu.replicated_tensor_sharding,
             reduction_method=api.gradient_accumulation.GradientAccumulationReductionMethod.SUM,
             outfeed_mask=list(training.outfeed_mask),
             accumulate_outfeed=True,
@@ -117,7 +117,7 @@ def stage_options(config: Config, api: Any, devices: Sequence[int]) -> list[Any]
     """Returns the PipelineStageOptions of each stage."""
     found = []
     for share in memory_proportions(config, tuple(devices)):
-        products = {"partialsType": config.partials_type}
+        products = {"partialsType": config.ipu.partials_type}
         if share is not None:
             products["availableMemoryProportion"] = share
         found.append(

@@ -268,9 +268,9 @@ def take_devices(config: Config) -> Devices:
     """
     plan = make_plan(config, pipeline_lib.names_of(config))
     pipeline_lib.check_plan(config, plan)
-    check_training(config, config.ipu_replicas)
+    check_training(config, config.ipu.replicas)
     batches = BatchPlan(
-        config.ipu_replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
+        config.ipu.replicas, config.num_accumulation_steps, config.train_batch_size, config.eval_batch_size
     )
     evaluation = plan
     if config.do_eval or config.do_predict:
@@ -320,7 +320,7 @@ def make_training(
     config: Config, devices: Devices, task: Task, state: PipelineState, order: TrainingOrder
 ) -> Callable[[], np.ndarray]:
     """Returns () -> float [steps, 2 x metrics + NUM_COUNTS], a function that runs the next
-    --device_iterations steps and returns the sums of each over this process's replicas.
+    `device_iterations` steps and returns the sums of each over this process's replicas.
 
     Args:
       config: configuration of the run.
@@ -348,14 +348,14 @@ def make_training(
             compute_gradients_kwargs={"var_list": list(state.model.trainable_variables)},
         )
 
-    training = pipeline_lib.Training(optimizer_function, config.device_iterations, [True, False])
+    training = pipeline_lib.Training(optimizer_function, config.ipu.device_iterations, [True, False])
     run = _program(
         config, devices, devices.pipeline, pipeline_lib.make_functions(chain, parts), own, training
     )
 
     def call() -> np.ndarray:
         sums = tf.nest.flatten(run())[0]
-        by_step = np.asarray(sums, np.float64).reshape(config.device_iterations, -1, width)
+        by_step = np.asarray(sums, np.float64).reshape(config.ipu.device_iterations, -1, width)
         return by_step.sum(axis=1)  # over the replicas
 
     return call
@@ -422,12 +422,12 @@ def _program(
 def check_steps(config: Config, step: int) -> None:
     """Raises ConfigError where the steps to the end, or between evaluations, are not a multiple of
     --device_iterations."""
-    every, last = config.device_iterations, train_steps(config)
+    every, last = config.ipu.device_iterations, train_steps(config)
     between = config.steps_between_eval if config.do_eval else None
     for left, what in ((last - step, f"{last - step} steps from step {step} to step {last}"), (between, "")):
         if left and left % every:
             what = what or f"steps_between_eval={between}"
             raise ConfigError(
-                f"device_iterations={every} does not divide the {what}. Change --device_iterations or the"
+                f"device_iterations={every} does not divide the {what}. Change --ipu_options or the"
                 " number of steps."
             )

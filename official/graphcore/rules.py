@@ -17,14 +17,14 @@ _ONLY = {
     "explicit_allreduce": (False, "Drop --explicit_allreduce."),
     "pack_on_the_fly": (False, "Write packed records: scripts/pack_pretraining_data.py."),
     "num_runs": (1, "Start one run a seed."),
-    "deterministic": (False, "Add --stochastic_rounding=false in its place."),
+    "deterministic": (False, 'Add --ipu_options="stochastic_rounding=false" in its place.'),
     "device_warmup": (False, "The first call of the IPUs compiles: use --compile_only before. Drop it."),
     "mllog_file": (None, "metrics.jsonl has the same numbers. Drop --mllog_file."),
 }
 
 
 def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | None]:
-    """Returns the --available_memory_proportion of each stage; None for all where the setting is unset.
+    """Returns the available_memory_proportion of each stage; None for all where the setting is unset.
 
     Args:
       config: of the run.
@@ -33,7 +33,7 @@ def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | N
     Raises:
       ConfigError: for what is no share, or as many of them as there are neither stages nor IPUs.
     """
-    text = config.available_memory_proportion
+    text = config.ipu.available_memory_proportion
     if text is None:
         return [None] * len(devices)
     shares: list[str | None] = [_share(part) for part in text.split(",")]
@@ -86,24 +86,24 @@ def check_ipu(config: Config) -> None:
             f"recompute={config.recompute} does not go with --distribution_strategy=ipu, whose pipelines"
             " compute whole stages again or nothing. Use --recompute=block or none."
         )
-    if config.replicated_tensor_sharding and not config.optimizer_state_offchip:
+    if config.ipu.replicated_tensor_sharding and not config.ipu.optimizer_state_offchip:
         raise ConfigError(
             "replicated_tensor_sharding shares out the state that is kept beside the IPUs, and"
-            " optimizer_state_offchip=false keeps none there. Drop one of the two flags."
+            " optimizer_state_offchip=false keeps none there. Drop one of the two from --ipu_options."
         )
-    replicas = config.ipu_replicas
+    replicas = config.ipu.replicas
     if replicas & (replicas - 1):
         below = 1 << (replicas.bit_length() - 1)
         raise ConfigError(
-            f"ipu_replicas={replicas} is no power of two, and IPUs come in powers of two. Nearest valid:"
-            f" {below} or {2 * below}."
+            f"ipu_options: replicas={replicas} is no power of two, and IPUs come in powers of two. Nearest"
+            f" valid: {below} or {2 * below}."
         )
-    if config.replicated_tensor_sharding and replicas == 1:
+    if config.ipu.replicated_tensor_sharding and replicas == 1:
         raise ConfigError(
-            "replicated_tensor_sharding shares state out to replicas, and ipu_replicas=1. Drop it, or raise"
-            " --ipu_replicas."
+            "replicated_tensor_sharding shares state out to replicas, and replicas=1. Drop it from"
+            " --ipu_options, or raise its replicas."
         )
-    every = config.device_iterations
+    every = config.ipu.device_iterations
     if config.steps_per_loop and config.steps_per_loop % every:
         raise ConfigError(
             f"steps_per_loop={config.steps_per_loop} is not a multiple of device_iterations={every}. Nearest"

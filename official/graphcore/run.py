@@ -79,9 +79,9 @@ class PipelineLoop(RunLoop):
         return program.make_training(self.config, self.strategy, self.task, self.state, self.order())
 
     def _run_steps(self, call: Callable[[], np.ndarray], num_steps: tf.Tensor, totals: dict) -> dict:
-        """Runs `num_steps` steps like the loop of `step.make_train_loop`, --device_iterations steps per
+        """Runs `num_steps` steps like the loop of `step.make_train_loop`, `device_iterations` steps per
         device call, and returns the totals."""
-        for _ in range(int(num_steps) // self.config.device_iterations):
+        for _ in range(int(num_steps) // self.config.ipu.device_iterations):
             totals = self._added(totals, call())
         return totals
 
@@ -320,7 +320,7 @@ def _compile(config: Config, task: Task, devices: program.Devices) -> int:
         manager = CheckpointManager(config.model_dir or "", {}, 1, read_only=True)
         plan = devices.batches.with_rows_of(task.sequences_per_row)
         PipelineLoop(config, task, state, devices, plan, manager, []).compile()
-    kept = config.executable_cache_path
+    kept = config.ipu.executable_cache_path
     where = f"; kept in {kept}" if kept else ""
     print(f"compiled in {time.monotonic() - since:.1f} s for {IPU_VERSION}{where}; nothing was trained")
     return 0
@@ -336,7 +336,7 @@ def _explained() -> Any:
         raise ConfigError(
             f"the model does not fit into its IPUs ({_first_line(error)}). Give more --pipeline_stages,"
             " smaller micro batches (more --num_accumulation_steps), --recompute=block or another"
-            " --available_memory_proportion."
+            " available_memory_proportion of --ipu_options."
         ) from None
     except tf.errors.FailedPreconditionError as error:
         raise ConfigError(f"the IPUs do not take this pipeline: {_first_line(error)}.") from None

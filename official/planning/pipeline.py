@@ -54,7 +54,7 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
             )
             bubbles[schedule] = timeline.bubble
     kept = plan_lib.in_flight(plan, config.do_train)
-    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.optimizer_state_offchip
+    offloads = BACKENDS[config.distribution_strategy].graphcore_rules and config.ipu.optimizer_state_offchip
     held, offloaded = [], []
     for device in range(plan.num_devices):
         parameters, optimizer_slots, activations = _held(plan, device, costs, kept)

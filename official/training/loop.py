@@ -117,7 +117,7 @@ class RunLoop:
         rows = self.state.step * self.plan.train_batch_size
         self.data_position = position_from_saved(saved, self.state.samples_done, rows)
         stops = values_lib.window(self.config, self.state.step, self.last_step) or ()
-        self.steps_per_call = StepsPerCall(stops, self.config.device_iterations)
+        self.steps_per_call = StepsPerCall(stops, config_lib.steps_per_call(self.config))
 
     # --------------------------------------------------------------------------------------------------------
     # The devices

@@ -13,6 +13,7 @@ from official.distribution.pipeline_plan import allocation, make_plan, make_time
 from official.graphcore import configuration_terms
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
 from official.graphcore.configurations import family_of, flat
+from official.graphcore.options import OPTIONS
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -154,7 +155,10 @@ def test_every_key_leads_somewhere():
                 assert row.to[6:] in sizes, key
             elif not row.to.startswith("@"):
                 assert (
-                    row.to in config_lib.FIELDS or row.to == IPU_ONLY or row.to == NOT_NEEDED and row.why
+                    row.to in {**config_lib.FIELDS, **OPTIONS}
+                    or row.to == IPU_ONLY
+                    or row.to == NOT_NEEDED
+                    and row.why
                 ), key
         assert set(family.defaults) <= set(family.table)
 
@@ -444,32 +448,61 @@ def on_ipus(name, *arguments):
 
 def test_configurations_say_how_their_ipus_compute():
     config = on_ipus(TF1)
-    assert (config.ipu_replicas, config.num_accumulation_steps) == (4, 2050)
+    assert (config.ipu.replicas, config.num_accumulation_steps) == (4, 2050)
     assert config.train_batch_size == 8 * 2050 * 4
-    assert (config.dtype, config.partials_type, config.recompute) == ("fp16", "half", "block")
-    assert config.scheduler == "clustering"
+    assert (config.dtype, config.ipu.partials_type, config.recompute) == ("fp16", "half", "block")
+    assert config.ipu.scheduler == "clustering"
     assert config.loss_scale == "32768" and config.pipeline_stages.startswith("emb+pos+hid")
     config = on_ipus("graphcore/tf2/pretrain_base_128_phase1")
-    assert config.available_memory_proportion == "0.28,0.26,0.28,0.28"
-    assert (config.min_remote_tensor_size, config.optimizer_state_offchip) == (50000, True)
+    assert config.ipu.available_memory_proportion == "0.28,0.26,0.28,0.28"
+    assert (config.ipu.min_remote_tensor_size, config.ipu.optimizer_state_offchip) == (50000, True)
     config = on_ipus("graphcore/popart/pretrain_large_128")
-    assert config.replicated_tensor_sharding and config.ipu_replicas == 4
-    assert (config.partials_type, config.stochastic_rounding) == ("half", True)
-    assert config.available_memory_proportion == "0.15,0.25,0.25,0.25"
+    assert config.ipu.replicated_tensor_sharding and config.ipu.replicas == 4
+    assert (config.ipu.partials_type, config.ipu.stochastic_rounding) == ("half", True)
+    assert config.ipu.available_memory_proportion == "0.15,0.25,0.25,0.25"
 
 
 def test_what_the_command_line_says_wins():
-    config = on_ipus(TF1, "--ipu_replicas=2", "--partials_type=float", "--recompute=none")
-    assert (config.ipu_replicas, config.partials_type, config.recompute) == (2, "float", "none")
+    config = on_ipus(TF1, "--ipu_options=replicas=2 partials_type=float", "--recompute=none")
+    assert (config.ipu.replicas, config.ipu.partials_type, config.recompute) == (2, "float", "none")
     assert config.train_batch_size == 8 * 2050 * 4  # of theirs; twice the micro batches make it
     assert config.num_accumulation_steps == 4100
+
+
+def test_options_of_ipus_are_refused_by_name_and_saved_settings_become_them():
+    stages = "--pipeline_stages=emb+pos / hid*2 / mlm+nsp"
+    base = ["--bert_config_file=configs/models/bert_tiny.json", "--model_dir=m", "--plan", stages]
+    base += ["--distribution_strategy=ipu", "--num_accumulation_steps=6", "--train_batch_size=12"]
+    failures = []
+    for typed, message in (
+        ("--ipu_options=replica=2", "did you mean replicas"),
+        ("--ipu_options=replicas", "expected NAME=VALUE"),
+        ("--ipu_options=replicas=x", "expected a value of type int"),
+        ("--ipu_options=partials_type=int8", "is not one of half, float"),
+        ("--ipu_options='", "No closing quotation"),
+        ("--ipu_replicas=2", '--ipu_options="replicas=VALUE"'),
+        ("--partials_type=half", '--ipu_options="partials_type=VALUE"'),
+    ):
+        try:
+            flags.parse([*base, typed])
+            failures.append(typed)
+        except config_lib.ConfigError as error:
+            failures += [] if message in str(error) else [(typed, str(error))]
+    assert not failures
+    config = flags.parse([*base, "--ipu_options=replicas=2 executable_cache_path='a b' replicas=1"])
+    assert (config.ipu.replicas, config.ipu.executable_cache_path) == (1, "a b")
+    saved = json.loads(config_lib.to_json(config)) | {"ipu_options": None}
+    old = {"ipu_replicas": 2, "no_outlining": True, "executable_cache_path": "a b", "scheduler": "clustering"}
+    found = config_lib.build_config([("saved", {**saved, **old})]).ipu
+    assert (found.replicas, found.no_outlining, found.executable_cache_path) == (2, True, "a b")
+    assert found.scheduler == "clustering" and found.min_remote_tensor_size == 128
 
 
 def test_elsewhere_keys_about_ipus_are_notes(tmp_path):
     values = dict(partials_type="half", scheduler="CLUSTERING", replicated_tensor_sharding=True)
     path = written(tmp_path, {"task": "pretraining", **SIZES, **values})
     config, told = read(path, "--use_synthetic_data", "--distribution_strategy=one_device")
-    assert config.partials_type == "float" and not config.replicated_tensor_sharding
+    assert config.ipu.partials_type == "float" and not config.ipu.replicated_tensor_sharding
     assert all(name in "\n".join(told) for name in values)
 
 
@@ -479,4 +512,4 @@ def test_shares_come_as_a_list_or_a_text(tmp_path):
     for shares in ("0.1 0.2", [0.1, 0.2], "0.1,0.2"):
         theirs = {"task": "pretraining", **values, "available_memory_proportion": shares}
         config = on_ipus(written(tmp_path, theirs), "--use_synthetic_data")
-        assert config.available_memory_proportion == "0.1,0.2"
+        assert config.ipu.available_memory_proportion == "0.1,0.2"

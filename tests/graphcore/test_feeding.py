@@ -40,7 +40,7 @@ def fixture_config(make_config):
         pipeline_stages="2",
         device_mapping="0,0",
         pipeline_schedule="sequential",
-        ipu_replicas=REPLICAS,
+        replicas=REPLICAS,
         num_accumulation_steps=TURNS,
         train_batch_size=ROWS,
     )

@@ -24,6 +24,7 @@ from official.reporting.metrics import read_metrics
 from tests.conftest import ROOT, TINY
 from tests.data.glue.test_glue_data import write_split
 from tests.graphcore import ipu_fake
+from tests.graphcore.conftest import with_ipu_options
 from tests.graphcore.test_run import (
     fixture_packed_files,  # noqa: F401
     on_one_device,
@@ -45,7 +46,7 @@ GROUPED = dict(
     device_mapping="0,1,0",
     num_accumulation_steps=6,
     train_batch_size=24,
-    ipu_replicas=2,
+    replicas=2,
 )
 INTERLEAVED = dict(
     pipeline_stages="emb+pos / hid / hid+{head}",
@@ -82,7 +83,7 @@ def fixture_configured(make, squad, tmp_path):
             steps_per_loop=2,
         )
         model = {**MODEL, **settings.pop("model", {})}
-        settings = {**defaults, **parts, **settings, "model": model}
+        settings = with_ipu_options({**defaults, **parts, **settings, "model": model})
         if task.startswith("squad"):
             return squad(impossible=task == "squad-2", **settings)
         folder = tmp_path / "glue"
@@ -356,7 +357,7 @@ def test_pipelines_of_published_configurations_train_and_evaluate():
             plan = plan_lib.make_plan(config, pipeline.names_of(config))
             pipeline.check_plan(config, plan)
             batches = make_batch_plan(
-                config_lib.replaced(config, do_eval=False, do_predict=False), config.ipu_replicas
+                config_lib.replaced(config, do_eval=False, do_predict=False), config.ipu.replicas
             )
             evaluation, whole = pipeline.evaluation_plan(config, plan, batches)
             if whole.eval_batch_size < 32 or evaluation.stages != plan.stages:

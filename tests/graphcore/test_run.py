@@ -102,7 +102,7 @@ def result(config) -> dict:
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
-        ({}, dict(ipu_replicas=2, device_iterations=2, replicated_tensor_sharding=True)),
+        ({}, dict(replicas=2, device_iterations=2, replicated_tensor_sharding=True)),
         (DROPOUT, dict(optimizer_type="adamw", clip_scope="none", pipeline_schedule="sequential")),
         pytest.param(
             dict(block_type="groupbert", hidden_act="gelu"),
@@ -123,7 +123,7 @@ def result(config) -> dict:
 def test_it_trains_as_one_device(configured, model, settings):
     config = configured(model=model, **settings)
     code, fake = run_on_fake(config)
-    assert code == 0 and fake.compiled[-1].replicas == config.ipu_replicas
+    assert code == 0 and fake.compiled[-1].replicas == config.ipu.replicas
     _, own = on_one_device(config)
     assert_same_lines(lines(config), lines(own))
     found = result(config)
@@ -144,7 +144,7 @@ def fixture_packed_files(tmp_path):
 
 
 def test_packed_rows_are_counted_in_sequences_and_read_on(configured, packed_files):
-    config = configured(input_files=packed_files, ipu_replicas=2)
+    config = configured(input_files=packed_files, replicas=2)
     assert run_on_fake(config)[0] == 0
     _, own = on_one_device(config)
     assert_same_lines(lines(config), lines(own))
@@ -241,7 +241,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(configured, monkeypatch):
 
 def test_compiling_for_ipus_that_are_not_here_trains_nothing(configured, tmp_path, capsys, monkeypatch):
     config = configured(compile_only=True, executable_cache_path=str(tmp_path / "cache"))
-    monkeypatch.setenv(devices.FLAGS, "--executable_cache_path=" + config.executable_cache_path)
+    monkeypatch.setenv(devices.FLAGS, "--executable_cache_path=" + config.ipu.executable_cache_path)
     code, fake = run_on_fake(config)
     assert code == 0 and len(fake.compiled) == 1
     assert fake.config.device_connection.version == "ipu2"
@@ -256,8 +256,8 @@ def test_settings_that_do_not_go_together_are_one_line(configured):
         (dict(dtype="fp16"), "whose steps skip no update"),
         (dict(num_gpus=1), "Drop --num_gpus"),
         (dict(clip_scope="micro_batch", loss_normalization="local"), "Use --clip_scope=global or none"),
-        (dict(ipu_replicas=3), "Nearest valid: 2 or 4"),
-        (dict(replicated_tensor_sharding=True), "ipu_replicas=1"),
+        (dict(replicas=3), "Nearest valid: 2 or 4"),
+        (dict(replicated_tensor_sharding=True), "replicas=1"),
         (dict(device_iterations=3), "Nearest valid: 3"),
         (dict(recompute="attention"), "--recompute=block"),
         (dict(available_memory_proportion="0.1,0.2"), r"has 2 numbers. Allowed: 1, 3 .* or 4"),

@@ -10,7 +10,6 @@ from official.config.setting import (
     IPU,
     PIPELINED,
     RECIPE,
-    TENSORFLOWS,
     TPU,
     WORKERS,
     Section,
@@ -146,14 +145,6 @@ class Devices:
         minimum=0,
         needs="explicit_allreduce",
     )
-    matmul_precision: str = setting(
-        "tf32",
-        "How GPUs from Ampere on multiply float32 matrices, those of --dtype=fp32: tf32 rounds the factors "
-        "to TensorFloat-32, with fractions of 10 bits, which is faster; highest does not. TPUs round to "
-        "bfloat16 in place of it. Older GPUs and CPUs never round.",
-        choices=("tf32", "highest"),
-        backends=TENSORFLOWS,
-    )
     deterministic: bool = setting(
         False,
         "Choose deterministic kernels only: the same command gives the same bits on the same machine; "
@@ -200,7 +191,7 @@ SCHEDULES = {"pipeline": ("1f1b", "gpipe"), "ipu": ("grouped", "interleaved", "s
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """Settings of the placement of a model's parts on devices."""
+    """Settings of the placement of a model's parts on devices, and of IPUs."""
 
     pipeline_stages: str | None = setting(
         None,
@@ -220,61 +211,12 @@ class Pipeline:
         choices=tuple(name for names in SCHEDULES.values() for name in names),
         backends=PIPELINED,
     )
+    ipu_options: str | None = setting(
+        None,
+        'Options of IPUs, such as "replicas=4 device_iterations=8"; docs/ipu.md has them all. Those of the '
+        "command line stand over those of --config, each by its name.",
+        backends=IPU,
+    )
 
 
 PIPELINE = Section("Pipeline", Pipeline, evaluation=False)
-
-
-# -----------------------------------------------------------------------------------------------------------
-# IPUs, by Graphcore's names where these have one
-
-
-@dataclasses.dataclass(frozen=True)
-class Ipu:
-    """Settings of IPUs alone. The number of IPUs of a replica follows from its pipeline: a power of two."""
-
-    ipu_replicas: int = setting(
-        1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1, backends=IPU
-    )
-    device_iterations: int = setting(
-        1, "Steps of one call of the IPUs; divides --steps_per_loop.", minimum=1, backends=IPU
-    )
-    executable_cache_path: str | None = setting(
-        None, "Folder in which compiled programs are kept and looked for.", backends=IPU
-    )
-    stochastic_rounding: bool = setting(
-        True, "Round to float16 up or down at random, right on average.", backends=IPU
-    )
-    fp_exceptions: bool = setting(
-        False, "Stop at invalid operations, divisions by 0 and overflows.", backends=IPU
-    )
-    available_memory_proportion: str | None = setting(
-        None,
-        "Share of an IPU's memory that matrix products may take for themselves: a number for all, or one for"
-        " each stage of the pipeline or each IPU of a replica, comma-separated. Unset: Poplar's own.",
-        backends=IPU,
-    )
-    partials_type: str = setting(
-        "float", "Type in which matrix products of float16 add up.", choices=("half", "float"), backends=IPU
-    )
-    optimizer_state_offchip: bool = setting(
-        True, "Keep what only the optimizer reads in the memory beside the IPUs.", backends=IPU
-    )
-    replicated_tensor_sharding: bool = setting(
-        False, "Share that state out to the replicas; each reads and updates its part.", backends=IPU
-    )
-    min_remote_tensor_size: int = setting(
-        128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0, backends=IPU
-    )
-    no_outlining: bool = setting(
-        False, "Compile equal parts of the model each by itself: more memory, less copying.", backends=IPU
-    )
-    scheduler: str = setting(
-        "choose_best",
-        "How the compiler orders operations.",
-        choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path"),
-        backends=IPU,
-    )
-
-
-IPUS = Section("IPUs", Ipu, evaluation=False)
