@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import inspect
 import itertools
 import math
 import os
@@ -16,10 +15,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from official.io import files, quiet, signals
-from official.io.errors import ConfigError, check_arguments, check_docstrings, report_error, suggest
+from official.io.errors import (
+    ConfigError,
+    attribute_texts,
+    check_arguments,
+    check_docstrings,
+    report_error,
+    suggest,
+)
 
 _FLAG = re.compile(r"--\w[\w-]*")
-_TEXT = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)  # of an attribute in a docstring
 _LARGEST = 2**63
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -130,7 +135,7 @@ class Flags(argparse.Namespace):
         parser.lists |= set(cls.LISTS)
         texts: dict[str, str] = {}
         for each in reversed(cls.__mro__):
-            texts |= dict(_TEXT.findall(inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]))
+            texts |= attribute_texts(each.__doc__)
         for name, hint in get_type_hints(cls).items():
             if get_origin(hint) is ClassVar:
                 continue
@@ -153,7 +158,7 @@ class Flags(argparse.Namespace):
             else:
                 names = [*(f"-{letter}" for letter in cls.SHORT.get(name, "")), f"--{name}"]
                 settings["required"] = not has_default
-            text = " ".join(texts[name].split()).replace("%", "%%")
+            text = texts[name].replace("%", "%%")
             parser.add_argument(*names, help=text, **settings).help = text  # without what argparse adds
         return parser
 

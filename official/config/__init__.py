@@ -1,7 +1,8 @@
 """The configuration of a run: every setting defined once, validated as a whole, no TensorFlow.
 
-A setting is one row of a file in `settings/`. From that row follow its flag, type, default, help text and
-range, its place in config.json, and what tasks, back ends and evaluations have to do with it. `Config` has
+A setting is one row of a class in `settings/`, and its help a line of that class's docstring. From the row
+follow its flag, type, default and range, its place in config.json, and what tasks, back ends and evaluations
+have to do with it. `Config` has
 all settings as attributes.
 """
 

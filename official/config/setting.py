@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official.config.values import read_by_step
-from official.io.errors import ConfigError, check_arguments, suggest
+from official.io.errors import ConfigError, attribute_texts, check_arguments, suggest
 from official.io.files import expanded, is_remote
 
 PRETRAIN, SQUAD, GLUE, FINE_TUNING = ("pretrain",), ("squad",), ("glue",), ("squad", "glue")
@@ -139,19 +139,18 @@ class Field:
             raise ConfigError(f"{received} is above the maximum of {self.maximum}.{percent}")
 
 
-def setting(default: Any, help: str, **traits: Any) -> Any:
+def setting(default: Any, **traits: Any) -> Any:
     """Returns a row of a section: the default value of an attribute of its dataclass.
 
-    The attribute's name is the setting's. Its annotation is the type in a validated configuration: `| None`
-    where it may still be unset there, plain where validation demands it (model_dir) or fills it in
-    (num_steps_per_epoch).
+    The attribute's name is the setting's, and its text in the dataclass's docstring is the help. Its
+    annotation is the type in a validated configuration: `| None` where it may still be unset there, plain
+    where validation demands it (model_dir) or fills it in (num_steps_per_epoch).
 
     Args:
       default: None where it is unset.
-      help: what it means, for people.
       **traits: of `Field`, from choices on.
     """
-    return dataclasses.field(default=default, metadata={"help": help, **traits})
+    return dataclasses.field(default=default, metadata=traits)
 
 
 class Section:
@@ -169,14 +168,19 @@ class Section:
     def __init__(self, title: str, rows: type, evaluation: bool, training: str | None = None):
         self.title = title
         self.evaluation = evaluation
-        unsaid = {"evaluation": evaluation, "training": training}
-        self.fields = tuple(_field(row, unsaid) for row in dataclasses.fields(rows))
-
-
-def _field(row: dataclasses.Field, unsaid: dict[str, Any]) -> Field:
-    # Annotations are text, in every version of Python: each file of settings postpones them.
-    kind = _TYPES[str(row.type).partition(" | ")[0]]
-    return Field(row.name, kind, row.default, **{**unsaid, **row.metadata})
+        own, texts = {"evaluation": evaluation, "training": training}, attribute_texts(rows.__doc__)
+        # Annotations are text, in every version of Python: each file of settings postpones them. Under
+        # python -OO there is no help; commands, which show it, refuse that.
+        self.fields = tuple(
+            Field(
+                row.name,
+                _TYPES[str(row.type).partition(" | ")[0]],
+                row.default,
+                texts.get(row.name, ""),
+                **{**own, **row.metadata},
+            )
+            for row in dataclasses.fields(rows)
+        )
 
 
 def _resolved(paths: str, folder: str = "") -> list[str]:

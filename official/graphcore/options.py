@@ -13,39 +13,38 @@ from official.io.errors import ConfigError, suggest
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options of IPUs. The number of IPUs of a replica follows from its pipeline: a power of two."""
+    """Options of IPUs. The number of IPUs of a replica follows from its pipeline: a power of two.
 
-    replicas: int = setting(1, "Replicas of the pipeline, over all instances: a power of two.", minimum=1)
-    device_iterations: int = setting(1, "Steps of one call of the IPUs; divides --steps_per_loop.", minimum=1)
-    executable_cache_path: str | None = setting(
-        None, "Folder in which compiled programs are kept and looked for."
-    )
-    stochastic_rounding: bool = setting(True, "Round to float16 up or down at random, right on average.")
-    fp_exceptions: bool = setting(False, "Stop at invalid operations, divisions by 0 and overflows.")
-    available_memory_proportion: str | None = setting(
-        None,
-        "Share of an IPU's memory that matrix products may take for themselves: a number for all, or one for"
-        " each stage of the pipeline or each IPU of a replica, comma-separated. Unset: Poplar's own.",
-    )
-    partials_type: str = setting(
-        "float", "Type in which matrix products of float16 add up.", choices=("half", "float")
-    )
-    optimizer_state_offchip: bool = setting(
-        True, "Keep what only the optimizer reads in the memory beside the IPUs."
-    )
-    replicated_tensor_sharding: bool = setting(
-        False, "Share that state out to the replicas; each reads and updates its part."
-    )
-    min_remote_tensor_size: int = setting(
-        128, "Bytes of a tensor that is kept beside the IPUs, at least.", minimum=0
-    )
-    no_outlining: bool = setting(
-        False, "Compile equal parts of the model each by itself: more memory, less copying."
-    )
+    Attributes:
+      replicas: Replicas of the pipeline, over all instances: a power of two.
+      device_iterations: Steps of one call of the IPUs; divides --steps_per_loop.
+      executable_cache_path: Folder in which compiled programs are kept and looked for.
+      stochastic_rounding: Round to float16 up or down at random, right on average.
+      fp_exceptions: Stop at invalid operations, divisions by 0 and overflows.
+      available_memory_proportion: Share of an IPU's memory that matrix products may take for themselves: a
+        number for all, or one for each stage of the pipeline or each IPU of a replica, comma-separated.
+        Unset: Poplar's own.
+      partials_type: Type in which matrix products of float16 add up.
+      optimizer_state_offchip: Keep what only the optimizer reads in the memory beside the IPUs.
+      replicated_tensor_sharding: Share that state out to the replicas; each reads and updates its part.
+      min_remote_tensor_size: Bytes of a tensor that is kept beside the IPUs, at least.
+      no_outlining: Compile equal parts of the model each by itself: more memory, less copying.
+      scheduler: How the compiler orders operations.
+    """
+
+    replicas: int = setting(1, minimum=1)
+    device_iterations: int = setting(1, minimum=1)
+    executable_cache_path: str | None = setting(None)
+    stochastic_rounding: bool = setting(True)
+    fp_exceptions: bool = setting(False)
+    available_memory_proportion: str | None = setting(None)
+    partials_type: str = setting("float", choices=("half", "float"))
+    optimizer_state_offchip: bool = setting(True)
+    replicated_tensor_sharding: bool = setting(False)
+    min_remote_tensor_size: int = setting(128, minimum=0)
+    no_outlining: bool = setting(False)
     scheduler: str = setting(
-        "choose_best",
-        "How the compiler orders operations.",
-        choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path"),
+        "choose_best", choices=("choose_best", "clustering", "post_order", "look_ahead", "shortest_path")
     )
 
 

@@ -14,6 +14,7 @@ from official.config.backends import BACKENDS
 from official.config.checks import check_rows
 from official.config.setting import Section, setting
 from official.config.table import upgraded
+from official.config.values import DEVICE_BYTES
 from tests.conftest import ROOT
 
 # Validation demands them, or fills them in: whoever reads a configuration need not ask.
@@ -29,11 +30,13 @@ KNOWN_THOUGH_UNSET = {
 def test_the_configuration_has_every_setting_once_with_its_type():
     types = typing.get_type_hints(Config)
     rows = [field for section in SECTIONS for field in section.fields]
+    assert all(name in FIELDS["plan_device"].help for name in DEVICE_BYTES)
     assert len(rows) == len(FIELDS) and set(types) == {*FIELDS, "model"}
     for field in rows:
         may_be_unset = field.default is None and field.name not in KNOWN_THOUGH_UNSET
         assert types[field.name] == (field.type | None if may_be_unset else field.type), field.name
         assert field.default is None or type(field.default) is field.type, field.name
+        assert field.help.endswith("."), field.name
         assert set(field.backends) <= set(BACKENDS) and set(field.tasks) <= set(FIELDS["task"].choices)
 
 
@@ -73,16 +76,17 @@ try:
 except flags.HelpRequested as text:
     assert "--made_up  (float; 0.5)" in str(text) and "Shows how it is done." in str(text)
 """
+HELP = """      made_up: Shows how it is done.
+      do_train:"""
 ROW = """    made_up: float = setting(
         0.5,
-        "Shows how it is done.",
         minimum=0,
         maximum=1,
         tasks=("pretrain",),
         backends=("one_device",),
         evaluation=True,
     )
-    do_train:"""
+    do_train: bool"""
 
 
 def test_a_new_setting_is_one_row_in_one_file(tmp_path):
@@ -92,7 +96,8 @@ def test_a_new_setting_is_one_row_in_one_file(tmp_path):
             (tmp_path / "official" / path.name).symlink_to(path)
     shutil.copytree(ROOT / "official" / "config", tmp_path / "official" / "config")
     path = tmp_path / "official" / "config" / "settings" / "run.py"
-    path.write_text(path.read_text().replace("    do_train:", ROW, 1))
+    path.write_text(path.read_text().replace("    do_train: bool", ROW, 1))
+    path.write_text(path.read_text().replace("      do_train:", HELP, 1))
     code = MADE_UP.replace("FILE", str(ROOT / "configs/models/bert_tiny.json"))
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, check=True)
 
@@ -100,7 +105,7 @@ def test_a_new_setting_is_one_row_in_one_file(tmp_path):
 def test_a_misspelled_trait_of_a_row_is_found_at_once():
     @dataclasses.dataclass(frozen=True)
     class Rows:
-        one: "int" = setting(1, "One.", minimun=0)
+        one: "int" = setting(1, minimun=0)
 
     with pytest.raises(TypeError, match="minimun"):
         Section("Made up", Rows, evaluation=False)
