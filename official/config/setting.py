@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official.config.values import read_by_step
@@ -18,6 +18,8 @@ PIPELINED = ("pipeline", *IPU)
 REPLICATED = ("one_device", "mirrored", *WORKERS)
 TRACED = (*REPLICATED, "pipeline")  # their devices are those of this machine, with TensorFlow's profiler
 TENSORFLOWS = (*TRACED, *TPU)
+ALONE = ("one_device", "mirrored", "pipeline", *TPU, *IPU)  # one process
+WHOLE = (*REPLICATED, *TPU, *IPU)  # a replica's gradients are on one device
 # Parts that settings have in a training, see `Field.training`.
 IDENTITY, RECIPE, LENGTH = "identity", "recipe", "length"
 _TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
@@ -37,7 +39,8 @@ class Field:
       minimum, maximum: of a number.
       tasks: the tasks that know it; empty: all. Others refuse a value that is not the default.
       backends: the values of --distribution_strategy that know it; empty: all. Others refuse it likewise.
-      needs: name of a setting without which this one is not read, and has to be at its default.
+      needs: names of settings without each of which this one is not read, and has to be at its default.
+      excludes: {name of a setting that does not go with this one: why}.
       only_with: (name of a setting, its values with which this one is read). With others it has to be at its
         default, or off.
       evaluation: whether what an evaluation finds, with the same weights, depends on it, or config ->
@@ -59,7 +62,8 @@ class Field:
     maximum: float | None = None
     tasks: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
-    needs: str = ""
+    needs: tuple[str, ...] = ()
+    excludes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     only_with: tuple[str, tuple[str, ...]] | None = None
     evaluation: bool | Callable[[Any], bool] | None = None
     training: str | Callable[[Any], str | None] | None = None

@@ -116,7 +116,7 @@ def test_packed_pretraining_is_the_plain_recipe_with_fewer_rows(path):
     of_packing = (
         "pack_on_the_fly average_sequences_per_pack train_batch_size num_accumulation_steps model_dir"
     )
-    assert differs - {"init_checkpoint"} == set(of_packing.split())
+    assert differs - {"init_checkpoint"} == {"train_batch_size", *of_packing.split()}
     if packed.init_checkpoint:
         first = flags.parse([f"--config=packed/pretrain_{path.stem.split('_')[1]}_128_phase1"])
         assert packed.init_checkpoint == first.model_dir
@@ -199,7 +199,7 @@ WRONG = """
 --num_virtual_devices=2 --distribution_strategy=one_device => distribution_strategy=mirrored
 --num_virtual_devices=2 --all_reduce_alg=nccl => hierarchical_copy
 --allreduce_bytes_per_pack=1000 => explicit_allreduce
---explicit_allreduce --clip_scope=micro_batch --loss_normalization=local => clip_scope=global
+--explicit_allreduce --clip_scope=micro_batch --loss_normalization=local => not read by clip_scope=micro_batch
 --input_files=x => excludes
 --bert_config_file=missing.json => No such file
 --do_train=false => nothing to do
@@ -210,15 +210,15 @@ WRONG = """
 --distribution_strategy=mirrored --worker_hosts=a:1 => multi_worker_mirrored
 --distribution_strategy=multi_worker_mirrored --worker_hosts=a:1,a:1 --task_index=0 => names a:1 twice
 --distribution_strategy=tpu --dtype=fp16 => Use --dtype=bf16
---distribution_strategy=tpu --tpu=a --use_synthetic_data=false --input_files=gs://b/x,data/y => data/y is a path
+--distribution_strategy=tpu --tpu=a --use_synthetic_data=false --input_files=gs://b/x,data/y => =data/y is a
 --do_eval --stop_threshold=88.5 => is above the maximum of 1. Shares are fractions: 0.885 for 88.5 percent.
 --do_predict => do_predict=True needs --task=squad or --task=glue, received --task=pretrain
 --all_reduce_alg=ring => nccl or hierarchical_copy
 --eval_rule=mlperf_0.7 --stop_threshold=0.5 => means stop_threshold=0.712; received 0.5. Give
---eval_rule=mlperf_0.7 --do_eval --eval_files=x --steps_between_eval=50 --num_eval_samples=9 => received 50, x, 9. Give
+--eval_rule=mlperf_0.7 --do_eval --eval_files=x --steps_between_eval=50 --num_eval_samples=9 => 50, x, 9. Give
 --eval_rule=mlperf_0.7 --do_eval --eval_files=x => means eval_files=""; received x. Give these values
---eval_rule=mlperf_0.7 --train_batch_size=440 --steps_per_loop=7 => (steps_per_loop may be any divisor of 1137)
---eval_rule=mlperf_1.0 --train_batch_size=440 --checkpoint_every_steps=500 => steps_per_loop=31. Nearest valid: 496 or
+--eval_rule=mlperf_0.7 --train_batch_size=440 --steps_per_loop=7 => steps_per_loop may be any divisor of 1137
+--eval_rule=mlperf_1.0 --train_batch_size=440 --checkpoint_every_steps=500 => Nearest valid: 496 or
 --eval_rule=mlperf_1.0 --use_synthetic_data=false --input_files=x => make_eval_set.py
 --eval_rule=mlperf_0.8 => did you mean mlperf_0.7
 --do_lower_case=false => Give --vocab_file, or drop --do_lower_case
@@ -335,7 +335,7 @@ def test_a_wrong_tf_config_is_one_line():
         ('{"cluster": {"worker": ["a:1"]}}', "is not of the form"),
         (
             of({"worker": ["a:1"], "evaluator": ["e:1"]}, "evaluator", 0),
-            "of type 'evaluator', a run has only",
+            "of type 'evaluator', a run has",
         ),
         (of({"worker": ["a:1"]}, "worker", 1), "task index 1 of type 'worker', the cluster has 1"),
         (of({"worker": ["a"]}, "worker", 0), "'a' is not HOST:PORT"),

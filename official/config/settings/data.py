@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from official.config.setting import (
+    ALONE,
     FINE_TUNING,
     GLUE,
     IDENTITY,
@@ -50,13 +51,31 @@ class Data:
     data_streams: int | None = setting(
         None, minimum=1, maximum=1 << 16, tasks=PRETRAIN, backends=TENSORFLOWS, evaluation=False
     )
-    eval_files: str | None = setting(None, tasks=PRETRAIN, needs="do_eval", training=None, files=True)
-    use_synthetic_data: bool = setting(False, training=IDENTITY)
-    generated_data: bool = setting(False, training=IDENTITY)
+    eval_files: str | None = setting(None, tasks=PRETRAIN, needs=("do_eval",), training=None, files=True)
+    use_synthetic_data: bool = setting(
+        False,
+        training=IDENTITY,
+        excludes=dict.fromkeys(
+            ("input_files", "eval_files", "train_file", "predict_file", "data_dir"),
+            "random sequences, or those of files",
+        ),
+    )
+    generated_data: bool = setting(
+        False,
+        training=IDENTITY,
+        excludes=dict.fromkeys(("synthetic_input", "use_synthetic_data"), "records that are read, or none"),
+    )
     synthetic_input: bool = setting(False, training=IDENTITY)
     max_seq_length: int = setting(128, minimum=8)
     max_predictions_per_seq: int = setting(20, minimum=1, tasks=PRETRAIN)
-    static_mask: bool = setting(False, tasks=PRETRAIN)
+    static_mask: bool = setting(
+        False,
+        tasks=PRETRAIN,
+        excludes=dict.fromkeys(
+            ("pack_on_the_fly", "max_sequences_per_pack", "average_sequences_per_pack"),
+            "it takes rows of one sequence as they stand",
+        ),
+    )
     num_eval_samples: int = setting(10000, minimum=1, tasks=PRETRAIN, training=None)
 
 
@@ -147,10 +166,16 @@ class FineTuning:
         "auto", choices=("auto", "always", "never"), tasks=FINE_TUNING, evaluation=False
     )
     predict_epochs: int | None = setting(
-        None, minimum=1, needs="do_predict", tasks=FINE_TUNING, evaluation=False
+        None, minimum=1, needs=("do_predict",), tasks=FINE_TUNING, evaluation=False
     )
     num_runs: int = setting(
-        1, minimum=1, needs="do_train", tasks=FINE_TUNING, evaluation=False, training=IDENTITY
+        1,
+        minimum=1,
+        needs=("do_train",),
+        tasks=FINE_TUNING,
+        backends=ALONE,
+        evaluation=False,
+        training=IDENTITY,
     )
 
 

@@ -11,6 +11,7 @@ from official.config.setting import (
     PIPELINED,
     RECIPE,
     TPU,
+    WHOLE,
     WORKERS,
     Section,
     setting,
@@ -101,7 +102,9 @@ class Devices:
 
     distribution_strategy: str = setting("mirrored", choices=tuple(BACKENDS))
     num_gpus: int | None = setting(None, minimum=0)
-    num_virtual_devices: int | None = setting(None, minimum=1, backends=("mirrored", "pipeline"))
+    num_virtual_devices: int | None = setting(
+        None, minimum=1, backends=("mirrored", "pipeline"), excludes={"num_gpus": "GPUs, or logical CPUs"}
+    )
     tpu: str | None = setting(None, backends=TPU)
     num_tpu_cores: int | None = setting(None, minimum=1, backends=TPU)
     worker_hosts: str | None = setting(None, backends=WORKERS)
@@ -113,16 +116,21 @@ class Devices:
         choices=("float32", "bfloat16", "float16"),
         backends=("mirrored", "multi_worker_mirrored", "tpu"),
     )
-    explicit_allreduce: bool = setting(False)
-    allreduce_bytes_per_pack: int = setting(0, minimum=0, needs="explicit_allreduce")
+    explicit_allreduce: bool = setting(
+        False, backends=WHOLE, only_with=("clip_scope", ("global", "replicas", "none"))
+    )
+    allreduce_bytes_per_pack: int = setting(0, minimum=0, needs=("explicit_allreduce",))
     deterministic: bool = setting(False)
     kernels: str = setting("auto", choices=("auto", "plain", "fused", "native"))
     recompute: str = setting(
         "none",
         choices=("none", "attention", "block"),  # each keeps less than those before it
     )
-    unpad: bool = setting(False)
-    enable_xla: bool = setting(False)
+    unpad: bool = setting(
+        False,
+        excludes=dict.fromkeys(("pack", "pack_on_the_fly"), "which fills rows, and leaves no padding"),
+    )
+    enable_xla: bool = setting(False, backends=WHOLE)
     device_warmup: bool = setting(False)
 
 

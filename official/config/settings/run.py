@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from official.config.setting import FINE_TUNING, IDENTITY, PRETRAIN, RECIPE, TRACED, Section, setting
+from official.config.setting import (
+    FINE_TUNING,
+    IDENTITY,
+    PRETRAIN,
+    RECIPE,
+    TENSORFLOWS,
+    TRACED,
+    Section,
+    setting,
+)
 
 # -----------------------------------------------------------------------------------------------------------
 # Job
@@ -37,10 +46,12 @@ class Job:
     do_train: bool = setting(True)
     do_eval: bool = setting(False)
     do_predict: bool = setting(False, tasks=FINE_TUNING)
-    compile_only: bool = setting(False, needs="do_train")
+    compile_only: bool = setting(False, needs=("do_train",))
     model_dir: str = setting(None)
-    overwrite: bool = setting(False, needs="do_train")
-    export_dir: str | None = setting(None)
+    overwrite: bool = setting(False, needs=("do_train",))
+    export_dir: str | None = setting(
+        None, backends=TENSORFLOWS, excludes={"num_runs": "bert export takes the run of them that you choose"}
+    )
     init_checkpoint: str | None = setting(None, training=IDENTITY, files=True)
     seed: int = setting(
         12345,
@@ -75,7 +86,7 @@ class Messages:
     verbosity: int = setting(0, minimum=-1, maximum=3)
     log_style: str = setting("plain", choices=("plain", "graphcore"))
     wandb: bool = setting(False)
-    wandb_name: str | None = setting(None, needs="wandb")
+    wandb_name: str | None = setting(None, needs=("wandb",))
 
 
 MESSAGES = Section("Messages", Messages, evaluation=False)
@@ -141,13 +152,13 @@ class Plan:
     """
 
     plan: bool = setting(False)
-    measure: bool = setting(False, needs="plan")
-    plan_file: str | None = setting(None, needs="plan")
-    plan_picture: str | None = setting(None, needs="plan")
-    plan_tflops: float | None = setting(None, minimum=0, needs="plan")
-    plan_gbps: float | None = setting(None, minimum=0, needs="plan")
-    plan_hosts: str | None = setting(None, needs="plan")
-    plan_device: str | None = setting(None, needs="plan")
+    measure: bool = setting(False, needs=("plan", "do_train"))
+    plan_file: str | None = setting(None, needs=("plan",))
+    plan_picture: str | None = setting(None, needs=("plan",))
+    plan_tflops: float | None = setting(None, minimum=0, needs=("plan",))
+    plan_gbps: float | None = setting(None, minimum=0, needs=("plan",))
+    plan_hosts: str | None = setting(None, needs=("plan", "do_train", "plan_gbps"))
+    plan_device: str | None = setting(None, needs=("plan",))
 
 
 PLAN = Section("Plan", Plan, evaluation=False)
@@ -168,8 +179,8 @@ class Profiling:
         --profile_steps, or in the second step of the process: in --model_dir and in the report.
     """
 
-    profile_steps: str | None = setting(None, backends=TRACED, needs="do_train")
-    profile_memory: bool = setting(False, backends=TRACED, needs="do_train")
+    profile_steps: str | None = setting(None, backends=TRACED, needs=("do_train",))
+    profile_memory: bool = setting(False, backends=TRACED, needs=("do_train",))
 
 
 PROFILING = Section("Profile", Profiling, evaluation=False)
