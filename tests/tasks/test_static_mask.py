@@ -87,7 +87,7 @@ def test_other_records_are_refused(make_config, records, kind):
 @pytest.mark.parametrize(
     "settings,message",
     [
-        (dict(pack_on_the_fly=True), "pack_on_the_fly joins them"),
+        (dict(pack_on_the_fly=True), "static_mask excludes pack_on_the_fly"),
         (dict(model=dict(block_type="groupbert")), "which block_type=groupbert looks at"),
         (
             dict(task="glue", glue_task="cola", max_predictions_per_seq=20),

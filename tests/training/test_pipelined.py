@@ -230,12 +230,12 @@ def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_f
     "settings,message",
     [
         (dict(pipeline(2, 3)), "num_virtual_devices=3 is not divisible by the 2 devices"),
-        (dict(pipeline(2, 2), enable_xla=True), "Drop --enable_xla"),
+        (dict(pipeline(2, 2), enable_xla=True), "enable_xla=True needs"),
         (
             dict(pipeline(2, 2), clip_scope="micro_batch", loss_normalization="local"),
             "Use --clip_scope=global",
         ),
-        (dict(pipeline(2, 2), explicit_allreduce=True), "Drop --explicit_allreduce"),
+        (dict(pipeline(2, 2), explicit_allreduce=True), "explicit_allreduce=True needs"),
         (dict(pipeline(9, 8)), "pipeline_stages=9"),
         (dict(distribution_strategy="pipeline", num_virtual_devices=2), "needs to know the stages"),
         (dict(pipeline("emb+pos / hid*4 / mlm+nsp", 3)), "num_hidden_layers=3"),

@@ -186,7 +186,7 @@ def test_a_plan_says_what_full_rows_cost(make_config):
 
 def test_what_is_refused(make_config, packed_files):
     for settings, message in (
-        (dict(pack_on_the_fly=True), "pack_on_the_fly fills rows with several. Drop one"),
+        (dict(pack_on_the_fly=True), "unpad excludes pack_on_the_fly: which fills rows"),
         (dict(enable_xla=True), "enable_xla takes batches of one size"),
         (
             dict(distribution_strategy="tpu", tpu="local"),
