@@ -149,7 +149,10 @@ def test_settings_that_do_not_go_together(make_config):
         (dict(plan=True, plan_hosts="1", plan_gbps=1.0), "the time of a step. Add --measure.*--plan_tflops"),
         (dict(plan=True, plan_hosts="4..1", plan_gbps=1.0), "'4..1' is no number of hosts"),
         (dict(plan=True, plan_hosts="1", plan_gbps=0.0), "plan_gbps=0, expected a number above 0"),
-        (dict(plan=True, plan_hosts="1", plan_gbps=1.0, do_train=False, do_eval=True), "plan_hosts=1 needs --do_train"),
+        (
+            dict(plan=True, plan_hosts="1", plan_gbps=1.0, do_train=False, do_eval=True),
+            "needs --do_train",
+        ),
         (dict(plan=True, plan_picture="a.png"), "Add --plan_hosts, or drop --plan_picture"),
     ):
         with pytest.raises(ConfigError, match=message):
