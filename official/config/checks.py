@@ -50,7 +50,7 @@ def check_rows(config: Config) -> None:
                 f" {config.distribution_strategy}."
             )
         for needed in field.needs:
-            if config[needed] in (None, False):
+            if config[needed] is None or config[needed] is False:
                 raise ConfigError(
                     f"{name}={config[name]} needs --{needed}. Add --{needed}, or"
                     f" --{name}={'' if field.default is None else str(field.default).lower()} to unset it."
@@ -213,15 +213,6 @@ def check_steps(config: Config) -> None:
 # Optimization
 
 
-def check_optimization(config: Config) -> None:
-    """Refuses hyper-parameters that contradict each other."""
-    _check_optimizer(config)
-    _check_schedule(config)
-    _check_gradients(config)
-    _check_loss_scale(config)
-    _check_warmup(config)
-
-
 def _check_optimizer(config: Config) -> None:
     if config.end_learning_rate > config.learning_rate:
         raise ConfigError(
@@ -309,10 +300,8 @@ def _check_warmup(config: Config) -> None:
 
 
 def check_packing(config: Config) -> None:
-    """Refuses numbers of sequences a row that contradict each other, or that nothing would read, rows that
-    are to be packed and cut short, and a static mask, or no padding, where that cannot be."""
-    _check_static_mask(config)
-    _check_unpad(config)
+    """Refuses numbers of sequences a row that contradict each other, or that nothing would read, and rows
+    that are to be packed and cut short."""
     for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
         if config.span_places == "row" and config.do_train and config[name]:
             raise ConfigError(
@@ -401,7 +390,6 @@ def check_all_reduce(config: Config) -> None:
             f"all_reduce_alg={config.all_reduce_alg} does not go with distribution_strategy={backend.name},"
             f" which takes {' or '.join(backend.all_reduce_algorithms) or 'none'}. Change --all_reduce_alg."
         )
-    _check_allreduce_dtype(config)
 
 
 def _check_allreduce_dtype(config: Config) -> None:
@@ -449,8 +437,6 @@ def check_plan(config: Config) -> None:
             raise ConfigError(f"{name}=0, expected a number above 0. Raise --{name}.")
     if config.plan_device is not None:
         device_bytes(config.plan_device)
-    _check_measure(config)
-    _check_hosts(config)
     if config.plan_gbps and not (config.plan_tflops or config.plan_hosts):
         raise ConfigError(
             f"plan_gbps={config.plan_gbps} is added to the time of the matrix products. Add --plan_tflops."
@@ -479,7 +465,7 @@ def _check_measure(config: Config) -> None:
 
 
 def _check_hosts(config: Config) -> None:
-    """Refuses numbers of hosts that are none, or without the speed of what is between them."""
+    """Refuses numbers of hosts that are none, or without the time of a step."""
     if config.plan_hosts is None:
         return
     read_host_counts(config.plan_hosts)
@@ -517,15 +503,24 @@ _CHECKS = (
     check_files,
     check_lengths,
     check_vocabulary,
+    _check_static_mask,
+    _check_unpad,
     check_packing,
     check_streams,
     check_steps,
-    check_optimization,
+    _check_optimizer,
+    _check_schedule,
+    _check_gradients,
+    _check_loss_scale,
+    _check_warmup,
     check_backend,
     check_pipeline,
     check_all_reduce,
+    _check_allreduce_dtype,
     check_export,
     check_plan,
+    _check_measure,
+    _check_hosts,
 )
 
 
