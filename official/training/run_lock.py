@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -271,8 +270,13 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     if is_remote(model_dir):
         yield lambda: None
         return
+    stack = contextlib.ExitStack()
     try:
-        file = writing_lib.open_lock(os.path.join(model_dir, ".lock"))
+        file = stack.enter_context(writing_lib.locked(os.path.join(model_dir, ".lock")))
+    except BlockingIOError:
+        raise ConfigError(
+            f"--model_dir={model_dir} is in use by another run. Wait for it, or choose another folder."
+        ) from None
     except OSError as error:
         raise _unwritable(model_dir, error) from None
 
@@ -287,13 +291,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
                 " The run has stopped; the same command begins anew, or goes on from what is there."
             )
 
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"--model_dir={model_dir} is in use by another run. Wait for it, or choose another folder."
-            ) from None
+    with stack:
         yield check
 
 

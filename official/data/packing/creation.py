@@ -188,7 +188,7 @@ def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: di
     """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
     of slots for predicted tokens count in them, not in `plan`."""
     numbers_of_shards, shape = range(deal.num_shards), first.shape
-    shards = jobs.read_all_done(rounds.done_path(folder, "shard", number) for number in numbers_of_shards)
+    shards = list(jobs.each_done(rounds.done_path(folder, "shard", number) for number in numbers_of_shards))
     packs = sum(shard["packs"] for shard in shards)
     names = [deal.file(number) for number in numbers_of_shards]
     told = record_formats.flags_of(first.files[0][0])

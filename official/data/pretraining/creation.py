@@ -138,7 +138,7 @@ def _make(
     shard_tasks = ((rounds.write_shard, job, grouping, layout, number, share, sha256) for number in shards)
     with card.found_beside(sums.sample, words, is_alone):
         run(shard_tasks, layout.num_shards, "Writing", "examples")
-    shard_counts = jobs.read_all_done(rounds.shard_counts_path(folder, number) for number in shards)
+    shard_counts = list(jobs.each_done(rounds.shard_counts_path(folder, number) for number in shards))
     shard_files.remove_all_but(job.output_dir, {os.path.join(job.output_dir, name) for name in layout.files})
     for counts in (dropped, *(shard["dropped"] for shard in shard_counts)):
         text.update(counts)
