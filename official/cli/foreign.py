@@ -160,8 +160,7 @@ def layers_of(
     if not family and not options and not elsewhere:
         above = _by_task(given, base)
         return [*ours, ("command line", above)], [source.told] if source and source.told else []
-    from official.graphcore import configurations
-    from official.graphcore import options as options_of_ipus
+    from official.graphcore import configurations, rules
 
     theirs = configurations.translate(values if family else {}, family, title, asked, base)
     for name, value in elsewhere.items():
@@ -178,7 +177,7 @@ def layers_of(
     above = {name: value for name, value in given.items() if name not in below_options}
     asked_of_ipus = {name: value for name, value in theirs.ipu_options.items() if name in of_options}
     if asked_of_ipus and above.get("ipu_options") and "ipu_options" not in typed:
-        above["ipu_options"] += f" {options_of_ipus.written(asked_of_ipus)}"
+        above["ipu_options"] += f" {rules.written(asked_of_ipus)}"
     above = _by_task(above, base | theirs.settings)
     _check_agreement(asked, family, theirs.settings, above)
     all_of_them = base | theirs.settings | above

@@ -120,7 +120,7 @@ def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options_of_ipus() -> Any:
-    return importlib.import_module("official.graphcore.options")
+    return importlib.import_module("official.graphcore.rules")
 
 
 _BEFORE_KERNELS = ("fused_ops", "block_kernels", "update_kernel")
@@ -152,7 +152,7 @@ class Config(
 
     @functools.cached_property
     def ipu(self) -> Any:
-        """The options of IPUs by name, `official.graphcore.options.Options`. Raises ConfigError."""
+        """The options of IPUs by name, `official.graphcore.rules.Options`. Raises ConfigError."""
         return _options_of_ipus().read(self.ipu_options)
 
     def __getitem__(self, name: str) -> Any:

@@ -17,7 +17,7 @@ from official.config.model import KINDS
 from official.config.setting import IPU, PIPELINED
 from official.config.table import FIELDS
 from official.config.values import written_stages
-from official.graphcore.options import OPTIONS as IPU_OPTIONS
+from official.graphcore.rules import OPTIONS as IPU_OPTIONS
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official.config.table import FIELDS
-from official.graphcore import configuration_terms
-from official.graphcore import options as options_of_ipus
+from official.graphcore import configuration_terms, rules
 from official.graphcore.configuration_keys import (
     FAMILIES,
     IPU_ONLY,
@@ -166,11 +165,11 @@ def translate(
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
     terms["name"] = base.get("name")
-    base = {**base, **dataclasses.asdict(options_of_ipus.read(base["ipu_options"]))}
+    base = {**base, **dataclasses.asdict(rules.read(base["ipu_options"]))}
     result = configuration_terms.settle(settings, terms, base, family.name if family else None)
-    ipu_options = {name: result.pop(name) for name in options_of_ipus.OPTIONS if name in result}
+    ipu_options = {name: result.pop(name) for name in rules.OPTIONS if name in result}
     if ipu_options:
-        result["ipu_options"] = options_of_ipus.written(ipu_options)
+        result["ipu_options"] = rules.written(ipu_options)
     shown = {name for line in lines for name in line.fields}
     added = [name for name in result if name not in shown and name not in ("model", "ipu_options")]
     added += [name for name in ipu_options if name not in shown]

@@ -13,7 +13,7 @@ from official.distribution.pipeline_plan import allocation, make_plan, make_time
 from official.graphcore import configuration_terms
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
 from official.graphcore.configurations import family_of, flat
-from official.graphcore.options import OPTIONS
+from official.graphcore.rules import OPTIONS
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
