@@ -168,14 +168,6 @@ def test_config_by_name():
         flags.parse(["--config=mlperf_v10"])
 
 
-def test_configuration_is_locked():
-    config = flags.parse(GOOD)
-    with pytest.raises(AttributeError):
-        config.learning_rate = 1.0
-    with pytest.raises(AttributeError):
-        config.learning_rates  # pylint: disable=pointless-statement
-
-
 WRONG = """
 --lerning_rate=1 => did you mean learning_rate
 --train_batch_size=many => --train_batch_size=many, expected an integer.
