@@ -247,8 +247,8 @@ def unusual(options: Options, target: Format | None = None) -> dict:
 
 def _check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
-    for path, content in {} if overwrite else files.items():
-        if os.path.exists(path) and not _same(path, content):
+    for path, content in files.items():
+        if not overwrite and os.path.exists(path) and not _same(path, content):
             advice = "Give another --output_dir, or replace it with --overwrite."
             raise ConfigError(f"{path} is there and not what belongs to this result. {advice}")
 
