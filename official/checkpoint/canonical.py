@@ -204,7 +204,9 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
         return (*shapes.get(name, ()), default)[0]
 
     inner = rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden)
-    embedded = (rows(f"bert/embeddings/{name}_embeddings", 0) for name in ("position", "token_type"))
-    sizes = Sizes(words, hidden, inner, *embedded, rows("output_weights", rows("output_bias", 2)))
+    parts = ("position", "token_type")
+    positions, types = (rows(f"bert/embeddings/{part}_embeddings", 0) for part in parts)
+    classes = rows("output_weights", rows("output_bias", 2))
+    sizes = Sizes(words, hidden, inner, positions, types, classes)
     known = (name for name in names if not (groupbert and name.startswith("bert/encoder/")))
     return own | {name: shape_of(name, sizes) for name in known}

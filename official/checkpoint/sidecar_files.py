@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from absl import logging
 
@@ -83,7 +84,7 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
         beside it, then what is usual for its format.
     """
     said, epsilon = sizes_beside(checkpoint.location), epsilon_without(checkpoint)
-    usual = {
+    usual: dict[str, Any] = {
         "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
         "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
         "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,

@@ -8,6 +8,7 @@ have the trainer's counters. Exports (`bert export`) are SavedModels and only re
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,6 @@ NATIVE = Format(
     precedence=2,
     may_lack_biases=True,
 )
-EXPORT = replace(
-    replace(NATIVE, name="saved_model", title="export", container="saved_model", is_only_read=True),
-    **{"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20},
-)
+_OF_EXPORT: dict[str, Any] = {"name": "saved_model", "title": "export", "container": "saved_model"}
+_OF_EXPORT |= {"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20}
+EXPORT = replace(NATIVE, **_OF_EXPORT, is_only_read=True)
