@@ -59,7 +59,7 @@ setup(
         "official.io": ["*.yml"],
         "official.launching.manifests": ["*.yml"],
         "official.reporting": ["templates/*"],
-        "official.serving.page": ["*.html", "static/*.js", "static/*.css"],
+        "official.serving": ["page/*.html", "page/static/*.js", "page/static/*.css"],
     },
     entry_points={"console_scripts": ["bert = official.cli.main:main"]},
     python_requires=">=3.10,<3.14",

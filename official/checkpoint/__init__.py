@@ -28,3 +28,8 @@ def naming_damaged(path: str):
         yield
     except OSError as error:
         raise DamagedError(f"{os.path.basename(path)}: {error.strerror or error}") from None
+
+
+def one_line(error: Exception) -> str:
+    """Returns the beginning of an error's message, or its kind where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -12,7 +12,7 @@ import tensorflow as tf
 # tf.train.load_checkpoint finds no prefix on remote file systems (it globs); the reader itself does.
 from tensorflow.python.training import py_checkpoint_reader
 
-from official.checkpoint import DamagedError, naming_damaged
+from official.checkpoint import DamagedError, naming_damaged, one_line
 from official.io import files
 from official.io.errors import ConfigError
 
@@ -64,10 +64,6 @@ def open_reader(prefix: str) -> Iterator[Any]:
         yield reader
     except DAMAGE as error:
         raise DamagedError(one_line(error)) from None
-
-
-def one_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200]
 
 
 def shapes(reader: Any) -> dict[str, tuple[int, ...]]:

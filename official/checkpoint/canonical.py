@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 # -----------------------------------------------------------------------------------------------------------
 # Names and shapes
@@ -93,8 +93,7 @@ FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
 GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Sizes of a BERT: words of the vocabulary, hidden size, size between the feed-forward layers, positions,
     token types, classes."""
 
@@ -140,14 +139,12 @@ def compare_names(
     expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
 ) -> dict[str, list[str]]:
     """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
+    both = sorted(expected.keys() & found.keys())
+    bent = [name for name in both if tuple(found[name]) != tuple(expected[name])]
     kinds = {
         "missing": sorted(expected.keys() - found.keys()),
         "unexpected": sorted(found.keys() - expected.keys()),
-        "of another shape": [
-            f"{name} {list(found[name])} for {list(expected[name])}"
-            for name in sorted(expected.keys() & found.keys())
-            if tuple(found[name]) != tuple(expected[name])
-        ],
+        "of another shape": [f"{name} {list(found[name])} for {list(expected[name])}" for name in bent],
     }
     return {kind: names for kind, names in kinds.items() if names}
 
@@ -176,9 +173,8 @@ def encoder_problems(shapes: dict[str, tuple[int, ...]]) -> dict[str, list[str]]
     problems = {"Missing": gone} if gone else {}
     problems |= {} if layers else {"No layer": []}
     if bent:
-        problems["of another number of dimensions"] = [
-            f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)
-        ]
+        told = [f"{name} {list(shapes[name])} must have {rank_of(name)}" for name in sorted(bent)]
+        problems["of another number of dimensions"] = told
     compared = {name: shape for name, shape in expected.items() if name not in (*gone, *bent)}
     return problems | compare_names(compared, {name: shapes[name] for name in compared if name in shapes})
 
@@ -199,29 +195,18 @@ def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[st
     for pattern in (QKV_BIAS, PROJECTION_BIAS, MIXER):
         if not any(re.fullmatch(pattern, name) for name in shapes):
             names = [name for name in names if not re.fullmatch(pattern, name)]
-    sizes = _sizes_of(shapes)
-    return {
-        name: shapes.get(name, (0,) * rank_of(name))
-        if sizes is None or groupbert and name.startswith("bert/encoder/")
-        else shape_of(name, sizes)
-        for name in names
-    }
-
-
-def _sizes_of(shapes: dict[str, tuple[int, ...]]) -> Sizes | None:
-    """Returns the sizes that the tensors tell; None where the word embeddings tell none."""
+    own = {name: shapes.get(name, (0,) * rank_of(name)) for name in names}
     if len(shapes.get("bert/embeddings/word_embeddings", ())) != 2:
-        return None
+        return own
     words, hidden = shapes["bert/embeddings/word_embeddings"]
 
     def rows(name: str, default: int) -> int:
         return (*shapes.get(name, ()), default)[0]
 
-    return Sizes(
-        words,
-        hidden,
-        inner=rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden),
-        positions=rows("bert/embeddings/position_embeddings", 0),
-        types=rows("bert/embeddings/token_type_embeddings", 0),
-        classes=rows("output_weights", rows("output_bias", 2)),
-    )
+    inner = rows("bert/encoder/layer_0/intermediate/dense/bias", 4 * hidden)
+    parts = ("position", "token_type")
+    positions, types = (rows(f"bert/embeddings/{part}_embeddings", 0) for part in parts)
+    classes = rows("output_weights", rows("output_bias", 2))
+    sizes = Sizes(words, hidden, inner, positions, types, classes)
+    known = (name for name in names if not (groupbert and name.startswith("bert/encoder/")))
+    return own | {name: shape_of(name, sizes) for name in known}

@@ -5,13 +5,15 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from official.checkpoint import DamagedError, canonical, mapping, registry, sidecar_files
 from official.checkpoint import tensors as tensors_lib
-from official.checkpoint.containers import Container, hf_folder
+from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Options
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import vocabulary_files, writing
@@ -20,7 +22,6 @@ from official.io.errors import ConfigError, shortened
 # ({format, path} of the source, of the result, options) -> {passed, ...}
 Verify = Callable[[dict, dict, Options], dict]
 TotalProgress = Callable[[int, int], None]  # is called with the bytes written so far and in all
-_BOOKKEEPING = ("save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH")
 
 
 class MismatchError(Exception):
@@ -62,9 +63,7 @@ def convert(
         target does not know, and where the result is there already.
       MismatchError: where the result, read back, differs; nothing was written or replaced then.
     """
-    if not isinstance(source, registry.Checkpoint):
-        source = registry.open_checkpoint(source, "PATH")
-    checkpoint = source
+    checkpoint = registry.open_checkpoint(source, "PATH") if isinstance(source, str) else source
     target, folder = registry.get_format(target_format), output_dir or "."
     container = target.load_container()
     location = container.target(folder, checkpoint.location)
@@ -75,6 +74,7 @@ def convert(
         sidecars = sidecar_files.plan(
             checkpoint.location, location, target, content.canonical, content.options, overwrite
         )
+        written = {path: data for path, data in sidecars.items() if data is not None}
         with contextlib.ExitStack() as stack:
             with _writing_to(folder):
                 work = stack.enter_context(writing.unpublished(folder))
@@ -83,11 +83,10 @@ def convert(
                 target.write(content.result, made, content.options, _counting(content.result, progress))
             _read_back_and_compare(container, content.result, made)
             _write_cut_words(content.cut_rows, made)
-            for path, data in sidecars.items():
+            for path, data in written.items():
                 beside = os.path.join(work, os.path.basename(path))
-                if data is not None:
-                    with _writing_to(beside):
-                        writing.replace_file(beside, data)
+                with _writing_to(beside):
+                    writing.replace_file(beside, data)
             verified = {}
             if verify is not None:
                 ours = {"format": checkpoint.format.name, "path": checkpoint.location}
@@ -95,21 +94,14 @@ def convert(
                 verified = {"verification": verify(ours, theirs, content.options)}
             published = not verified or verified["verification"]["passed"]
             if published:
-                removed = [path for path, data in sidecars.items() if data is None]
-                _publish(container, work, location, [cut_words_path(location), *removed])
+                _publish(container, work, location, [cut_words_path(location), *(sidecars.keys() - written)])
     except DamagedError as error:
         raise ConfigError(f"{checkpoint.location}: unreadable checkpoint ({error}).") from None
-    written = [path for path, data in sidecars.items() if data is not None]
     if not target.brings_sidecar_files:
-        notes += sidecar_files.notes_of_result(content.options, written, target)
-    return {
-        **_report(checkpoint, {"format": target.reported_name, "path": location}, content),
-        "compared": len(content.result),
-        "published": published,
-        **verified,
-        "companions": written,
-        "notes": notes,
-    }
+        notes += sidecar_files.notes_of_result(content.options, list(written), target)
+    report = _report(checkpoint, {"format": target.reported_name, "path": location}, content)
+    report |= {"compared": len(content.result), "published": published, **verified}
+    return {**report, "companions": list(written), "notes": notes}
 
 
 def _counting(tensors: Tensors, progress: TotalProgress) -> Callable[[int], None]:
@@ -125,7 +117,7 @@ def _counting(tensors: Tensors, progress: TotalProgress) -> Callable[[int], None
 
 
 def _check_free(
-    checkpoint: registry.Checkpoint, container: Container, location: str, overwrite: bool
+    checkpoint: registry.Checkpoint, container: ModuleType, location: str, overwrite: bool
 ) -> None:
     """Raises ConfigError where the source is, and where a result is there that may not be replaced."""
     source, result = os.path.realpath(checkpoint.location), os.path.realpath(location)
@@ -142,8 +134,7 @@ def _check_free(
 # Content of the result
 
 
-@dataclasses.dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """Content of the result of a conversion.
 
     Attributes:
@@ -181,7 +172,7 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
     if not options.with_optimizer:
         slots = {name for name in kept if name.rpartition("/")[2] in canonical.SLOTS}
         reason = "optimizer slot; --with_optimizer carries it"
-        dropped |= {_source_names(name, kept): reason for name in slots}
+        dropped |= _at_source(dict.fromkeys(slots, reason), kept)
         kept = {name: kept[name] for name in kept if name not in slots}
     registry.check_finite(kept, checkpoint)
     kept, vocabulary, rows = with_vocabulary(kept, checkpoint.location, options)
@@ -191,38 +182,31 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
             dropped[options.vocab_file] = f"it has {count} words, the result {vocabulary['to']}"
             options = dataclasses.replace(options, vocab_file=None)
     mapped = target.from_canonical(kept, options)
-    if mapped.unmatched:
-        strange = sorted(mapped.unmatched)
-        raise ConfigError(
-            f"{checkpoint.location}: the {target.title} format has no place for {shortened(strange)}.",
-            {"no place": strange},
-        )
+    if strange := sorted(mapped.unmatched):
+        told = f"the {target.title} format has no place for {shortened(strange)}."
+        raise ConfigError(f"{checkpoint.location}: {told}", {"no place": strange})
     result = mapped.tensors
     if options.precision is not None:
         result = {name: _with_precision(name, tensor, options, target) for name, tensor in result.items()}
-    dropped |= {_source_names(name, kept): reason for name, reason in mapped.dropped.items()}
-    count = vocabulary["restored"]
-    reason = f"{count} words of it come from {CUT_WORDS}, with those that an earlier conversion cut off"
-    restored = [
-        name
-        for name, tensor in result.items()
-        if count and any(one.startswith(f"{CUT_WORDS}:") for one in tensor.sources)
-    ]
-    added = {**read.added, **mapped.added, **dict.fromkeys(restored, reason)}
+    dropped |= _at_source(mapped.dropped, kept)
+    added = read.added | mapped.added
+    if count := vocabulary["restored"]:
+        reason = f"{count} words of it come from {CUT_WORDS}, with those that an earlier conversion cut off"
+        sources = {name: " ".join(tensor.sources) for name, tensor in result.items()}
+        added |= {name: reason for name, names in sources.items() if f"{CUT_WORDS}:" in names}
     return Content(result, kept, rows, vocabulary, dropped, added, options)
 
 
 def _with_precision(name: str, tensor: Tensor, options: Options, target: Format) -> Tensor:
     if not tensors_lib.is_float(tensor):
         return tensor
-    keeps_float32 = target.float32_names is not None and re.fullmatch(target.float32_names, name)
-    half = options.precision == 16 and not keeps_float32
-    return tensors_lib.checked_cast(name, tensor, np.dtype(np.float16 if half else np.float32))
+    is_half = options.precision == 16 and not re.fullmatch(target.float32_names or "", name)
+    return tensors_lib.checked_cast(name, tensor, np.dtype(np.float16 if is_half else np.float32))
 
 
-def _source_names(name: str, tensors: Tensors) -> str:
-    """Returns the names in the source of a canonical tensor; the canonical one where it has none there."""
-    return ", ".join(tensors[name].sources) or name
+def _at_source(names: dict[str, str], tensors: Tensors) -> dict[str, str]:
+    """Returns {canonical name: reason} under the names in the source, where it has some there."""
+    return {", ".join(tensors[name].sources) or name: reason for name, reason in names.items()}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -271,11 +255,8 @@ def describe(report: dict) -> str:
         for side, size in (("read", source), ("written", target))
     ]
     if vocabulary["from"] != vocabulary["to"]:
-        phrases = {
-            "cut": "cut off (kept beside the result)",
-            "restored": "restored",
-            "filled": "filled with zeros",
-        }
+        phrases = {"cut": "cut off (kept beside the result)", "restored": "restored"}
+        phrases["filled"] = "filled with zeros"
         parts = ", ".join(f"{vocabulary[what]} {text}" for what, text in phrases.items() if vocabulary[what])
         lines.append(f"vocabulary {vocabulary['from']} -> {vocabulary['to']} words: {parts}")
     for title in ("dropped", "added"):
@@ -310,12 +291,13 @@ def _writing_to(path: str) -> Iterator[None]:
         raise ConfigError(f"{path} cannot be written: {reason}.") from None
 
 
-def _read_back_and_compare(container: Container, expected: Tensors, location: str) -> None:
+def _read_back_and_compare(container: ModuleType, expected: Tensors, location: str) -> None:
     """Raises MismatchError where what was written is not what was to be written, bit by bit."""
     where = "the result"
     try:
         written = container.read(location)
-        problems = [name for name in written.keys() ^ expected.keys() if name not in _BOOKKEEPING]
+        bookkeeping = {"save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH"}
+        problems = list((written.keys() ^ expected.keys()) - bookkeeping)
         for where in written.keys() & expected.keys():
             ours = expected[where].read()
             theirs = written[where].read()
@@ -329,15 +311,12 @@ def _read_back_and_compare(container: Container, expected: Tensors, location: st
         )
 
 
-def _publish(container: Container, work: str, location: str, obsolete: list[str]) -> None:
+def _publish(container: ModuleType, work: str, location: str, obsolete: list[str]) -> None:
     """Puts the result in its place, and takes away what is left of an older one, and `obsolete`."""
-    names = vocabulary_files.VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG
-    has_vocabulary = os.path.exists(os.path.join(work, vocabulary_files.VOCABULARY))
-    old = [
-        path
-        for path in (*container.files(location), *obsolete)
-        if has_vocabulary or os.path.basename(path) not in names  # an older vocabulary stays
-    ]
+    kept = {vocabulary_files.VOCABULARY, vocabulary_files.TOKENIZER, vocabulary_files.TOKENIZER_CONFIG}
+    if os.path.exists(os.path.join(work, vocabulary_files.VOCABULARY)):  # else an older vocabulary stays
+        kept = set()
+    old = [path for path in (*container.files(location), *obsolete) if os.path.basename(path) not in kept]
     with _writing_to(location):
         writing.publish_all(work, os.path.dirname(work), container.LAST, old)
 
@@ -371,9 +350,8 @@ def with_vocabulary(
     by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
     other = [f"{name} {list(tensors[name].shape)}" for name in by_word if tensors[name].shape[0] != have]
     if other:
-        raise ConfigError(
-            f"{source}: the word embeddings have {have} words, and another number have {shortened(other)}."
-        )
+        told = f"the word embeddings have {have} words, and another number have {shortened(other)}."
+        raise ConfigError(f"{source}: {told}")
     more = options.vocab_size is None or options.vocab_size > have
     rows = _read_cut_words(path) if more else {}
     count = rows[_WORDS].shape[0] if rows else 0
@@ -382,17 +360,15 @@ def with_vocabulary(
     for name in by_word:
         tensor, cut_off = tensors[name], rows.get(name)
         if cut_off is not None and cut_off.shape != (count, *tensor.shape[1:]):
-            raise ConfigError(
-                f"{path} does not belong to this checkpoint: {name} {list(cut_off.shape)} there,"
-                f" {list(tensor.shape)} here. Remove it."
-            )
+            told = f"{name} {list(cut_off.shape)} there, {list(tensor.shape)} here. Remove it."
+            raise ConfigError(f"{path} does not belong to this checkpoint: {told}")
         if cut_off is not None:
             # Joined in the wider type, so that nothing is lost where the result is float32.
             floats = (one.dtype for one in (tensor, cut_off) if one.dtype.kind == "f")
-            wide = np.result_type(np.float32, *floats)
-            joined = tensors_lib.joined([tensors_lib.cast(one, wide) for one in (tensor, cut_off)], 0)
-            keeps_wide = options.precision is not None
-            tensor = joined if keeps_wide else tensors_lib.checked_cast(name, joined, tensor.dtype)
+            wide, own = np.result_type(np.float32, *floats), tensor.dtype
+            tensor = tensors_lib.joined([tensors_lib.cast(one, wide) for one in (tensor, cut_off)], 0)
+            if options.precision is None:
+                tensor = tensors_lib.checked_cast(name, tensor, own)
         if tensor.shape[0] > want:
             cut[name] = tensors_lib.rows_from(tensor, want)
         changed[name] = tensors_lib.with_rows(tensor, want)
@@ -427,10 +403,8 @@ def _read_cut_words(path: str) -> Tensors:
             raise DamagedError(f"it has no {_WORDS}")
         return {name: tensors_lib.of_array(one.read(), f"{CUT_WORDS}:{name}") for name, one in found.items()}
     except (DamagedError, OSError) as error:
-        raise ConfigError(
-            f"{path}, with the words that were cut off, cannot be read ({error}). Restore it, or remove it to"
-            " do without."
-        ) from None
+        told = f"cannot be read ({error}). Restore it, or remove it to do without."
+        raise ConfigError(f"{path}, with the words that were cut off, {told}") from None
 
 
 def _write_cut_words(rows: Tensors, location: str) -> None:

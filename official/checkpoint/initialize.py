@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -19,8 +20,7 @@ from official.io.errors import describe_names, shortened
 CLASSIFIER = canonical.CLASSIFIER_HEAD  # of a GLUE task, [C, D] and [C]; its classes are those of one task
 
 
-@dataclasses.dataclass(frozen=True)
-class InitReport:
+class InitReport(NamedTuple):
     """Outcome of an initialization from a checkpoint.
 
     Attributes:
@@ -96,9 +96,8 @@ def _assign(
     pattern = checkpoint.format.encoder_names
     strange = {name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)}
     # The model of answers does not use its pooler, see `modeling.fine_tuning.SpanModel`.
-    pooler = set(canonical.POOLER)
-    answers = variables.keys() >= set(canonical.SQUAD_HEAD)
-    unneeded = pooler if answers and not pooler & found.keys() else set()
+    answers = variables.keys() >= {*canonical.SQUAD_HEAD} and not found.keys() & {*canonical.POOLER}
+    unneeded = canonical.POOLER if answers else ()
     expected = {name: tuple(variable.shape) for name, variable in variables.items() if name not in unneeded}
     shapes = {name: tensor.shape for name, tensor in found.items()}
     fresh = _check(expected, shapes, strange, checkpoint.location)
@@ -111,14 +110,11 @@ def _assign(
         if not tf.reduce_all(tf.math.is_finite(values)):
             bad.append(name)
     if bad:
-        raise ConfigError(
-            f"init_checkpoint {checkpoint.location} holds NaN or infinite numbers in {shortened(bad)}. Change"
-            " --init_checkpoint."
-        )
+        told = f"holds NaN or infinite numbers in {shortened(bad)}. Change --init_checkpoint."
+        raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
     unused = sorted({*mapped.tensors, *mapped.dropped, *mapped.unmatched} - set(read))
-    return InitReport(
-        checkpoint.title, checkpoint.location, read, sorted(fresh), unused, sorted(unneeded), notes
-    )
+    lists = read, sorted(fresh), unused, sorted(unneeded)
+    return InitReport(checkpoint.title, checkpoint.location, *lists, notes)
 
 
 def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, location: str) -> Tensors:
@@ -143,18 +139,16 @@ def _in_order(found: Tensors, class_names: Sequence[Sequence[str]] | None, locat
     elif order is None:
         problem = f"the labels: {' '.join(labels)}; the task has: {expected}"
     if problem or order is None:
-        raise ConfigError(
-            f"init_checkpoint {location} has {problem}. Give a checkpoint without a classifier, or correct"
-            " the labels beside it."
-        )
+        advice = "Give a checkpoint without a classifier, or correct the labels beside it."
+        raise ConfigError(f"init_checkpoint {location} has {problem}. {advice}")
     if order == sorted(order):
         return found
     logging.info("The classifier's outputs are put into the order of the task: %s", expected)
-    return found | {name: _with_rows(found[name], order) for name in CLASSIFIER if name in found}
 
+    def in_order(tensor: Tensor) -> Tensor:
+        return dataclasses.replace(tensor, read=lambda: tensor.read()[order])
 
-def _with_rows(tensor: Tensor, order: list[int]) -> Tensor:
-    return dataclasses.replace(tensor, read=lambda: tensor.read()[order])
+    return found | {name: in_order(found[name]) for name in CLASSIFIER if name in found}
 
 
 def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | None:
@@ -168,12 +162,9 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
     """
     said = sidecar_files.sizes_beside(checkpoint.location)
     said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
-    other = contradictions(model, said)
-    if other:
-        raise ConfigError(
-            f"init_checkpoint {checkpoint.location} {'; it '.join(other)}. Change --init_checkpoint or"
-            " --bert_config_file."
-        )
+    if other := contradictions(model, said):
+        told = f"{'; it '.join(other)}. Change --init_checkpoint or --bert_config_file."
+        raise ConfigError(f"init_checkpoint {checkpoint.location} {told}")
     return None if "hidden_act" in said else model.hidden_act
 
 
@@ -208,11 +199,8 @@ def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str
     for kind, names in compare_names({name: heads[name] for name in shared}, shared).items():
         problems[kind] = problems.get(kind, []) + names
     if problems:
-        raise ConfigError(
-            f"init_checkpoint {location} does not fit the model. {describe_names(problems)}. Change"
-            " --init_checkpoint or --bert_config_file.",
-            problems,
-        )
+        told = f"{describe_names(problems)}. Change --init_checkpoint or --bert_config_file."
+        raise ConfigError(f"init_checkpoint {location} does not fit the model. {told}", problems)
     return set(heads) - set(shared)
 
 

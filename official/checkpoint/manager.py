@@ -52,39 +52,6 @@ class SaveTimes:
             setattr(self, name, getattr(self, name) + time.monotonic() - began)
 
 
-class BackgroundWriter:
-    """A thread for one piece of work at a time. What goes wrong in it is raised to who asks next, once."""
-
-    def __init__(self) -> None:
-        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
-        self._current: concurrent.futures.Future | None = None
-
-    def begin(self, work: Callable[[], None]) -> None:
-        """Waits for the work before, and begins this one. Raises what that one has raised."""
-        self.wait()
-        # Python waits for its end before it exits.
-        self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-        self._current = self._thread.submit(_run_to_the_end, work)
-
-    def check(self) -> None:
-        """Raises what the work has raised, if it is over; waits for nothing."""
-        if self._current is not None and self._current.done():
-            self.wait()
-
-    def wait(self) -> None:
-        """Returns once no work is in progress. Raises what it has raised."""
-        current, self._current = self._current, None
-        if current is None:
-            return
-        try:
-            current.result()
-        except BaseException:
-            # A signal has cut the waiting, not the work: it is still to be waited for.
-            if not current.done():
-                self._current = current
-            raise
-
-
 def _run_to_the_end(work: Callable[[], None]) -> None:
     """Does the work; a signal that ends the process lets it finish."""
     over = threading.Event()
@@ -99,7 +66,6 @@ def _run_to_the_end(work: Callable[[], None]) -> None:
 # Checkpoints of a run
 
 
-_NAME = re.compile(r"ckpt-(\d+)\.index$")
 _COMPANION = ".interval.json"  # of a checkpoint between two lines of the metrics
 
 
@@ -118,7 +84,8 @@ class CheckpointManager:
         self.times = SaveTimes()
         self._model_dir, self._variables, self._keep = model_dir, variables, keep
         self._pinned: int | None = None
-        self._background = BackgroundWriter()
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._work: concurrent.futures.Future | None = None  # what goes wrong in it is raised once
         self._newest: int | None = None  # that this process has begun to write
 
     def pin(self, step: int | None) -> None:
@@ -139,10 +106,10 @@ class CheckpointManager:
           ConfigError: where the folder is full or cannot be written to.
         """
         if not self.read_only:
+            self.wait()
             with self.times.adding("wait_secs"):
-                self._background.wait()
                 self._snapshot(step, companion)()
-        return os.path.join(self._model_dir, f"ckpt-{step}")
+        return self._prefix(step)
 
     def begin_save(self, step: int, companion: str | None = None) -> None:
         """Does what `save` does, in a thread: returns as soon as the state is copied to this machine's
@@ -152,18 +119,27 @@ class CheckpointManager:
         error of the writing is raised by the next method that waits, or by `check`.
         """
         if not self.read_only:
+            self.wait()
             with self.times.adding("wait_secs"):
-                self._background.wait()
-                self._background.begin(self._snapshot(step, companion))
+                work = self._snapshot(step, companion)
+            # Python waits for its end before it exits.
+            self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+            self._work = self._thread.submit(_run_to_the_end, work)
 
     def check(self) -> None:
         """Raises ConfigError where a checkpoint that was begun could not be written; waits for nothing."""
-        self._background.check()
+        if self._work is not None and self._work.done():
+            self.wait()
 
     def wait(self) -> None:
         """Returns once every checkpoint that was begun is on the disk. Raises ConfigError as `save` does."""
-        with self.times.adding("wait_secs"):
-            self._background.wait()
+        work = self._work
+        try:
+            with self.times.adding("wait_secs"):
+                if work is not None:
+                    work.result()
+        finally:  # a signal cuts the waiting, not the work: it is still to be waited for
+            self._work = work if work is not None and not work.done() else None
 
     def close(self) -> None:
         """Waits as `wait` does, and logs an error: where something else has ended the run."""
@@ -186,7 +162,7 @@ class CheckpointManager:
     ) -> None:
         """Writes a checkpoint, then removes those that are too old, all but the pinned one. Raises
         ConfigError."""
-        prefix = os.path.join(self._model_dir, f"ckpt-{step}")
+        prefix = self._prefix(step)
         beside = prefix + _COMPANION
         try:
             with self.times.adding("write_secs"):
@@ -221,7 +197,7 @@ class CheckpointManager:
     def companion(self, step: int) -> dict:
         """Returns the companion that was saved with `ckpt-STEP`; an empty dict where there is none, or a
         damaged one."""
-        path = os.path.join(self._model_dir, f"ckpt-{step}{_COMPANION}")
+        path = self._prefix(step) + _COMPANION
         if not tf.io.gfile.exists(path):
             return {}
         try:
@@ -229,6 +205,9 @@ class CheckpointManager:
         except ConfigError as error:
             logging.warning("%s The first line of the metrics sums up less steps.", error)
             return {}
+
+    def _prefix(self, step: int) -> str:
+        return os.path.join(self._model_dir, f"ckpt-{step}")
 
     def is_saved(self, step: int) -> bool:
         """Tells whether the newest checkpoint, which may still be written, is that of a step."""
@@ -242,44 +221,39 @@ class CheckpointManager:
 
     def _listed_steps(self) -> list[int]:
         names = tf.io.gfile.listdir(self._model_dir) if tf.io.gfile.isdir(self._model_dir) else []
-        return sorted(int(match[1]) for match in map(_NAME.match, names) if match)
+        found = (re.match(r"ckpt-(\d+)\.index$", name) for name in names)
+        return sorted(int(match[1]) for match in found if match)
 
     def restore(self, step: int) -> str | None:
         """Assigns every variable from `ckpt-STEP`. Returns its prefix, or None where it is not there or
         damaged. Raises ConfigError as below."""
-        prefix = os.path.join(self._model_dir, f"ckpt-{step}")
         if step not in self.steps():
             return None
         try:
-            self._assign(prefix)
+            return self._assign(step)
         except DamagedError:
             return None
-        return prefix
 
-    def _assign(self, prefix: str) -> None:
+    def _assign(self, step: int) -> str:
+        prefix = self._prefix(step)
         with bundle_reader.open_reader(prefix) as reader:
             expected = {name: tuple(variable.shape) for name, variable in self._variables.items()}
             problems = compare_names(expected, bundle_reader.shapes(reader))
             if problems:
-                raise ConfigError(
-                    f"{prefix} is a checkpoint of another model or optimizer. {describe_names(problems)}."
-                    " Change --model_dir, or go back to the settings in its config.json.",
-                    problems,
-                )
+                advice = "Change --model_dir, or go back to the settings in its config.json."
+                told = f"is a checkpoint of another model or optimizer. {describe_names(problems)}. {advice}"
+                raise ConfigError(f"{prefix} {told}", problems)
             values = {name: reader.get_tensor(name) for name in self._variables}
-        bad = [
-            name
-            for name, value in values.items()
-            # Weights only: a slot may overflow in a run that goes on.
-            if name.rpartition("/")[2] not in canonical.SLOTS and not np.isfinite(value).all()
-        ]
-        if bad:
+        # A slot may overflow in a run that goes on.
+        weights = [name for name in values if name.rpartition("/")[2] not in canonical.SLOTS]
+        if bad := sorted(name for name in weights if not np.isfinite(values[name]).all()):
             raise ConfigError(
-                f"{prefix} holds NaN or infinite numbers in {shortened(sorted(bad))}. Remove its files to go"
+                f"{prefix} holds NaN or infinite numbers in {shortened(bad)}. Remove its files to go"
                 " on from the checkpoint before, or change --model_dir."
             )
         for name, value in values.items():
             self._variables[name].assign(value)
+        return prefix
 
     def restore_newest(self) -> str | None:
         """Assigns every variable from the newest checkpoint that is undamaged. Returns its prefix, or None
@@ -291,20 +265,17 @@ class CheckpointManager:
         """
         steps, damaged = self.steps(), []
         for step in reversed(steps):
-            prefix = os.path.join(self._model_dir, f"ckpt-{step}")
             try:
-                self._assign(prefix)
+                prefix = self._assign(step)
             except DamagedError as error:
-                logging.warning("%s is damaged (%s); trying the one before.", prefix, error)
+                logging.warning("%s is damaged (%s); trying the one before.", self._prefix(step), error)
                 damaged.append(step)
-                continue
-            self._set_aside(damaged, steps[: len(steps) - len(damaged)])
-            return prefix
+            else:
+                self._set_aside(damaged, steps[: len(steps) - len(damaged)])
+                return prefix
         if steps:
-            raise ConfigError(
-                f"model_dir={self._model_dir}: all {len(steps)} checkpoints are damaged. Remove them to start"
-                " again, or change --model_dir."
-            )
+            told = "checkpoints are damaged. Remove them to start again, or change --model_dir."
+            raise ConfigError(f"model_dir={self._model_dir}: all {len(steps)} {told}")
         return None
 
     def _write_state(self, steps: list[int]) -> None:
@@ -314,9 +285,9 @@ class CheckpointManager:
         Not by TensorFlow's own function: where the folder is given by a relative or remote path, that one
         writes names from outside of it.
         """
-        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"\n']
-        lines += [f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in steps]
-        replace_file(os.path.join(self._model_dir, "checkpoint"), "".join(lines))
+        lines = [f'all_model_checkpoint_paths: "ckpt-{step}"\n' for step in steps]
+        newest = f'model_checkpoint_path: "ckpt-{steps[-1]}"\n'
+        replace_file(os.path.join(self._model_dir, "checkpoint"), newest + "".join(lines))
 
     def _set_aside(self, damaged: list[int], whole: list[int]) -> None:
         """Renames damaged checkpoints, so that the newest whole one counts as the newest."""

@@ -87,22 +87,18 @@ def _pattern_of(name: str, table: Table) -> tuple[str | None, str]:
 def with_slots(table: Table, slots: Mapping[str, str | None]) -> Table:
     """Adds the optimizer slots of every weight of a table, {canonical ending: ending in the format or None};
     the slots have the weights' shapes."""
-    return {
-        **table,
-        **{
-            f"{ours}/{slot}": type(theirs)(f"{theirs}/{ending}") if theirs and ending else None
-            for ours, theirs in table.items()
-            for slot, ending in slots.items()
-        },
+    added = {
+        f"{ours}/{slot}": type(theirs)(f"{theirs}/{ending}") if theirs and ending else None
+        for ours, theirs in table.items()
+        for slot, ending in slots.items()
     }
+    return {**table, **added}
 
 
 def reasons(names: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
     """Returns {name: reason} of the names that a pattern of {pattern: reason} matches: the first one."""
-    found = {
-        name: [reason for pattern, reason in rules.items() if re.fullmatch(pattern, name)] for name in names
-    }
-    return {name: matching[0] for name, matching in found.items() if matching}
+    found = {name: next((rules[one] for one in rules if re.fullmatch(one, name)), None) for name in names}
+    return {name: reason for name, reason in found.items() if reason is not None}
 
 
 def without(tensors: Tensors, rules: Mapping[str, str]) -> tuple[Tensors, dict[str, str]]:
@@ -140,9 +136,6 @@ class Spelling:
 # Biases that some formats lack
 
 
-_SAME = "zeros: the model of this checkpoint has no such bias, which is the same function"
-
-
 def add_zero_biases(mapped: Mapped) -> None:
     """Adds biases of zeros, and slots of zeros, to the attention's kernels that have none, in canonical
     names. A bias that is there without slots is not trained."""
@@ -163,7 +156,7 @@ def add_zero_output_bias(mapped: Mapped) -> None:
 
 def _add_zeros(mapped: Mapped, name: str, shape: tuple[int, ...], like: Tensor) -> None:
     mapped.tensors[name] = tensors_lib.zeros(shape, like.dtype)
-    mapped.added[name] = _SAME
+    mapped.added[name] = "zeros: the model of this checkpoint has no such bias, which is the same function"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -194,14 +187,12 @@ def unstack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
         if not names or any(part in tensors for part in names):
             rest[name] = tensor
         elif not tensor.shape or tensor.shape[-1] % len(names):
-            raise ConfigError(
-                f"{name} has the shape {list(tensor.shape)}: its last dimension must be a multiple of"
-                f" {len(names)}, for {shortened(names)}. Is the checkpoint damaged?"
-            )
+            told = f"{len(names)}, for {shortened(names)}. Is the checkpoint damaged?"
+            shape = f"the shape {list(tensor.shape)}: its last dimension must be a multiple of"
+            raise ConfigError(f"{name} has {shape} {told}")
         else:
-            parts |= {
-                part: tensors_lib.part(tensor, -1, index, len(names)) for index, part in enumerate(names)
-            }
+            for index, part in enumerate(names):
+                parts[part] = tensors_lib.part(tensor, -1, index, len(names))
     return rest, parts
 
 
@@ -255,10 +246,8 @@ def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
 def _join_blocks(name: str, blocks: dict[int, Tensor]) -> Tensor:
     last = max(blocks)
     if missing := [f"s{number}" for number in range(last) if number not in blocks]:
-        raise ConfigError(
-            f"{name} is in blocks s0 to s{last}, of which are missing: {shortened(missing)}. The checkpoint"
-            " must have all of them."
-        )
+        told = f"of which are missing: {shortened(missing)}. The checkpoint must have all of them."
+        raise ConfigError(f"{name} is in blocks s0 to s{last}, {told}")
     ordered = [blocks[number] for number in range(last + 1)]
     flat = [f"s{number} {list(one.shape)}" for number, one in enumerate(ordered) if len(one.shape) != 2]
     widths = sorted({one.shape[1:] for one in ordered})
@@ -284,10 +273,8 @@ def split_rows(tensors: Tensors, count: int) -> Tensors:
             continue
         words = tensor.shape[0]
         if words % count:
-            raise ConfigError(
-                f"--num_embeddings_splits={count} does not divide the vocabulary of {words} words. Nearest"
-                f" valid --vocab_size: {nearest_multiples(words, count)}."
-            )
+            told = f"{words} words. Nearest valid --vocab_size: {nearest_multiples(words, count)}."
+            raise ConfigError(f"--num_embeddings_splits={count} does not divide the vocabulary of {told}")
         for index in range(count):
             block = name.replace("/word_", f"/s{index}/word_")
             result[block] = tensors_lib.part(tensor, 0, index, count)

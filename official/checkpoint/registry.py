@@ -1,41 +1,32 @@
 """Registry of the formats: all there are, the one that a path holds, and the allowed conversions."""
 
-import dataclasses
 import importlib
 import math
-import pkgutil
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from official.checkpoint import DamagedError, canonical, formats
+from official.checkpoint import DamagedError, canonical
 from official.checkpoint.formats import NOTHING_GIVEN, Format, Option, Options
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors, is_float
 from official.config import ConfigError, suggest
 from official.io.errors import describe_names, shortened
 
-
-def find_formats() -> dict[str, Format]:
-    """Returns {name: format} of the modules in `formats`."""
-    names = [f"{formats.__name__}.{module.name}" for module in pkgutil.iter_modules(formats.__path__)]
-    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
-    found = [value for value in values if isinstance(value, Format)]
-    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
-
-
-FORMATS = find_formats()
+_FILES = ("garden", "google", "graphcore", "huggingface", "popart", "research")
+_MODULES = [importlib.import_module(f"official.checkpoint.formats.{name}") for name in _FILES]
+FORMATS = {one.name: one for module in _MODULES for one in vars(module).values() if isinstance(one, Format)}
+FORMATS = dict(sorted(FORMATS.items()))
 
 
 def get_format(name: str) -> Format:
     """Returns the format of a name or alias. Raises ConfigError where there is none."""
-    found = next((one for one in FORMATS.values() if name in one.names), None)
-    if found is None:
-        raise ConfigError(
-            f"unknown checkpoint format {name!r}{suggest(name, FORMATS)}. Allowed: {', '.join(FORMATS)}."
-        )
-    return found
+    for one in FORMATS.values():
+        if name in one.names:
+            return one
+    allowed = f"{suggest(name, FORMATS)}. Allowed: {', '.join(FORMATS)}."
+    raise ConfigError(f"unknown checkpoint format {name!r}{allowed}")
 
 
 def actions() -> dict[str, tuple[Format, Format]]:
@@ -83,11 +74,8 @@ def _names_beside(one: Format, other: Format) -> tuple[str, ...]:
 
 def options_of_formats() -> dict[Option, list[Format]]:
     """Returns {option: the formats that have it}."""
-    found: dict[Option, list[Format]] = {}
-    for one in FORMATS.values():
-        for option in one.options:
-            found.setdefault(option, []).append(one)
-    return found
+    options = dict.fromkeys(option for one in FORMATS.values() for option in one.options)
+    return {option: [one for one in FORMATS.values() if option in one.options] for option in options}
 
 
 def check_concerned(action: str, given: Mapping[str, Any]) -> None:
@@ -98,10 +86,10 @@ def check_concerned(action: str, given: Mapping[str, Any]) -> None:
         if given.get(option.name) in (None, option.default) or ends & set(having):
             continue
         names = " and ".join(one.name for one in having)
-        what, why = f"only {names}", f"and {action} has none of them"
+        why = f"only {names}, and {action} has none of them"
         if option.for_target:
-            what, why = f"only what is written for {names}", f"not {action}"
-        raise ConfigError(f"--{option.name} concerns {what}, {why}. Drop the flag.")
+            why = f"only what is written for {names}, not {action}"
+        raise ConfigError(f"--{option.name} concerns {why}. Drop the flag.")
 
 
 def make_options(source: Format, target: Format, given: Mapping[str, Any]) -> Options:
@@ -113,8 +101,7 @@ def make_options(source: Format, target: Format, given: Mapping[str, Any]) -> Op
     return Options.of(**{**usual, **{name: value for name, value in given.items() if value is not None}})
 
 
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A checkpoint whose tensors have not been read yet.
 
     Attributes:
@@ -137,18 +124,16 @@ class Checkpoint:
         """
         mapped = self.format.to_canonical(self.tensors, options)
         if mapped.unmatched:
-            unknown = sorted(mapped.unmatched)
-            raise ConfigError(
-                f"{self.location} is no {self.title} checkpoint of BERT: unknown names {shortened(unknown)}.",
-                {"unknown": unknown},
-            )
+            unknown, told = sorted(mapped.unmatched), f"{self.location} is no {self.title} checkpoint of BERT"
+            found = _format_in(self.format.container, self.tensors)
+            if found not in (None, self.format):
+                told += f" but one of {found.title}, which {found.name}2TARGET reads"
+            raise ConfigError(f"{told}: unknown names {shortened(unknown)}.", {"unknown": unknown})
         check_types(mapped.tensors, self)
-        problems = canonical.encoder_problems({name: tensor.shape for name, tensor in mapped.tensors.items()})
-        if problems:
-            raise ConfigError(
-                f"{self.location} ({self.title}) is not a whole encoder. {describe_names(problems)}.",
-                problems,
-            )
+        shapes = {name: tensor.shape for name, tensor in mapped.tensors.items()}
+        if problems := canonical.encoder_problems(shapes):
+            told = f"is not a whole encoder. {describe_names(problems)}."
+            raise ConfigError(f"{self.location} ({self.title}) {told}", problems)
         return mapped
 
     @property
@@ -173,28 +158,20 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
       ConfigError: where there is no checkpoint, or it is damaged.
     """
     known = get_format(format_name) if format_name else None
-    in_order = [known] if known else sorted(FORMATS.values(), key=lambda one: -one.precedence)
     strange = None
     try:
-        for kind in dict.fromkeys(one.container for one in in_order):
-            of_kind = [one for one in in_order if one.container == kind]
-            container = of_kind[0].load_container()
-            location = container.locate(path)
-            if location is None:
-                continue
-            tensors = container.read(location)
-            found = known or next((one for one in of_kind if one.fits(tensors)), None)
-            if found is not None:
-                return Checkpoint(found, location, tensors)
-            strange = location, sorted(tensors)
+        for kind, one in {one.container: one for one in ([known] if known else _by_precedence())}.items():
+            container = one.load_container()
+            if (location := container.locate(path)) is not None:
+                tensors = container.read(location)
+                if found := known or _format_in(kind, tensors):
+                    return Checkpoint(found, location, tensors)
+                strange = location, sorted(tensors)
     except DamagedError as error:
         raise ConfigError(f"{label}={path}: unreadable checkpoint ({error}).") from None
     if strange:
-        location, names = strange
-        raise ConfigError(
-            f"{location} is no BERT checkpoint of a known format; its tensors: {shortened(names) or 'none'}.",
-            {"tensors": names},
-        )
+        told = f"is no BERT checkpoint of a known format; its tensors: {shortened(strange[1]) or 'none'}."
+        raise ConfigError(f"{strange[0]} {told}", {"tensors": strange[1]})
     if known:
         raise ConfigError(f"{label}={path} has no checkpoint in the form of {known.reported_name}.")
     from official.checkpoint.containers import bundle  # here, as TensorFlow comes with it
@@ -202,12 +179,20 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
     raise ConfigError(f"{label}={path}: {bundle.why_none(path)}.")
 
 
+def _by_precedence() -> list[Format]:
+    return sorted(FORMATS.values(), key=lambda one: -one.precedence)
+
+
+def _format_in(container: str, tensors: Tensors) -> Format | None:
+    """Returns the format that tensors in a container are of; None where it is no known one."""
+    return next((one for one in _by_precedence() if one.container == container and one.fits(tensors)), None)
+
+
 def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
     """Raises ConfigError where a weight or an optimizer slot, under canonical names, is read from something
     else than floats."""
     read = _read_from(mapped, checkpoint)
-    wrong = sorted(f"{name} ({one.dtype.name})" for name, one in read.items() if not is_float(one))
-    if wrong:
+    if wrong := sorted(f"{name} ({one.dtype.name})" for name, one in read.items() if not is_float(one)):
         raise ConfigError(
             f"{checkpoint.location}: weights must be floating-point numbers; these are not:"
             f" {shortened(wrong)}. Save the model unquantized where it comes from."
@@ -218,12 +203,9 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
     """Reads the tensors that canonical ones are read from, one after the other. Raises ConfigError where one
     holds NaN or infinity."""
     read = _read_from(mapped, checkpoint)
-    bad = sorted(name for name, one in read.items() if not np.isfinite(one.read()).all())
-    if bad:
-        raise ConfigError(
-            f"{checkpoint.location} holds NaN or infinite numbers in {shortened(bad)}. Give a checkpoint from"
-            " before."
-        )
+    if bad := sorted(name for name, one in read.items() if not np.isfinite(one.read()).all()):
+        told = f"holds NaN or infinite numbers in {shortened(bad)}. Give a checkpoint from before."
+        raise ConfigError(f"{checkpoint.location} {told}")
 
 
 def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
@@ -238,8 +220,6 @@ def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
 
 def size_of(tensors: Tensors) -> dict[str, int]:
     """Returns {tensors, parameters, bytes}: how many tensors, numbers and bytes."""
-    return {
-        "tensors": len(tensors),
-        "parameters": sum(math.prod(tensor.shape) for tensor in tensors.values()),
-        "bytes": sum(tensor.nbytes for tensor in tensors.values()),
-    }
+    numbers = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    return {"tensors": len(tensors), "parameters": numbers, "bytes": size}

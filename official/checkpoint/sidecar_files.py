@@ -5,10 +5,12 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from absl import logging
 
-from official.checkpoint import canonical, hf_config
+from official.checkpoint import canonical
+from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Format, Options
 from official.checkpoint.registry import Checkpoint
 from official.checkpoint.tensors import Tensors
@@ -43,18 +45,18 @@ def sizes_beside(location: str) -> dict:
     values = json_files.read_json(path, any_number=True)
     if isinstance(values.get("model"), dict):
         values = values["model"]
-    elif os.path.basename(path) == hf_config.CONFIG:
-        values = hf_config.sizes(path)
-    if activation_of(values) is not None:
-        values = {**values, "hidden_act": activation_of(values)}
+    elif os.path.basename(path) == hf_folder.CONFIG:
+        values = hf_folder.sizes(path)
+    activation = activation_of(values)
     # Google's code and transformers have one default where a file does not say it.
-    return checked_sizes({"num_attention_heads": BertConfig.num_attention_heads, **values}, path)
+    values = {"num_attention_heads": BertConfig.num_attention_heads, **values}
+    return checked_sizes(values | ({} if activation is None else {"hidden_act": activation}), path)
 
 
 def config_beside(location: str) -> str | None:
     """Returns the path of the configuration beside a checkpoint: of two, the one that its format has."""
     is_folder = os.path.isdir(location)
-    names = (CONFIG, hf_config.CONFIG)
+    names = (CONFIG, hf_folder.CONFIG)
     names = names[::-1] if is_folder or location.endswith(".safetensors") else names
     paths = [os.path.join(location if is_folder else os.path.dirname(location), name) for name in names]
     return next((path for path in paths if os.path.exists(path)), None)
@@ -81,17 +83,14 @@ def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
       checkpoint: the source. What is given counts first, then what its shapes say, then a configuration
         beside it, then what is usual for its format.
     """
-    said = sizes_beside(checkpoint.location)
-    heads = checkpoint.heads or said.get("num_attention_heads")
-    activation = said.get("hidden_act") or checkpoint.format.usual_activation
-    epsilon = said.get("layer_norm_eps") or epsilon_without(checkpoint) or BertConfig.layer_norm_eps
-    return dataclasses.replace(
-        options,
-        num_attention_heads=options.num_attention_heads or heads,
-        hidden_act=options.hidden_act or activation,
-        layer_norm_eps=options.layer_norm_eps or epsilon,
-        **labels_beside(checkpoint.location),
-    )
+    said, epsilon = sizes_beside(checkpoint.location), epsilon_without(checkpoint)
+    usual: dict[str, Any] = {
+        "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
+        "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
+        "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
+    }
+    found = {name: getattr(options, name) or value for name, value in usual.items()}
+    return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 
 
 def _vocabulary_beside(location: str) -> str | None:
@@ -117,23 +116,20 @@ def labels_beside(location: str) -> dict:
     """Returns the options `labels` and `problem_type`, as labels.json or Hugging Face's config.json beside a
     checkpoint gives them."""
     found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
-    return found or hf_config.labels_of(location)
+    return found or hf_folder.labels_of(location)
 
 
 def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
     """Returns a line where the activation of a source is neither given nor in a configuration beside it, and
     one for an epsilon that is not Google's; `given` are the options before `with_sidecar_files`."""
-    taken = {}
+    taken = []
     if not (given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location)):
-        taken["hidden_act"] = checkpoint.format.usual_activation
+        taken = [f"hidden_act={checkpoint.format.usual_activation}"]
     epsilon = epsilon_without(checkpoint)
     if not given.layer_norm_eps and epsilon not in (None, BertConfig.layer_norm_eps):
-        taken["layer_norm_eps"] = str(epsilon)
-    return [
-        f"{key}={value} is taken for granted, as usual for {checkpoint.title}: no configuration beside the"
-        " source says it"
-        for key, value in taken.items()
-    ]
+        taken.append(f"layer_norm_eps={epsilon}")
+    why = f"as usual for {checkpoint.title}: no configuration beside the source says it"
+    return [f"{setting} is taken for granted, {why}" for setting in taken]
 
 
 def notes_of_result(options: Options, written: list[str], target: Format) -> list[str]:
@@ -146,48 +142,40 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
         advice = f"give --num_attention_heads=N, and {CONFIG} is written"
         return [f"nothing beside the result says {settings}: {advice}"]
     theirs = "Google's BERT" if target.usual_epsilon == BertConfig.layer_norm_eps else target.title
-    return [
-        f"{CONFIG} says {settings}, which this project reads; other readers of the format compute as {theirs}"
-        " does"
-    ]
+    others = f"other readers of the format compute as {theirs} does"
+    return [f"{CONFIG} says {settings}, which this project reads; {others}"]
 
 
 def sizes_of(tensors: Tensors) -> dict:
     """Returns the keys of bert_config.json that canonical tensors give: sizes, GroupBERT's blocks, and biases
     and the masked-LM head's transform where the model is without."""
-    found = {key: (tensors[name], axis) for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
-    sizes: dict[str, int | str] = {key: tensor.shape[axis] for key, (tensor, axis) in found.items()}
+    shapes = {key: tensors[name].shape[axis:] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
+    sizes: dict[str, int | str] = {key: shape[0] for key, shape in shapes.items()}
     sizes["num_hidden_layers"] = canonical.layers_of(tensors)
-    inner = tensors.get("bert/encoder/layer_0/feed_forward_1/intermediate/dense/bias")
-    output = tensors.get("bert/encoder/layer_0/feed_forward_1/output/dense/kernel")
+    first = "bert/encoder/layer_0/feed_forward_1"
+    inner, output = (
+        tensors.get(f"{first}/{name}") for name in ("intermediate/dense/bias", "output/dense/kernel")
+    )
     if inner is not None and output is not None:
         groups = inner.shape[0] // output.shape[0]
         sizes |= {"block_type": "groupbert", "groupbert_ffn_output_groups": groups}
         sizes["intermediate_size"] = inner.shape[0]
-    absent = {
-        "use_qkv_bias": canonical.QKV_BIAS,
-        "use_attention_projection_bias": canonical.PROJECTION_BIAS,
-    }
+    absent = {"use_qkv_bias": canonical.QKV_BIAS, "use_attention_projection_bias": canonical.PROJECTION_BIAS}
     if canonical.OUTPUT_BIAS in tensors:
         absent["use_cls_layer"] = "|".join(canonical.TRANSFORM)
-    for key, pattern in absent.items():
-        if not any(re.fullmatch(pattern, name) for name in tensors):
-            sizes[key] = False
-    return sizes
+    found = [key for key, pattern in absent.items() if any(re.fullmatch(pattern, name) for name in tensors)]
+    return sizes | {key: False for key in absent if key not in found}
 
 
 def check_source(location: str, tensors: Tensors) -> None:
     """Raises ConfigError where the configuration, or the labels, beside a checkpoint are of another model
     than its canonical tensors."""
-    wrong = _contradictions(sizes_beside(location), sizes_of(tensors))
-    if wrong:
-        raise ConfigError(
-            f"{config_beside(location)} is not of the model in {location}: {shortened(wrong)}. Remove or"
-            " correct it."
-        )
+    if wrong := _contradictions(sizes_beside(location), sizes_of(tensors)):
+        told = f"is not of the model in {location}: {shortened(wrong)}. Remove or correct it."
+        raise ConfigError(f"{config_beside(location)} {told}")
     if "output_weights" in tensors:
         outputs, labels = tensors["output_weights"].shape[0], labels_beside(location)["labels"]
-        hf_config.check_labels(location, outputs)
+        hf_folder.check_labels(location, outputs)
         model_folder.check_label_count(labels, outputs, f"the labels beside {location}")
 
 
@@ -229,10 +217,11 @@ def plan(
     files: dict[str, bytes | None] = {}
     path, sizes, own = os.path.join(folder, CONFIG), sizes_beside(source), sizes_of(tensors)
     if sizes or options.num_attention_heads:
-        heads = {"num_attention_heads": options.num_attention_heads} if options.num_attention_heads else {}
-        known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE}
-        settings = {**heads, "hidden_act": "gelu", **unusual(options), **unusual(options, target_format)}
-        files[path] = (json.dumps({**known, **own, **settings}, indent=2, sort_keys=True) + "\n").encode()
+        known = {key: value for key, value in sizes.items() if key not in WITHOUT_SHAPE} | own
+        known |= {"hidden_act": "gelu", **unusual(options), **unusual(options, target_format)}
+        if options.num_attention_heads:
+            known["num_attention_heads"] = options.num_attention_heads
+        files[path] = (json.dumps(known, indent=2, sort_keys=True) + "\n").encode()
     elif os.path.exists(path):
         there = dataclasses.asdict(BertConfig()) | sizes_beside(path)
         same = all(there[key] == getattr(options, key) for key in ("hidden_act", "layer_norm_eps"))
@@ -252,22 +241,17 @@ def plan(
 def unusual(options: Options, target: Format | None = None) -> dict:
     """Returns the settings of a model that are other than those of Google's code, or of others' code for a
     format, as {key of BertConfig: value}."""
-    usual_epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
-    settings = {"hidden_act": options.hidden_act, "layer_norm_eps": options.layer_norm_eps}
-    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": usual_epsilon}
-    return {key: value for key, value in settings.items() if value not in (None, usual[key])}
+    epsilon = target.usual_epsilon if target else BertConfig.layer_norm_eps
+    usual = {"hidden_act": BertConfig.hidden_act, "layer_norm_eps": epsilon}
+    return {key: getattr(options, key) for key in usual if getattr(options, key) not in (None, usual[key])}
 
 
 def _check_free(files: Mapping[str, bytes | None], overwrite: bool) -> None:
     """Raises ConfigError where one of {path: content} is there with other content and may not be replaced."""
-    if overwrite:
-        return
-    other = [path for path, content in files.items() if os.path.exists(path) and not _same(path, content)]
-    if other:
-        raise ConfigError(
-            f"{other[0]} is there and not what belongs to this result. Give another --output_dir, or replace"
-            " it with --overwrite."
-        )
+    for path, content in files.items():
+        if not overwrite and os.path.exists(path) and not _same(path, content):
+            advice = "Give another --output_dir, or replace it with --overwrite."
+            raise ConfigError(f"{path} is there and not what belongs to this result. {advice}")
 
 
 def _same(path: str, content: bytes | None) -> bool:

@@ -11,8 +11,7 @@ What is loaded is a run, or a checkpoint of any format; what a model cannot do e
 """
 
 import official  # first: sets what TensorFlow reads when it is imported
-from official.inference.methods import Answer, Label, Word
-from official.inference.model import Model, load
+from official.inference.methods import Answer, Label, Model, Word, load
 from official.io.model_folder import Pooling
 
 __all__ = ["Answer", "Label", "Model", "Pooling", "Word", "load", "official"]

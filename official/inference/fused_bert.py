@@ -69,7 +69,6 @@ _LABEL = attr_value_pb2.AttrValue(s=b"MklNameChangeOp")
 _INTEGER_PRODUCT = "_MklQuantizedMatMulWithBiasAndDequantize"
 _INTEGER_LABEL = attr_value_pb2.AttrValue(s=b"QuantizedMklOp")
 _ACTIVATIONS = {"gelu_tanh": "GeluApproximate", "gelu_erf": "GeluExact", "relu": "Relu"}
-_MULTIPLY_BF16 = {"avx512f", "bf16"}  # oneDNN needs one of them: of x86, of Arm
 _REST = {"epsilon": 1e-4, "leakyrelu_alpha": 0.2}  # what the fused operations ask for beside
 
 
@@ -80,7 +79,7 @@ def are_here(dtype: str = "float32") -> bool:
       dtype: of their numbers. Whether a CPU has those in bfloat16 is told by its instructions: where it has
         not, oneDNN ends the process instead of reporting it.
     """
-    if dtype == "bfloat16" and not _MULTIPLY_BF16.intersection(processor().instructions):
+    if dtype == "bfloat16" and not {"avx512f", "bf16"} & {*processor().instructions}:
         return False
     if any(op_def_registry.get(name) is None for name in (_PRODUCT, _BATCH_PRODUCT, _NORM)):
         return False
@@ -373,13 +372,8 @@ def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict
     if head == "embed":
         return lambda x_TD, firsts_N, masked_M: {"sequence": tf.cast(x_TD, tf.float32)}
     if head == "answer":
-        output = weights.linear("cls/squad/")
-
-        def answer(x_TD: tf.Tensor, firsts_N: tf.Tensor, masked_M: tf.Tensor) -> dict[str, tf.Tensor]:
-            logits_T2 = output(x_TD)
-            return {"start_logits": logits_T2[:, 0], "end_logits": logits_T2[:, 1]}
-
-        return answer
+        output, names = weights.linear("cls/squad/"), ("start_logits", "end_logits")
+        return lambda x_TD, firsts_N, masked_M: dict(zip(names, tf.unstack(output(x_TD), num=2, axis=1)))
     if head == "classify":
         pooler, output = weights.affine("bert/pooler/dense"), weights.linear("")
 
@@ -388,10 +382,8 @@ def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict
             return {"logits": output(tf.tanh(tf.cast(pooled_ND, tf.float32)))}
 
         return classify
-    transform, has_transform = (
-        "cls/predictions/transform",
-        weights.has("cls/predictions/transform/dense/kernel"),
-    )
+    transform = "cls/predictions/transform"
+    has_transform = weights.has(f"{transform}/dense/kernel")
     table_VD = weights.read("bert/embeddings/word_embeddings")
     bias_V = weights.vector("cls/predictions/output_bias", len(table_VD))
     table = Affine(tensor(np.ascontiguousarray(table_VD.T), weights.dtype), tensor(bias_V, weights.dtype))

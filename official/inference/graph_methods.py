@@ -5,26 +5,204 @@ They need nothing of this package once they are saved, and give what `official.i
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+from official.config import BertConfig
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
 from official.inference import methods, signatures
-from official.inference.graph_network import Features, Network, Weights, in_batches, leaves_of, stages_of
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
-from official.inference.source import Source
+from official.inference.rows import TOKENS
+from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
+from official.modeling import attention, layers, stages
+from official.modeling.stages import Stage
+
+# -----------------------------------------------------------------------------------------------------------
+# Weights
+#
+# A variable is float32; with bf16 it is bfloat16 where it is read so, and the tables of the embeddings;
+# with int8 dense kernels and the table of words are 8-bit integers, with a scale for each column, of the
+# table for each word, in NAME/scale.
+
+
+SCALE = "/scale"
+WORDS = "bert/embeddings/word_embeddings"
+TABLES = (WORDS, "bert/embeddings/token_type_embeddings", "bert/embeddings/position_embeddings")
+DTYPES = ("fp32", "bf16", "int8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A weight of a stage: the variable that it is read from, and the type that it is read in."""
+
+    name: str
+    dtype: tf.DType
+
+
+# A stage of a model without variables, and its weights: as of `Stage.weights`, with a Leaf for each tensor.
+Read = tuple[Stage, Any]
+
+
+def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Read]:
+    """Returns the stages of a model that the outputs of its head need; no weight gets a value.
+
+    Args:
+      bert, head, classes: as of `source.make_network`.
+      dtype: one of DTYPES.
+    """
+    with tf.Graph().as_default():
+        model = make_network(bert, head, classes, dtype)
+        names = {variable.handle.op.name: name_of(variable) for variable in model.variables}
+        used = [stage for stage in model.stages() if stage.name not in UNUSED_STAGES.get(head, ())]
+
+        def leaf(tensor: tf.Tensor | None) -> Leaf | None:
+            if tensor is None:
+                return None
+            operation = tensor.op
+            while operation.type != "VarHandleOp":  # casts, and the reading
+                operation = operation.inputs[0].op
+            return Leaf(names[operation.name], tensor.dtype)
+
+        return [(stage, tf.nest.map_structure(leaf, stage.weights())) for stage in used]
+
+
+def leaves_of(reads: list[Read]) -> dict[str, tf.DType]:
+    """Returns {name of a variable: the type that it is read in}, of what is read in several, float32."""
+    found: dict[str, tf.DType] = {}
+    for leaf in filter(None, tf.nest.flatten([leaves for _, leaves in reads])):
+        found[leaf.name] = leaf.dtype if found.get(leaf.name) in (None, leaf.dtype) else tf.float32
+    return found
+
+
+class Weights(tf.Module):
+    """Variables by their names."""
+
+    def __init__(self, leaves: dict[str, tf.DType], read: Callable[[str], np.ndarray], dtype: str):
+        """Reads the weights, each once.
+
+        Args:
+          leaves: {name: the type that it is read in}.
+          read: name -> float32 values. Raises ConfigError where there are none.
+          dtype: one of DTYPES.
+        """
+        super().__init__(name="weights")
+        self.compute_dtype = tf.bfloat16 if dtype == "bf16" else tf.float32
+        self.variables_by_name: dict[str, tf.Variable] = {}
+        for name, kind in leaves.items():
+            values = read(name)
+            if dtype == "int8" and (name == WORDS or name.endswith("/kernel")):
+                whole, scale = quantise(values, axis=1 if name == WORDS else 0)
+                self._add(name, whole, tf.int8)
+                self._add(name + SCALE, scale, tf.float32)
+            else:
+                is_short = dtype == "bf16" and (kind == tf.bfloat16 or name in TABLES)
+                self._add(name, values, tf.bfloat16 if is_short else tf.float32)
+
+    def _add(self, name: str, values: np.ndarray, dtype: tf.DType) -> None:
+        value = tf.cast(values, dtype)
+        self.variables_by_name[name] = tf.Variable(value, trainable=False, name=name, dtype=dtype)
+
+    def tensor(self, leaf: Leaf | None) -> tf.Tensor | None:
+        """Returns a weight in the type of a leaf."""
+        if leaf is None:
+            return None
+        value = tf.convert_to_tensor(self.variables_by_name[leaf.name])
+        if value.dtype != tf.int8:
+            return tf.cast(value, leaf.dtype)
+        scale = tf.convert_to_tensor(self.variables_by_name[leaf.name + SCALE])
+        return tf.cast(tf.cast(value, tf.float32) * scale, leaf.dtype)
+
+    def rows(self, name: str, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns rows of a table, float32 [.., D]."""
+        rows = tf.cast(tf.gather(self.variables_by_name[name], numbers), tf.float32)
+        scale = self.variables_by_name.get(name + SCALE)
+        return rows if scale is None else rows * tf.gather(scale, numbers)
+
+
+def quantise(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns int8 values and the float32 scale that they are multiplied by, the same along an axis."""
+    scale = np.abs(values).max(axis=axis, keepdims=True).astype(np.float32) / np.float32(127)
+    scale = np.where(scale > 0, scale, np.float32(1))
+    return np.rint(values / scale).astype(np.int8), scale
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Network
+#
+# Shapes: R rows of L places, B of them at once.
+
+
+Features = dict[str, tf.Tensor]
+
+
+def loaded(bert: BertConfig, weights: Weights, reads: list[Read]) -> Callable[[Features], stages.Tensors]:
+    """Returns a function of batches: the stages, the first of which are the embeddings. The weights are read,
+    and where they are integers multiplied out, once, here and not for each batch."""
+    read = [(stage, tf.nest.map_structure(weights.tensor, leaves)) for stage, leaves in reads[1:]]
+
+    def run(features: Features) -> stages.Tensors:
+        carried = _embedded(bert, weights, features)
+        for stage, values in read:
+            stages.run_one(stage, carried, features, None, values)
+        return carried
+
+    return run
+
+
+def _embedded(bert: BertConfig, weights: Weights, features: Features) -> stages.Tensors:
+    """Returns the outputs of the first stage. Rows of the tables are read, whatever their type."""
+    ids_BL = features["input_ids"]
+    numbers = ids_BL, features["segment_ids"], tf.range(tf.shape(ids_BL)[1])
+    x_BLD, types, positions = map(weights.rows, TABLES, numbers)
+    names = (f"bert/embeddings/LayerNorm/{part}" for part in ("gamma", "beta"))
+    norm = (tf.convert_to_tensor(weights.variables_by_name[name]) for name in names)
+    x_BLD = layers.layer_norm(x_BLD + types + positions, layers.Norm(*norm), bert.layer_norm_eps)
+    seen = attention.seen(features, bert.num_attention_heads, by_sequence=False)
+    return {"sequence": tf.cast(x_BLD, weights.compute_dtype), "seen": seen}
+
+
+def in_batches(
+    compute: Callable[[Features], Sequence[tf.Tensor]], features: Features, like: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Computes rows of all lengths, a few at a time: memory does not grow with their number.
+
+    Args:
+      compute: features of a batch, as long as its longest row -> tensors of B rows.
+      features: int32 [R, ..]; `input_mask` has 1 for the tokens, from the first place on.
+      like: tensors of no row, of the shapes and types that `compute` returns.
+
+    Returns:
+      The tensors of all rows, in their order.
+    """
+    lengths_R = tf.reduce_sum(features["input_mask"], axis=1)
+    order_R = tf.argsort(-lengths_R, stable=True)
+
+    def body(first: tf.Tensor, *done: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        width = lengths_R[order_R[first]]
+        rows = order_R[first : first + tf.maximum(TOKENS // width, 1)]
+        batch = {name: tf.gather(values, rows) for name, values in features.items()}
+        batch |= {name: batch[name][:, :width] for name in ("input_ids", "input_mask", "segment_ids")}
+        made = zip(done, compute(batch))
+        return first + tf.size(rows), *(tf.concat([before, more], 0) for before, more in made)
+
+    shapes = tf.TensorShape([]), *(tf.TensorShape([None, *each.shape[1:]]) for each in like)
+    _, *found = tf.while_loop(
+        lambda first, *_: first < tf.size(order_R), body, (0, *like), shapes, parallel_iterations=1
+    )
+    back_R = tf.math.invert_permutation(order_R)
+    return [tf.gather(values, back_R) for values in found]
+
 
 # -----------------------------------------------------------------------------------------------------------
 # Texts as rows
 #
 # Shapes: N texts of T word pieces in all, rows of L places.
-
-
-def singles(pieces: Pieces, special: Special, most: int) -> Features:
-    """Returns [CLS] text [SEP] of each text; what has more than `most` tokens is cut."""
-    return padded([ragged(pieces)[:, : most - 2]], special)
 
 
 def pairs(first: Pieces, second: Pieces, has_second_N: tf.Tensor, special: Special, most: int) -> Features:
@@ -114,9 +292,6 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
 # each with its context of T word pieces in all; R windows of L places.
 
 
-_SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
-
-
 class Special(NamedTuple):
     """The ids of special tokens."""
 
@@ -140,17 +315,12 @@ class Windows(NamedTuple):
     first_pieces_R: tf.Tensor
     lengths_R: tf.Tensor
 
-    @property
-    def tokens_R(self) -> tf.Tensor:
-        """int32: tokens of each row."""
-        return self.first_lengths_R + self.lengths_R + 1
-
 
 def cut_windows(questions: Pieces, contexts: Pieces, rules: WindowRules) -> Windows:
     """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind the
     one before it. A question without text, or whose context has no piece, has none."""
     query_N = tf.minimum(questions.lengths_N, rules.max_query_length)
-    room_N = rules.max_seq_length - query_N - _SPECIAL_TOKENS
+    room_N = rules.max_seq_length - query_N - 3  # [CLS] question [SEP] window [SEP]
     stride_N = tf.minimum(room_N, rules.doc_stride)
     more_N = tf.maximum(contexts.lengths_N - room_N + stride_N - 1, 0) // stride_N
     has_none_N = (contexts.lengths_N == 0) | questions.text.is_empty_N
@@ -165,28 +335,13 @@ def cut_windows(questions: Pieces, contexts: Pieces, rules: WindowRules) -> Wind
     )
 
 
-def rows_of(windows: Windows, questions: Pieces, contexts: Pieces, special: Special) -> dict[str, tf.Tensor]:
+def rows_of(windows: Windows, questions: Pieces, contexts: Pieces, special: Special) -> Features:
     """Returns `input_ids`, `input_mask` and `segment_ids` int32 [R, L], as long as the longest window."""
-    places_L = tf.range(tf.reduce_max(tf.concat([windows.tokens_R, [1]], 0)))
-    first_R1, tokens_R1 = windows.first_lengths_R[:, None], windows.tokens_R[:, None]
-    firsts_R1 = tf.gather(questions.firsts_N, windows.questions_R)[:, None]
-    queries_RL = _picked(questions.ids_T, firsts_R1 + places_L - 1)
-    pieces_RL = _picked(contexts.ids_T, windows.first_pieces_R[:, None] + places_L - first_R1)
-    ids_RL = tf.where(places_L < first_R1 - 1, queries_RL, pieces_RL)
-    ids_RL = tf.where((places_L == first_R1 - 1) | (places_L == tokens_R1 - 1), special.sep, ids_RL)
-    ids_RL = tf.where(places_L == 0, special.cls, ids_RL)
-    is_token_RL = places_L < tokens_R1
-    return {
-        "input_ids": tf.where(is_token_RL, ids_RL, 0),
-        "input_mask": tf.cast(is_token_RL, tf.int32),
-        "segment_ids": tf.cast(is_token_RL & (places_L >= first_R1), tf.int32),
-    }
-
-
-def _picked(ids_T: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Returns the ids in some places, and any id for a place that there is not."""
-    padded = tf.concat([ids_T, [0]], 0)
-    return tf.gather(padded, tf.clip_by_value(places, 0, tf.size(ids_T)))
+    asked = tf.gather(ragged(questions), windows.questions_R)
+    places = tf.ragged.range(windows.first_pieces_R, windows.first_pieces_R + windows.lengths_R)
+    pieces = places.with_flat_values(tf.gather(contexts.ids_T, places.flat_values))
+    parts = [_shortened(asked, windows.first_lengths_R - 2), pieces]
+    return padded(parts, special, tf.fill(tf.shape(windows.questions_R), True))
 
 
 def is_context(windows: Windows, width: tf.Tensor) -> tf.Tensor:
@@ -380,15 +535,13 @@ def _predicted(
 
 
 Outputs = dict[str, tf.Tensor]
-_ONE_TEXT = "sentence_b must be '': the model takes single sentences."
-_TOO_LONG = "Too many word pieces with [CLS] and [SEP]. Shorten the text:"
 
 
 class Methods:
     """The methods of a model, and `tensors`, as functions of tensors that give what `signatures` says."""
 
-    def __init__(self, source: Source, networks: dict[str, Network], words: Any):
-        """Takes a network for each method, and a table of words by their ids, int64 -> string."""
+    def __init__(self, source: Source, networks: dict[str, Callable], words: Any):
+        """Takes for each method what loads its network, and a table of words by their ids (int64)."""
         self._source, self._networks, self._words = source, networks, words
         vocabulary, self._bert = source.vocabulary, source.bert
         self._special = Special(*map(vocabulary.id_of, ("[CLS]", "[SEP]", methods.MASK)))
@@ -403,8 +556,8 @@ class Methods:
         questions, contexts = self._split(question), self._split(context)
         cut = cut_windows(questions, contexts, window_rules)
         features = rows_of(cut, questions, contexts, self._special)
-        width = tf.shape(features["input_ids"])[1]
-        run = self._networks["answer"].loaded()
+        width = tf.maximum(tf.shape(features["input_ids"])[1], 1)
+        run = self._networks["answer"]()
 
         def compute(batch: Features) -> list[tf.Tensor]:
             carried = run(batch)
@@ -424,11 +577,12 @@ class Methods:
             has_second_N = sentence_b != ""
         checks = []
         if classes.texts == 1 or self._bert.type_vocab_size < 2:
-            checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [_ONE_TEXT])]
+            told = "sentence_b must be '': the model takes single sentences."
+            checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [told])]
         with tf.control_dependencies(checks):
             first, second = self._split(sentence_a), self._split(sentence_b)
         features = pairs(first, second, has_second_N, self._special, classes.length)
-        run = self._networks["classify"].loaded()
+        run = self._networks["classify"]()
         none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
         kinds = {methods.ONE: tf.nn.softmax, methods.SEVERAL: tf.sigmoid, methods.NUMBER: tf.identity}
@@ -446,8 +600,8 @@ class Methods:
         """Returns the vectors of texts, string [N]."""
         pooling, positions = methods.pooling_of_source(self._source), self._bert.max_position_embeddings
         most = min(pooling.max_length or positions, positions)
-        features = singles(self._split(text), self._special, most)
-        run = self._networks["embed"].loaded()
+        features = padded([ragged(self._split(text))[:, : most - 2]], self._special)  # longer ones are cut
+        run = self._networks["embed"]()
 
         def compute(batch: Features) -> list[tf.Tensor]:
             sequence_BLD = tf.cast(run(batch)["sequence"], tf.float32)
@@ -469,11 +623,12 @@ class Methods:
         size = min(self._source.vocabulary.size, self._bert.vocab_size)
         features = masked(text, self._split, self._special)
         width = tf.shape(features["input_ids"])[1]
-        check = tf.debugging.Assert(width <= positions, [_TOO_LONG, width, "of", positions])
+        told = "Too many word pieces with [CLS] and [SEP]. Shorten the text:"
+        check = tf.debugging.Assert(width <= positions, [told, width, "of", positions])
         with tf.control_dependencies([check]):
             positions_NP = tf.identity(features["masked_lm_positions"])
         features["masked_lm_positions"], count = positions_NP, tf.shape(positions_NP)[1]
-        run = self._networks["fill_mask"].loaded()
+        run = self._networks["fill_mask"]()
 
         def compute(batch: Features) -> list[tf.Tensor]:
             logits_BPV = run(batch)["masked_lm_logits"][..., :size]
@@ -494,7 +649,7 @@ class Methods:
         if self.main == "fill_mask":
             places_L = tf.range(tf.shape(input_ids)[1])
             features["masked_lm_positions"] = tf.broadcast_to(places_L, tf.shape(input_ids))
-        carried = self._networks[self.main].loaded()(features)
+        carried = self._networks[self.main]()(features)
         if self.main == "fill_mask":
             carried["logits"] = carried["masked_lm_logits"]
         return {name: tf.cast(carried[name], tf.float32) for name in signatures.output_names(self.main)}
@@ -516,7 +671,7 @@ class GraphModel(tf.Module):
         Args:
           source: the model.
           vocabulary_file: its words, a line each: what becomes an asset.
-          dtype: one of `graph_network.DTYPES`.
+          dtype: one of DTYPES.
 
         Raises:
           ConfigError: where a weight is missing or cannot be read, or the vocabulary cannot be taken.
@@ -531,7 +686,8 @@ class GraphModel(tf.Module):
         reads = {name: stages_of(source.bert, name, source.classes, dtype) for name in names}
         leaves = leaves_of([each for stages in reads.values() for each in stages])
         self.weights = Weights(leaves, source.values, dtype)
-        networks = {name: Network(source.bert, self.weights, stages) for name, stages in reads.items()}
+        load = functools.partial(loaded, source.bert, self.weights)
+        networks: dict[str, Callable] = {name: functools.partial(load, reads[name]) for name in names}
         functions = Methods(source, networks, self.words)
         inputs_of = {name: signature.inputs for name, signature in signatures.SIGNATURES.items()}
         self._names = (*names, signatures.TENSORS)

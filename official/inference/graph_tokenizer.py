@@ -24,7 +24,6 @@ FINAL_SIGMA = 0x3C2  # how the small letter is written at the end of a word
 CAPITAL_SIGMA = "\u03a3"
 _CODE_POINTS = 0x110000
 _PAGE = 256
-_ALIKE = ("Cn", "Co", "Cs")  # unassigned, of private use, half a character: letters that stay as they are
 
 
 class Paged(NamedTuple):
@@ -91,7 +90,9 @@ def tables(do_lower_case: bool) -> Characters:
 @functools.cache
 def _not_alike() -> list[int]:
     def is_alike(character: str) -> bool:
-        return unicodedata.category(character) in _ALIKE and not wordpiece.IDEOGRAPH.match(character)
+        # Unassigned, of private use, half a character: letters that stay as they are.
+        category = unicodedata.category(character)
+        return category in ("Cn", "Co", "Cs") and not wordpiece.IDEOGRAPH.match(character)
 
     return [code for code in range(_CODE_POINTS) if not is_alike(chr(code))]
 
@@ -121,9 +122,7 @@ def _case_flags() -> tuple[np.ndarray, np.ndarray]:
 # to end.
 
 
-_BYTES = 4  # of a character, at most
 _MAX_BYTES = 256  # of a word of the vocabulary, which the compiled tokenizer takes
-_NEVER = "a b"  # no word: the compiled tokenizer does not accept a vocabulary of [UNK] alone
 
 
 class Decoded(NamedTuple):
@@ -191,8 +190,8 @@ class Splitter:
         self._sizes = np.array(list(map(len, plain)), np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(
-                [*known, _NEVER],
-                max_bytes_per_word=MAX_WORD_CHARACTERS * _BYTES,
+                [*known, "a b"],  # the latter is no word: [UNK] alone is not accepted
+                max_bytes_per_word=MAX_WORD_CHARACTERS * 4,
                 token_out_type=tf.int32,
                 no_pretokenization=True,
             )

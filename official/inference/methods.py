@@ -1,9 +1,10 @@
-"""Methods of a model: answer, classify, embed and fill_mask, each from texts to rows, outputs and results."""
+"""Models that are loaded and asked, and their methods: answer, classify, embed and fill_mask, each from texts
+to rows, outputs and results."""
 
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -12,14 +13,14 @@ from official.data.glue import files as glue_files
 from official.data.glue import tasks
 from official.data.squad import answers, features, squad_files
 from official.data.word_pieces.wordpiece import Tokenizer
-from official.inference.backends import Settings, build
+from official.inference.backends import Settings, begin, build
 from official.inference.rows import Outputs, Rows, join, run
-from official.inference.source import Source, Truncation
+from official.inference.signatures import TOP_WORDS
+from official.inference.source import Source, Truncation, find
 from official.io import files, model_folder
-from official.io.errors import ConfigError
+from official.io.errors import ConfigError, counted
 from official.io.model_folder import POOLING_MODES, Pooling, pooling_of
 
-_CALIBRATION_ROWS = 128  # spread over the data
 _CALIBRATION_BATCH = 16
 
 
@@ -47,9 +48,8 @@ class Method:
         self._set_up(source)
         if settings.dtype == "int8" and not settings.calibration:
             rows = self._calibration_rows(calibration_file)
-            numbers = np.arange(len(rows.lengths_N))
-            firsts = range(0, len(numbers), _CALIBRATION_BATCH)
-            batches = [rows.pick(numbers[first : first + _CALIBRATION_BATCH]) for first in firsts]
+            starts = np.arange(_CALIBRATION_BATCH, len(rows.lengths_N), _CALIBRATION_BATCH)
+            batches = [rows.pick(part) for part in np.split(np.arange(len(rows.lengths_N)), starts)]
             settings = dataclasses.replace(settings, calibration=batches)
         self.settings = settings
         self.network = build(source, self.name, settings)
@@ -88,14 +88,12 @@ def calibration_texts(path: str | None) -> list[str]:
 
 def _spread(values: Sequence[Any]) -> list[Any]:
     """Returns at most so many of them as are needed, from the first on at equal distances."""
-    count = min(len(values), _CALIBRATION_ROWS)
+    count = min(len(values), 128)
     return [values[place] for place in np.linspace(0, len(values), count, endpoint=False).astype(int)]
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Answers to questions about a context
-
-_USUAL_LENGTH = 384  # tokens of a window, of a model without a run
 
 
 class Answer(NamedTuple):
@@ -115,7 +113,7 @@ class Answer(NamedTuple):
 
 def answer_rules(source: Source) -> tuple[features.WindowRules, answers.AnswerRules]:
     """Returns the rules for the windows of a model, and those for its answers."""
-    length = source.length(_USUAL_LENGTH)
+    length = source.length(384)
     stride, query = source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
     if source.max_seq_length:  # the others were said for another length
         stride, query = min(stride, length // 3), min(query, length // 2)
@@ -287,12 +285,11 @@ class Classifier(Method):
     def __call__(self, rows: Sequence[Sequence[str]]) -> list[Label]:
         """Returns the label of each row of 1 or 2 texts. Raises ConfigError for another number of texts than
         the task's."""
-        for texts in rows:
-            if self.texts not in (None, len(texts)):
-                plural = "s" * (len(texts) > 1)
-                told = f"{len(texts)} text{plural} to classify, expected {self.texts} as in training."
-                raise ConfigError(told)
-            if len(texts) > 1:
+        for count in map(len, rows):
+            if self.texts not in (None, count):
+                told = f"expected {self.texts} as in training."
+                raise ConfigError(f"{counted(count, 'text')} to classify, {told}")
+            if count > 1:
                 self._source.check_pairs()
         labels: list[Label] = [None] * len(rows)  # type: ignore[list-item]  # all are filled below
         for count in {len(texts) for texts in rows}:
@@ -349,10 +346,10 @@ class Filler(Method):
             return []
         made = self.rows_of(texts)
         logits_MV = self._outputs(made)["logits"][:, : self._vocabulary.size]
-        words = []
+        words, known = [], self._vocabulary.words
         for probabilities_V in map(softmax, logits_MV):
             best = np.argsort(-probabilities_V, kind="stable")[:top_k]
-            words.append([Word(self._vocabulary.words[n], float(probabilities_V[n])) for n in best])
+            words.append([Word(known[n], float(probabilities_V[n])) for n in best])
         ends: list[int] = made.masked_ends_N.tolist()
         return [words[first:last] for first, last in zip([0, *ends], ends)]
 
@@ -360,7 +357,7 @@ class Filler(Method):
         """Returns texts end to end. Raises ConfigError where one has no mask, or is too long."""
         ids = [self._ids_of(text) for text in texts]
         mask = self._vocabulary.id_of(MASK)
-        if not all((ids_L == mask).any() for ids_L in ids):
+        if not all(mask in ids_L for ids_L in ids):
             remedy = f"Write {MASK}, with its brackets and in capitals, in place of each word to predict."
             raise ConfigError(f"no {MASK} in the text. {remedy}")
         joined = join(ids)
@@ -374,8 +371,7 @@ class Filler(Method):
         first, *others = np.split(pieces.astype(np.int32), np.cumsum(counts)[:-1])
         between = [part for each in others for part in ([mask], each)]
         ids_L = np.concatenate([[cls], first, *between, [sep]]).astype(np.int32)
-        most = self._bert.max_position_embeddings
-        if len(ids_L) > most:
+        if len(ids_L) > (most := self._bert.max_position_embeddings):
             told = f"{len(ids_L):,} word pieces with [CLS] and [SEP], the model takes {most:,} at most."
             raise ConfigError(f"{told} Shorten the text.")
         return np.where(ids_L < self._bert.vocab_size, ids_L, np.int32(unknown))
@@ -446,3 +442,172 @@ class Embedder(Method):
 
 
 METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Reader, Classifier, Embedder, Filler)}
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Models
+
+
+def load(
+    path: str,
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    backend: str = "tensorflow",
+    dtype: str = "fp32",
+    calibration_file: str | None = None,
+    threads: int | None = None,
+    max_seq_length: int | None = None,
+) -> "Model":
+    """Loads a model.
+
+    Args:
+      path, vocab_file, do_lower_case, max_seq_length: as of `source.find`.
+      backend: what computes it, one of `backends.names()`.
+      dtype: of products: fp32, bf16 or int8.
+      calibration_file: what the ranges of int8's activations are taken from, see `Method`. Unset: the
+        training data of the run.
+      threads: of products, 1 or more; unset: as many as there are cores. TensorFlow has one number in a
+        process, which must be given before it computes anything.
+
+    Raises:
+      ConfigError: also for a back end or dtype that there is not.
+    """
+    settings = Settings(backend, dtype, threads)
+    begin(settings)
+    found = find(path, vocab_file, do_lower_case, max_seq_length=max_seq_length)
+    return Model(found, settings, calibration_file)
+
+
+class Model:
+    """A model with its vocabulary. What a question needs is built when it is first asked.
+
+    Every method raises ConfigError where the model has no head for it, or its weights cannot be read.
+    """
+
+    def __init__(
+        self,
+        found: Source,
+        settings: Settings = Settings(),  # noqa: B008  # frozen
+        calibration_file: str | None = None,
+    ):
+        self.source = found
+        self._how = found, settings, calibration_file
+        self._methods: dict[str, Any] = {}
+
+    def prepare(self, method: str) -> None:
+        """Builds what a method needs, so that the first question does not wait for it.
+
+        Args:
+          method: answer, classify, embed or fill_mask.
+        """
+        self._method(method)
+
+    def report_cuts(self, is_on: bool) -> None:
+        """Says, or does not say, that texts are cut, in the methods that are prepared: once from now on."""
+        for method in self._methods.values():
+            method.cut.is_reported = not is_on
+
+    def outputs(self, method: str, rows: Rows) -> Outputs:
+        """Returns the outputs of a method's network for token ids, as `rows.Network` has them, of all
+        rows at once and in their order.
+
+        Args:
+          method: answer, classify, embed or fill_mask.
+          rows: sequences, one or more, that fit the model's sizes.
+        """
+        return run(self._method(method).network, method, rows)
+
+    def settings_of(self, method: str) -> Settings:
+        """Returns the settings of a method: for int8, with the sequences that ranges were taken from."""
+        return self._method(method).settings
+
+    def answer(self, question: str, context: str) -> Answer:
+        """Returns the answer to a question: a stretch of the context, or '' for no answer."""
+        return self.answers(question, context)[0]
+
+    def answers(self, question: str, context: str) -> list[Answer]:
+        """Returns the answers of the n-best list, the one that is predicted first."""
+        return self._method("answer")([(question, context)])[0]
+
+    def answer_all(self, asked: Sequence[tuple[str, str]]) -> list[Answer]:
+        """Returns the answer to each (question, context); windows of all of them are batched by length."""
+        return [found[0] for found in self._method("answer")(asked)]
+
+    @overload
+    def classify(self, a: str, b: str | None = None) -> Label: ...
+
+    @overload
+    def classify(
+        self, a: list[Any] | tuple[Any, ...], b: list[str] | tuple[str, ...] | None = None
+    ) -> list[Label]: ...
+
+    def classify(self, a, b=None):
+        """Returns the label, or the score, of a sentence or of a pair of them.
+
+        Args:
+          a: a sentence; or several, whose labels are a list: sentences, or pairs of them.
+          b: the second sentence, or those of several.
+        """
+        if isinstance(a, str) and (b is None or isinstance(b, str)):
+            return self._method("classify")([[a] if b is None else [a, b]])[0]
+        return self._method("classify")(text_rows(a, b))
+
+    def classify_all(self, rows: Sequence[Sequence[str]]) -> list[Label]:
+        """Returns the label of each row of one or two texts; rows are batched by length."""
+        return self._method("classify")(rows)
+
+    @property
+    def texts_of_a_row(self) -> int | None:
+        """Number of texts of a row of `classify`, 1 or 2; None where nothing says it."""
+        return self._method("classify").texts
+
+    @property
+    def kind_of_labels(self) -> str:
+        """Kind of the labels that `classify` gives: one of many, several at once, or a number."""
+        return self._method("classify").kind
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the outputs that `classify` gives; none where a model only counts them, as LABEL_0."""
+        labels = classes_of(self.source).labels
+        return () if model_folder.are_numbered_labels(labels) else labels
+
+    def embed(self, texts: str | Sequence[str], pooling: Pooling | None = None) -> np.ndarray:
+        """Returns a vector for each text.
+
+        Args:
+          texts: some, or one.
+          pooling: how the vectors of a text's tokens become one. Unset: as modules.json beside the checkpoint
+            says, which is what sentence-transformers does with it; else the mean.
+
+        Returns:
+          float32 [N, D]; [D] of one text.
+        """
+        if isinstance(texts, str):
+            return self._method("embed")([texts], pooling)[0]
+        return self._method("embed")(list(texts), pooling)
+
+    def fill_mask(self, text: str, top_k: int = TOP_WORDS) -> list[list[Word]]:
+        """Predicts the words of a text that stand as [MASK].
+
+        Args:
+          text: one sequence.
+          top_k: words to return for each mask, 1 or more; at most those that there are.
+
+        Returns:
+          For each mask, in their order, [(word piece, probability)], likeliest first.
+
+        Raises:
+          ConfigError: also where the text has no mask, or more word pieces than the model has positions.
+        """
+        return self._method("fill_mask")([text], top_k)[0]
+
+    def fill_masks(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[Word]]]:
+        """Returns the predictions of `fill_mask` for each text; texts are batched by length."""
+        return self._method("fill_mask")(texts, top_k)
+
+    def _method(self, name: str) -> Any:
+        """Returns the function that computes a method; it is made when it is first asked."""
+        if name not in self._methods:
+            self._methods[name] = METHODS[name](*self._how)
+        return self._methods[name]

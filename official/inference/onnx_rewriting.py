@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from official.checkpoint.containers import onnx_file
-from official.inference.onnx_conversion import NAME
+from official.inference.onnx_files import NAME
 
 # -----------------------------------------------------------------------------------------------------------
 # Patterns
@@ -19,11 +19,10 @@ from official.inference.onnx_conversion import NAME
 # ("Op", pattern of an input, ...), or a name for any tensor. What has a name twice is one tensor. The inputs
 # of a sum and of a product stand in either order.
 Pattern = Any
-_COMMUTATIVE = ("Add", "Mul")
 
 
 class Graph:
-    """The nodes of a graph, and its constants.
+    """The nodes of a translated model's graph, and its constants, of which its weights are some.
 
     Attributes:
       nodes: onnx.NodeProto, each behind those whose tensors it reads.
@@ -31,19 +30,20 @@ class Graph:
       outputs: names.
     """
 
-    def __init__(self, nodes: list, constants: dict[str, np.ndarray], outputs: list[str]):
-        self.nodes, self.constants, self.outputs = list(nodes), constants, list(outputs)
+    def __init__(self, model: Any, weights: dict[str, np.ndarray], outputs: tuple[str, ...]):
+        self.nodes, self.outputs = list(model.graph.node), list(outputs)
+        small = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        self.constants = small | weights
         self._makers = {name: node for node in self.nodes for name in node.output}
 
     def maker(self, name: str) -> Any:
         """Returns the node that makes a tensor; None for inputs and constants."""
         return self._makers.get(name)
 
-    def replace(self, old: Any, new: list) -> None:
-        """Puts nodes in the place of one; the last of them makes what it made."""
-        place = next(index for index, node in enumerate(self.nodes) if node is old)
-        self.nodes[place : place + 1] = new
-        self._makers |= {name: node for node in new for name in node.output}
+    def replace(self, old: Any, new: Any) -> None:
+        """Puts a node, which makes the same tensors, in the place of another."""
+        self.nodes[next(index for index, node in enumerate(self.nodes) if node is old)] = new
+        self._makers |= dict.fromkeys(new.output, new)
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
         """Returns the name of a constant, which is made where it is not there."""
@@ -77,7 +77,7 @@ def match(graph: Graph, tensor: str, pattern: Pattern, found: dict[str, str] | N
     node = graph.maker(tensor)
     if node is None or node.op_type != operation or len(node.input) < len(inputs):
         return None
-    orders = [inputs, inputs[::-1]] if operation in _COMMUTATIVE else [inputs]
+    orders = [inputs, inputs[::-1]] if operation in ("Add", "Mul") else [inputs]
     for order in orders:
         result: dict | None = found
         for name, part in zip(node.input, order):
@@ -92,15 +92,6 @@ def match(graph: Graph, tensor: str, pattern: Pattern, found: dict[str, str] | N
 
 
 _DATA = "model.data"
-_ALIGNMENT = 4096  # bytes: where a tensor may begin in a file that is mapped
-_SMALL = 1024  # bytes: of tensors that stay in the first file
-_IR_VERSION = 10  # the newest that ONNX Runtime 1.23 reads is 11
-
-
-def graph_of(model: Any, weights: dict[str, np.ndarray], outputs: tuple[str, ...]) -> Graph:
-    """Returns the graph of a translated model with its weights as constants."""
-    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    return Graph(model.graph.node, constants | weights, list(outputs))
 
 
 def write(folder: str, graph: Graph, inputs: tuple[str, ...]) -> None:
@@ -121,15 +112,16 @@ def write(folder: str, graph: Graph, inputs: tuple[str, ...]) -> None:
     whole = helper.make_graph(graph.nodes, "bert", *ends, tensors)
     domains = {node.domain for node in graph.nodes} - {""}
     opsets = [helper.make_opsetid(*each) for each in (("", OPSET), *((each, 1) for each in sorted(domains)))]
-    model = helper.make_model(whole, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert-tf2")
+    # The newest ir_version that ONNX Runtime 1.23 reads is 11.
+    model = helper.make_model(whole, opset_imports=opsets, ir_version=10, producer_name="bert-tf2")
     onnx.save(model, os.path.join(folder, NAME))
 
 
 def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
     """Returns a tensor, whose values go to the end of an open file where they are many."""
-    if values.nbytes <= _SMALL:
+    if values.nbytes <= 1024:
         return numpy_helper.from_array(values, name)
-    data.write(bytes(-data.tell() % _ALIGNMENT))
+    data.write(bytes(-data.tell() % 4096))  # where a tensor may begin in a file that is mapped
     kind = helper.np_dtype_to_tensor_dtype(values.dtype)
     tensor = TensorProto(name=name, dims=values.shape, data_type=kind)
     onnx_file.set_external(tensor, _DATA, data.tell(), values.nbytes)
@@ -145,7 +137,6 @@ def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
 
 
 OPSET = 20  # has Gelu
-CONTRIB = "com.microsoft"  # operations that ONNX Runtime adds
 _SIZES = ("Cast", ("Concat", "any", "length", "columns"))
 _CENTRED = ("Sub", "x", ("ReduceMean", "x", "axes"))
 _SPREAD = ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTRED, _CENTRED), "axes"), "epsilon"))
@@ -204,33 +195,31 @@ def fold(graph: Graph) -> None:
     graph.remove_unused()
 
 
-def _apply(graph: Graph, pattern: Pattern, rewrite: Callable[..., list | None]) -> None:
-    """Replaces each node that a pattern ends with, where `rewrite` returns nodes."""
+def _apply(graph: Graph, pattern: Pattern, rewrite: Callable[..., Any]) -> None:
+    """Replaces each node that a pattern ends with, where `rewrite` returns another one."""
     for node in list(graph.nodes):
         found = match(graph, node.output[0], pattern) if node.op_type == pattern[0] else None
         new = None if found is None else rewrite(graph, node, found)
-        if new:
+        if new is not None:
             graph.replace(node, new)
 
 
-def _norm(graph: Graph, node: Any, found: dict) -> list | None:
+def _norm(graph: Graph, node: Any, found: dict) -> Any:
     if not (graph.holds(found["axes"], -1) and found["epsilon"] in graph.constants):
         return None
-    epsilon = float(graph.constants[found["epsilon"]])
-    return _one(
-        "LayerNormalization", node, [found[n] for n in ("x", "gamma", "beta")], axis=-1, epsilon=epsilon
-    )
+    inputs, epsilon = [found[name] for name in ("x", "gamma", "beta")], graph.constants[found["epsilon"]]
+    return _one("LayerNormalization", node, inputs, axis=-1, epsilon=float(epsilon))
 
 
-def _one(operation: str, node: Any, inputs: list[str], **attributes: Any) -> list:
-    """Returns the one node that takes the place of another."""
-    return [helper.make_node(operation, inputs, node.output, node.name, **attributes)]
+def _one(operation: str, node: Any, inputs: list[str], **attributes: Any) -> Any:
+    """Returns the node that takes the place of another."""
+    return helper.make_node(operation, inputs, node.output, node.name, **attributes)
 
 
-def _gelu(approximate: str, **expected: float) -> Callable[..., list | None]:
+def _gelu(approximate: str, **expected: float) -> Callable[..., Any]:
     """Returns the rewriting of a GELU whose constants are the expected ones."""
 
-    def rewrite(graph: Graph, node: Any, found: dict) -> list | None:
+    def rewrite(graph: Graph, node: Any, found: dict) -> Any:
         if not all(graph.holds(found[name], value) for name, value in expected.items()):
             return None
         return _one("Gelu", node, [found["x"]], approximate=approximate)
@@ -238,7 +227,7 @@ def _gelu(approximate: str, **expected: float) -> Callable[..., list | None]:
     return rewrite
 
 
-def _dense(graph: Graph, node: Any, found: dict) -> list | None:
+def _dense(graph: Graph, node: Any, found: dict) -> Any:
     """Vectors [B, L, D] times a matrix, without making a matrix of them and back."""
     kernel, sizes = graph.constants.get(found["kernel"]), graph.maker(found["length"])
     pattern = ("Split", ("Cast", ("Shape", "x")))
@@ -251,7 +240,7 @@ def _dense(graph: Graph, node: Any, found: dict) -> list | None:
     return _one("MatMul", node, [found["x"], found["kernel"]])
 
 
-def _look_up(graph: Graph, node: Any, found: dict) -> list | None:
+def _look_up(graph: Graph, node: Any, found: dict) -> Any:
     if not graph.holds(found["values"], 0.0, 1.0) or found["kernel"] not in graph.constants:
         return None
     return _one("Gather", node, [found["kernel"], found["x"]], axis=0)
@@ -274,7 +263,7 @@ def _is_transpose(node: Any, axes: list[int]) -> bool:
     return node is not None and any(list(each.ints) == axes for each in node.attribute if each.name == "perm")
 
 
-def _attention(graph: Graph, node: Any, found: dict) -> list | None:
+def _attention(graph: Graph, node: Any, found: dict) -> Any:
     """The same operations, with constants for the shapes."""
     cutting = _cutting(graph, found)
     sizes = None if cutting is None else match(graph, cutting.input[1], ("Cast", "sizes"))
@@ -291,7 +280,7 @@ def _attention(graph: Graph, node: Any, found: dict) -> list | None:
     return _one("Reshape", node, [node.input[0], graph.constant([0, 0, heads * size])])
 
 
-def _contrib_attention(graph: Graph, node: Any, found: dict) -> list | None:
+def _contrib_attention(graph: Graph, node: Any, found: dict) -> Any:
     cutting = _cutting(graph, found)
     sizes = None if cutting is None else graph.constants.get(cutting.input[1])
     affine = None if cutting is None else match(graph, cutting.input[0], _AFFINE)
@@ -302,4 +291,4 @@ def _contrib_attention(graph: Graph, node: Any, found: dict) -> list | None:
         return None
     inputs = [affine["x"], affine["kernel"], affine["bias"], mask["mask"]]
     attributes = {"num_heads": int(sizes[3]), "mask_filter_value": float(graph.constants[mask["score"]])}
-    return _one("Attention", node, inputs, domain=CONTRIB, **attributes)
+    return _one("Attention", node, inputs, domain="com.microsoft", **attributes)

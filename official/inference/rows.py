@@ -4,7 +4,7 @@ Shapes: N sequences, T tokens in all, M masked; of a padded batch B and L.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,16 +73,9 @@ def join(sequences: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None 
     return Rows(ids_T, segments_T, np.array([len(ids) for ids in sequences], np.int32))
 
 
-class Network(Protocol):
-    """A model that is ready to run."""
-
-    def __call__(self, rows: Rows, /) -> Outputs:
-        """Computes one batch.
-
-        Returns:
-          float32, by head: answer: `start_logits` and `end_logits` [T]; classify: `logits` [N, C]; embed:
-          `sequence` [T, D]; fill_mask: `logits` [M, V].
-        """
+# A model that is ready to run, of one batch. Its outputs are float32, by head: answer: `start_logits` and
+# `end_logits` [T]; classify: `logits` [N, C]; embed: `sequence` [T, D]; fill_mask: `logits` [M, V].
+Network = Callable[[Rows], Outputs]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -91,33 +84,19 @@ class Network(Protocol):
 TOKENS = 4096  # of a batch, padding to its longest sequence included: more are no faster, and take memory
 
 
-def run(network: Network, head: str, rows: Rows, tokens: int = TOKENS) -> Outputs:
+def run(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray] | None = None) -> Outputs:
     """Computes the outputs of all sequences.
 
     Args:
       network: of the head.
       head: one of `source.HEADS`.
       rows: sequences, one or more.
-      tokens: of a batch, at most; a longer sequence is a batch of its own.
+      batches: sequences of each batch; None: as of `batches_of`.
 
     Returns:
       As a network does, of all rows at once and in their order.
     """
-    return _run_batches(network, head, rows, batches_of(rows.lengths_N, tokens))
-
-
-def batches_of(lengths_N: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
-    """Yields the sequences of each batch, longest first: what needs most memory comes first."""
-    order_N = np.argsort(-lengths_N, kind="stable")
-    first = 0
-    while first < len(order_N):
-        size = max(tokens // int(lengths_N[order_N[first]]), 1)
-        yield order_N[first : first + size]
-        first += size
-
-
-def _run_batches(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray]) -> Outputs:
-    """Computes batches of sequences one after the other, and puts their outputs into the order of rows."""
+    batches = batches_of(rows.lengths_N) if batches is None else batches
     parts = [(batch, network(rows.pick(batch))) for batch in batches]
     order_N = np.concatenate([batch for batch, _ in parts])
     if head == "classify":
@@ -130,12 +109,22 @@ def _run_batches(network: Network, head: str, rows: Rows, batches: Iterable[np.n
     return {name: np.concatenate([part[name] for _, part in parts])[places] for name in parts[0][1]}
 
 
+def batches_of(lengths_N: np.ndarray, tokens: int = TOKENS) -> Iterator[np.ndarray]:
+    """Yields the sequences of each batch, of so many tokens at most, or one: longest first, since what needs
+    most memory comes first."""
+    order_N = np.argsort(-lengths_N, kind="stable")
+    first = 0
+    while first < len(order_N):
+        size = max(tokens // int(lengths_N[order_N[first]]), 1)
+        yield order_N[first : first + size]
+        first += size
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Padded batches
 
 Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]  # of `feeds_of` -> outputs, padding included
 _STEP = 16  # widths of `feeds_of` are multiples of it
-_ENOUGH_TOKENS = 512  # of a group, which shorter sequences do not join any more
 
 
 def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
@@ -189,7 +178,7 @@ def padded_network(run_batch: Run, head: str, names: Sequence[str]) -> Network:
             outputs = [values[is_token_BL] for values in outputs]
         return dict(zip(names, outputs))
 
-    return lambda rows: _run_batches(compute_batch, head, rows, padded_groups(rows.lengths_N))
+    return lambda rows: run(compute_batch, head, rows, padded_groups(rows.lengths_N))
 
 
 def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
@@ -199,7 +188,7 @@ def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
     width, widths_N = 0, -(-lengths_N // _STEP) * _STEP
     for sequence in np.argsort(-lengths_N, kind="stable"):
         own = int(widths_N[sequence])
-        if not groups or (own < width and len(groups[-1]) * width >= _ENOUGH_TOKENS):
+        if not groups or (own < width and len(groups[-1]) * width >= 512):
             groups.append([])
             width = own
         groups[-1].append(int(sequence))
@@ -212,7 +201,6 @@ def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
 # Only attention's rows are padded. Shapes: N sequences of a group, W tokens of its longest one.
 
 GROUPS = 4  # at most: more waste less, and are more operations
-_NEW_GROUP = 64 * 64  # as many scores more are cheaper than another group
 
 
 def attention_groups(rows: Rows, heads: int) -> dict[str, np.ndarray]:
@@ -261,7 +249,8 @@ def _cheapest_bounds(lengths_N: np.ndarray) -> list[int]:
         longer = [best[0]]
         for end in range(1, len(starts) + 1):
             counts = ends[end - 1] - np.array(starts[:end])
-            totals = np.array([total for total, _ in best[:end]]) + squares[:end] * counts + _NEW_GROUP
+            # As many scores more are cheaper than another group.
+            totals = np.array([total for total, _ in best[:end]]) + squares[:end] * counts + 64 * 64
             cheapest = int(totals.argmin())
             longer.append((int(totals[cheapest]), [*best[cheapest][1], int(ends[end - 1])]))
         best = longer

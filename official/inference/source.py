@@ -21,27 +21,20 @@ from official.io.files import expanded
 from official.modeling.encoder import BertEncoder
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 
-# The rows by which a table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
-_ROUNDING = 128
 SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
-_POOLER = "bert/pooler/"
-_FINE_TUNING = ("squad", "glue")
-# {method of a model: (what it needs, names of its head)}
-HEADS = {
-    "answer": ("head for answers", canonical.SQUAD_HEAD),
-    "classify": ("classifier", (*canonical.CLASSIFIER_HEAD, *canonical.POOLER)),
-    "fill_mask": ("masked-LM head", (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)),
-    "embed": ("encoder", ()),
+# {method of a model: (what it needs, names of its head, what makes such a model)}
+_CLASSIFIER = (*canonical.CLASSIFIER_HEAD, *canonical.POOLER)
+_MASKED_LM = (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)
+HEADS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "answer": ("head for answers", canonical.SQUAD_HEAD, "fine-tuned with --task=squad"),
+    "classify": ("classifier", _CLASSIFIER, "fine-tuned with --task=glue"),
+    "fill_mask": ("masked-LM head", _MASKED_LM, "pre-trained with its head kept"),
+    "embed": ("encoder", (), ""),
 }
 # {method: the stages that its outputs need nothing of}
 UNUSED_STAGES = {"answer": ("pooler",), "embed": ("pooler",), "fill_mask": ("pooler", "next_sentence")}
 # {dtype: policy of Keras}; weights of int8 are multiplied out
 _POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
-_ORIGINS = {
-    "answer": "fine-tuned with --task=squad",
-    "classify": "fine-tuned with --task=glue",
-    "fill_mask": "pre-trained with its head kept",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +80,9 @@ class Source:
 
     def check_pairs(self) -> None:
         """Raises ConfigError where the model cannot tell the texts of a pair apart."""
-        types = self.bert.type_vocab_size
-        if types < 2:
-            told = f"type_vocab_size={types}: it takes one text. Two need two segment types."
-            raise ConfigError(f"{self.name} has {told}")
+        if (types := self.bert.type_vocab_size) < 2:
+            told = "it takes one text. Two need two segment types."
+            raise ConfigError(f"{self.name} has type_vocab_size={types}: {told}")
 
     @property
     def classes(self) -> int:
@@ -99,18 +91,15 @@ class Source:
 
     def abilities(self) -> list[str]:
         """Returns the methods of a model that have the head that they need."""
-        return [name for name, (_, head) in HEADS.items() if all(part in self.tensors for part in head)]
+        return [name for name, (_, head, _) in HEADS.items() if all(part in self.tensors for part in head)]
 
     def check_can(self, method: str) -> None:
         """Raises ConfigError where the head of a method is not there."""
-        if method in self.abilities():
-            return
-        what, head = HEADS[method]
-        missing = next(name for name in head if name not in self.tensors)
-        told = f"so it cannot {method}; it can {', '.join(self.abilities())}"
-        told = told.replace("fill_mask", "fill masks")
-        origin = f"Give one that was {_ORIGINS[method]}."
-        raise ConfigError(f"{self.name} has no {what} ({missing} is missing), {told}. {origin}")
+        what, head, origin = HEADS[method]
+        if missing := [name for name in head if name not in self.tensors]:
+            told = f"so it cannot {method}; it can {', '.join(self.abilities())}. Give one that was {origin}."
+            told = told.replace("fill_mask", "fill masks")
+            raise ConfigError(f"{self.name} has no {what} ({missing[0]} is missing), {told}")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
         """Assigns the weights of a model. The pooler and the next-sentence head, which other heads do not
@@ -119,7 +108,7 @@ class Source:
         Raises:
           ConfigError: where weights are missing, not finite, or cannot be read.
         """
-        optional = (_POOLER, *canonical.NEXT_SENTENCE_HEAD)
+        optional = ("bert/pooler/", *canonical.NEXT_SENTENCE_HEAD)
         for variable in model.variables:
             name = name_of(variable)
             if name in self.tensors:
@@ -220,17 +209,20 @@ def find(
     if do_lower_case is None:
         said = str(sidecar_files.config_beside(checkpoint.location))
         do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
-    changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "kernels": "plain"}
-    if max_seq_length:
-        changed["max_seq_length"] = max_seq_length
     bert = _sizes(tensors, options, checkpoint.location)
     positions = bert.max_position_embeddings
     if max_seq_length is not None and not SHORTEST <= max_seq_length <= positions:
         allowed = f"the model has {positions} positions. Allowed: {SHORTEST} to {positions}."
         raise ConfigError(f"--max_seq_length={max_seq_length} is out of range: {allowed}")
-    vocabulary = _load_vocabulary(vocab_file, do_lower_case, checkpoint.location, bert)
+    vocabulary = load_for_text(vocab_file, do_lower_case, checkpoint.location)
+    # A table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
+    if abs(vocabulary.size - bert.vocab_size) >= 128:
+        words = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
+        raise ConfigError(f"vocab_file={vocab_file} {words}. Change --vocab_file.")
     run = None
-    if settings.get("task") in _FINE_TUNING:
+    if settings.get("task") in ("squad", "glue"):
+        changed = {"vocab_file": vocab_file, "do_lower_case": do_lower_case, "kernels": "plain"}
+        changed |= {"max_seq_length": max_seq_length} if max_seq_length else {}
         beside = str(sidecar_files.config_beside(checkpoint.location))
         run = config_lib.build_config([(beside, settings), ("command line", changed)])
     head = options.labels, options.problem_type
@@ -282,13 +274,11 @@ def _best_of_run(path: str, settings: dict) -> str:
     if "task" not in settings or not os.path.isdir(path):
         return path
     best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
-    if best is None:
-        return path
-    if best not in manager.CheckpointManager(path, {}, 1).steps():
-        told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
-        logging.warning(told, path, best)
-        return path
-    return os.path.join(path, f"ckpt-{best}")
+    if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
+        return path if best is None else os.path.join(path, f"ckpt-{best}")
+    told = "%s: ckpt-%s, the best by result.json, is not there any more; the newest is taken."
+    logging.warning(told, path, best)
+    return path
 
 
 def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
@@ -305,7 +295,6 @@ def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
 
 def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
     """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
-    sizes = sidecar_files.sizes_of(tensors)
     known = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
     known = {name: value for name, value in known.items() if value is not None}
     if "num_attention_heads" not in known:
@@ -313,12 +302,4 @@ def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
             f"{location}: nothing says how many attention heads the model has, and the weights do not tell."
             " Put its bert_config.json, or Hugging Face's config.json, beside them."
         )
-    return bert_config_from_dict({**known, **sizes}, location)
-
-
-def _load_vocabulary(path: str, lower_case: bool | None, location: str, bert: BertConfig) -> Vocabulary:
-    vocabulary = load_for_text(path, lower_case, location)
-    if abs(vocabulary.size - bert.vocab_size) >= _ROUNDING:
-        sizes = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
-        raise ConfigError(f"vocab_file={path} {sizes}. Change --vocab_file.")
-    return vocabulary
+    return bert_config_from_dict(known | sidecar_files.sizes_of(tensors), location)

@@ -107,14 +107,9 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
     if options.hidden_act not in ACTIVATIONS:
         told = f"{', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}. Drop --verify."
         raise ConfigError(f"--verify builds BERT with {told}")
-    return BertConfig(
-        **sizes,
-        num_attention_heads=heads,
-        hidden_act=options.hidden_act,
-        layer_norm_eps=options.layer_norm_eps or BertConfig.layer_norm_eps,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    epsilon = options.layer_norm_eps or BertConfig.layer_norm_eps
+    sizes |= {"num_attention_heads": heads, "hidden_act": options.hidden_act, "layer_norm_eps": epsilon}
+    return BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:

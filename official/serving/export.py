@@ -5,9 +5,8 @@ A folder is written beside its place, read back and compared with the model, and
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from official.io import writing
 from official.io.errors import ConfigError, check_installed, suggest
@@ -17,19 +16,15 @@ if TYPE_CHECKING:
     from official.inference.source import Source
 
 
-FORMATS = ("saved_model", "onnx")
-DTYPES = {"saved_model": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}
-_TOLERANCE = {"fp32": 1e-4}  # of outputs around 1; of types that are less exact, any that is finite
-_ANY = 1e30
+DTYPES = {"saved_model": ("fp32", "bf16", "int8"), "onnx": ("fp32", "int8")}  # by format
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Request of an export.
 
     Attributes:
-      format: one of FORMATS.
-      dtype: one of DTYPES of the format.
+      format: one of DTYPES.
+      dtype: one of those of the format.
       calibration_file: for int8 of onnx, see `official.inference.methods`; None: what the run was trained
         with.
     """
@@ -39,8 +34,7 @@ class Request:
     calibration_file: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """Result of an export.
 
     Attributes:
@@ -56,31 +50,28 @@ class Written:
     difference: float
 
 
-def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # frozen
+def check(folder: str, request: Request = Request()) -> None:  # noqa: B008  # immutable
     """Raises ConfigError for a folder that is there or cannot be written, and for a format or type that there
     is not."""
-    if request.format not in FORMATS:
-        hint = suggest(request.format, FORMATS)
-        raise ConfigError(f"--format={request.format[:100]}{hint}: expected one of {', '.join(FORMATS)}.")
-    dtypes = ", ".join(DTYPES[request.format])
+    if request.format not in DTYPES:
+        expected = f"{suggest(request.format, DTYPES)}: expected one of {', '.join(DTYPES)}."
+        raise ConfigError(f"--format={request.format[:100]}{expected}")
     if request.dtype not in DTYPES[request.format]:
+        dtypes = ", ".join(DTYPES[request.format])
         raise ConfigError(f"--dtype={request.dtype[:100]}: --format={request.format} has {dtypes}.")
     if request.format == "onnx":
         check_installed("--format=onnx", "onnx", "onnx", "tf2onnx", "onnxruntime")
     if request.calibration_file and (request.format, request.dtype) != ("onnx", "int8"):
         raise ConfigError("--calibration_file is for --format=onnx --dtype=int8. Drop it.")
     if is_remote(folder):
-        raise ConfigError(
-            f"--export_dir={folder}: an export is written to a folder of this machine. Give one, and copy it."
-        )
+        told = "an export is written to a folder of this machine. Give one, and copy it."
+        raise ConfigError(f"--export_dir={folder}: {told}")
     if os.path.lexists(folder):
-        raise ConfigError(
-            f"--export_dir={folder} is there, and nothing is replaced. Give another folder, such as the next"
-            " number of a folder of versions."
-        )
+        advice = "Give another folder, such as the next number of a folder of versions."
+        raise ConfigError(f"--export_dir={folder} is there, and nothing is replaced. {advice}")
 
 
-def export(source: Source, folder: str, request: Request = Request()) -> Written:  # noqa: B008  # frozen
+def export(source: Source, folder: str, request: Request = Request()) -> Written:  # noqa: B008  # immutable
     """Writes a model.
 
     Args:
@@ -101,7 +92,7 @@ def export(source: Source, folder: str, request: Request = Request()) -> Written
         made = os.path.join(work, os.path.basename(folder))
         signatures = write(source, made, request)
         difference = compare(source, made)
-        allowed = _TOLERANCE.get(request.dtype, _ANY)
+        allowed = 1e-4 if request.dtype == "fp32" else 1e30  # of outputs around 1; else any that is finite
         if not difference <= allowed:
             raise ConfigError(
                 f"{source.name} as {request.format} computes something else than the model: up to"
@@ -109,10 +100,9 @@ def export(source: Source, folder: str, request: Request = Request()) -> Written
             )
         size = 0
         for parent, _, names in os.walk(made):  # waits until all is on the disk
-            for path in (os.path.join(parent, name) for name in names):
+            for path in (*(os.path.join(parent, name) for name in names), parent):
                 writing.sync(path)
-                size += os.path.getsize(path)
-            writing.sync(parent)
+                size += os.path.getsize(path) if path != parent else 0
         check(folder, request)  # somebody may have made it meanwhile
         os.rename(made, folder)
     return Written(folder, size, tuple(signatures), difference)

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from official import config as config_lib
-from official.inference import Model, onnx_conversion, onnx_files
-from official.inference.backends import Settings, build, onnxruntime
+from official.inference import Model, onnx_files
+from official.inference.backends import Settings, build
 from official.inference.graph_methods import GraphModel
 from official.inference.methods import pooling_of_source
 from official.inference.rows import Rows
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 # Files beside the weights
 
 
-VERSION = 1  # of the manifest
-MANIFEST = "export.json"
-_PACKAGES = ("bert-tf2", "tensorflow", "tensorflow-text", "numpy")
+_EXTRA, MANIFEST = "assets.extra", "export.json"
 
 
 def write_files(folder: str, source: Source, format: str, dtype: str, more: dict[str, Any]) -> None:
@@ -52,11 +50,11 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
       more: keys of the manifest beside those of all.
     """
     abilities, vocabulary, versions = source.abilities(), source.vocabulary, {}
-    for name in _PACKAGES:
+    for name in ("bert-tf2", "tensorflow", "tensorflow-text", "numpy"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     manifest = {
-        "version": VERSION,
+        "version": 1,  # of the manifest
         "format": format,
         "dtype": dtype,
         "method": main_method(abilities),
@@ -70,11 +68,10 @@ def write_files(folder: str, source: Source, format: str, dtype: str, more: dict
         "packages": versions,
         **more,
     }
+    tokenizer = vocabulary_files.tokenizer_config(vocabulary.do_lower_case, source.length())
     files: dict[str, bytes | str] = {
         vocabulary_files.VOCABULARY: vocabulary_text(source),
-        vocabulary_files.TOKENIZER_CONFIG: vocabulary_files.tokenizer_config(
-            vocabulary.do_lower_case, source.length()
-        ),
+        vocabulary_files.TOKENIZER_CONFIG: tokenizer,
         **_pooling_files(source),
         MANIFEST: _json(manifest),
     }
@@ -131,7 +128,7 @@ def write_onnx(source: Source, folder: str, request: Request) -> list[str]:
     settings = Settings("onnxruntime", request.dtype)
     if request.dtype == "int8":
         settings = Model(source, settings, request.calibration_file).settings_of(head)
-    made = onnxruntime.path_of(source, head, settings, contrib=False)
+    made = onnx_files.path_of(source, head, settings, contrib=False)
     shutil.copytree(os.path.dirname(made), folder, ignore=shutil.ignore_patterns(onnx_files.MANIFEST))
     inputs = ["input_ids", "input_mask", "segment_ids", *["masked"][: head == "fill_mask"]]
     described = {head: {"inputs": inputs, "outputs": list(output_names(head))}}
@@ -148,7 +145,8 @@ def compare_onnx(source: Source, folder: str) -> float:
     ids_T = generator.integers(0, source.bert.vocab_size, lengths_N.sum()).astype(np.int32)
     masked_M = np.array([1, len(ids_T) - 1], np.int32) if head == "fill_mask" else None
     rows = Rows(ids_T, np.zeros_like(ids_T), lengths_N, masked_M)
-    theirs = onnxruntime.network_of(os.path.join(folder, onnx_conversion.NAME), head)(rows)
+    path = os.path.join(folder, onnx_files.NAME)
+    theirs = onnx_files.network_of(path, head, Settings("onnxruntime"))(rows)
     ours = build(source, head, Settings())(rows)
     return _largest([(ours[name], theirs[name]) for name in ours])
 
@@ -162,13 +160,10 @@ def _largest(pairs: list[tuple[Any, Any]]) -> float:
 # SavedModels
 
 
-_EXTRA = "assets.extra"
-_DEFAULT = "serving_default"
 _CONTEXT = (
     "The first bridge over the river was built of wood in 1312. Ada Lovelace crossed it twice, and wrote of"
     " it in a letter to Charles Babbage: caf\u00e9s on both sides, \u6c34 below. It burned down in 1850."
 )
-_QUESTIONS = ("Who crossed the bridge?", "When did it burn down?")
 _SENTENCES = ("It is a fine bridge.", "Nobody ever liked the old wooden bridge, and who would?", "")
 _MASKED = ("The bridge was [MASK] of wood.", "[MASK] crossed the [MASK] in 1312.")
 
@@ -186,7 +181,7 @@ def write_saved_model(source: Source, folder: str, request: Request) -> list[str
         calls = {name: function.get_concrete_function() for name, function in model.functions.items()}
         main = main_method(source.abilities())
         try:
-            tf.saved_model.save(model, folder, signatures={**calls, _DEFAULT: calls[main]})
+            tf.saved_model.save(model, folder, signatures={**calls, "serving_default": calls[main]})
         except tf.errors.OpError as error:
             raise ConfigError(f"{folder} cannot be written: {str(error).splitlines()[0][:200]}.") from None
     extra = os.path.join(folder, _EXTRA)
@@ -216,7 +211,8 @@ def compare_saved_model(source: Source, folder: str) -> float:
         return loaded.signatures[name](**texts)[output].numpy()
 
     if "answer" in can:
-        asked = [(question, _CONTEXT * times) for question in _QUESTIONS for times in (1, 4)]
+        questions = "Who crossed the bridge?", "When did it burn down?"
+        asked = [(question, _CONTEXT * times) for question in questions for times in (1, 4)]
         questions, contexts = zip(*asked)
         ours = [answer.probability for answer in model.answer_all(asked)]
         pairs.append((ours, call("answer", "score", question=questions, context=contexts)))

@@ -91,7 +91,7 @@ def test_an_error_comes_to_who_asks_next_and_once(tmp_path, monkeypatch):
             ask()
         manager.wait()
     manager.begin_save(5)
-    manager._background._current.exception()  # it is over now
+    manager._work.exception()  # it is over now
     with pytest.raises(ConfigError, match="ckpt-5"):
         manager.check()
     manager.begin_save(6)
@@ -114,7 +114,7 @@ def test_a_signal_that_cuts_the_waiting_does_not_cut_the_work(tmp_path, gate, mo
     manager = CheckpointManager(str(tmp_path), {"a": tf.Variable(1.0)}, keep=1)
     manager.begin_save(1)
     with monkeypatch.context() as patch:
-        patch.setattr(type(manager._background._current), "result", _interrupt)
+        patch.setattr(type(manager._work), "result", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             manager.wait()
     gate.set()

@@ -7,10 +7,8 @@ from official.checkpoint import canonical, registry
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import bundle
 from official.checkpoint.formats import Options, google
-from official.config import BertConfig, ConfigError
-from official.modeling.models import BertPretrainer
-from tests.checkpoint.tensors import HEADS, SIZES, each_layer, named, of_arrays, shapes_of
-from tests.conftest import TINY
+from official.config import ConfigError
+from tests.checkpoint.tensors import HEADS, each_layer, of_arrays, shapes_of
 
 WORDS, BIAS = "bert/embeddings/word_embeddings", canonical.OUTPUT_BIAS
 
@@ -20,33 +18,6 @@ def problems_of(heads=HEADS, drop=(), changed=None, encoder=canonical.ENCODER) -
     where `changed` has them."""
     shapes = shapes_of((*encoder, *heads)) | (changed or {})
     return canonical.encoder_problems({name: shapes[name] for name in shapes if name not in drop})
-
-
-def test_shapes_are_those_of_the_model():
-    model = BertPretrainer(BertConfig(**TINY))
-    sizes = canonical.Sizes(
-        words=TINY["vocab_size"],
-        hidden=TINY["hidden_size"],
-        inner=TINY["intermediate_size"],
-        positions=TINY["max_position_embeddings"],
-        types=BertConfig(**TINY).type_vocab_size,
-    )
-    trained = {variable.name.split(":")[0] for variable in model.trainable_variables}
-    shapes = {name: tuple(variable.shape) for name, variable in named(model).items() if name in trained}
-    assert shapes == {name: canonical.shape_of(name, sizes) for name in shapes}
-    assert all(canonical.rank_of(name) == len(shape) for name, shape in shapes.items())
-    fine_tuned = shapes_of((*canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD))
-    assert list(fine_tuned.values()) == [(2, 8), (2,), (3, 8), (3,)]
-    assert canonical.shape_of("bert/encoder/layer_{layer}/output/dense/kernel", SIZES) == (16, 8)
-
-
-def test_what_is_whole():
-    transform = (*canonical.TRANSFORM, BIAS)
-    wholes = ((), HEADS, canonical.PRETRAINING_HEADS, canonical.SQUAD_HEAD, transform[-1:], transform)
-    for encoder in (canonical.ENCODER, canonical.GROUPBERT):
-        for heads in wholes:
-            assert not problems_of(heads, encoder=encoder), heads
-            assert not problems_of(heads, drop=canonical.POOLER, encoder=encoder), heads
 
 
 def test_every_part_must_be_there_in_its_shape():

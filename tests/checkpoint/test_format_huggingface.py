@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from official.checkpoint import DamagedError, canonical, hf_config
+from official.checkpoint import DamagedError, canonical
 from official.checkpoint import tensors as tensors_lib
 from official.checkpoint.containers import hf_folder
 from official.checkpoint.formats import Options, huggingface
@@ -88,7 +88,7 @@ def test_a_real_encoder(minilm, tmp_path):
     mapped = huggingface.to_canonical(found, Options())
     assert len(found) == 104 and len(mapped.tensors) == 103
     assert mapped.dropped == {"embeddings.position_ids": "0, 1, 2, ...: no weight"} and mapped.unmatched == []
-    model = BertPretrainer(bert_config_from_dict(hf_config.sizes(location), "config.json"))
+    model = BertPretrainer(bert_config_from_dict(hf_folder.sizes(location), "config.json"))
     encoder = {name: tuple(one.shape) for name, one in named(model.encoder).items()}
     assert shapes(mapped.tensors) == encoder
     kernel, name = (
@@ -103,7 +103,7 @@ def test_a_real_encoder(minilm, tmp_path):
     huggingface.write(again.tensors, str(out), options, lambda size: None)
     del theirs["embeddings.position_ids"]
     assert_same(load_file(out / "model.safetensors"), theirs)
-    ours, wanted = hf_config.sizes(str(out)), hf_config.sizes(str(minilm))
+    ours, wanted = hf_folder.sizes(str(out)), hf_folder.sizes(str(minilm))
     assert ours == wanted and ours["num_attention_heads"] == 12
     assert (out / "vocab.txt").read_bytes() == (minilm / "vocab.txt").read_bytes()
 
@@ -159,10 +159,10 @@ def test_config(tmp_path):
         config = config_in(folder)
         assert config["architectures"] == [architecture] and config["torch_dtype"] == "float16"
         # transformers' name of the tanh form, which this project computes
-        assert config["hidden_act"] == "gelu_new" and hf_config.sizes(folder)["hidden_act"] == "gelu_tanh"
+        assert config["hidden_act"] == "gelu_new" and hf_folder.sizes(folder)["hidden_act"] == "gelu_tanh"
         assert len(config.get("id2label", ())) == (CLASSES if heads == HEADS else 0)
         sizes = {name: TINY[name] for name in TINY if not name.endswith("_prob")}
-        assert sizes.items() <= hf_config.sizes(folder).items()
+        assert sizes.items() <= hf_folder.sizes(folder).items()
 
 
 def test_heads_and_vocabularies_that_do_not_fit(tmp_path):
@@ -308,11 +308,11 @@ def test_what_another_model_computes_is_refused_on_reading(tmp_path):
                 hf_folder.read(location)
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(ConfigError, match="not a JSON file"):
-        hf_config.sizes(folder)
+        hf_folder.sizes(folder)
     (tmp_path / "config.json").write_text("{}")
     assert hf_folder.read(folder)
     (tmp_path / "config.json").unlink()
-    assert hf_folder.read(folder) and hf_config.sizes(folder) == {}
+    assert hf_folder.read(folder) and hf_folder.sizes(folder) == {}
 
 
 def test_an_untied_output_layer_is_refused():
@@ -369,15 +369,15 @@ def test_settings_are_written_and_read_by_the_names_that_transformers_gives_them
         assert list(config["id2label"].values()) == names and config["label2id"][names[2]] == 2
         assert config.get("problem_type") == kind
         told = tuple(names) if names != numbered else None
-        assert hf_config.labels_of(folder) == {"labels": told, "problem_type": kind}
+        assert hf_folder.labels_of(folder) == {"labels": told, "problem_type": kind}
     written = {None: "gelu_new", "gelu_tanh": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}
     for ours, theirs in written.items():
         folder = write_folder(tmp_path, weights(), hidden_act=ours, layer_norm_eps=1e-5)
         assert config_in(folder)["hidden_act"] == theirs
-        sizes = hf_config.sizes(folder)
+        sizes = hf_folder.sizes(folder)
         assert sizes["hidden_act"] == (ours or "gelu_tanh") and sizes["layer_norm_eps"] == 1e-5
         assert hf_folder.read(folder)
     for theirs, ours in (("gelu_python", "gelu_erf"), (None, "gelu_erf"), ("gelu_pytorch_tanh", "gelu_tanh")):
         values = {"model_type": "bert", **({"hidden_act": theirs} if theirs else {})}
         (tmp_path / "config.json").write_text(json.dumps(values))
-        assert hf_config.sizes(str(tmp_path))["hidden_act"] == ours, theirs
+        assert hf_folder.sizes(str(tmp_path))["hidden_act"] == ours, theirs

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from official import config as config_lib
-from official.checkpoint import hf_config
+from official.checkpoint.containers import hf_folder
 from official.io.errors import ConfigError
 from tests.conftest import ROOT
 
@@ -35,7 +35,7 @@ def test_what_transformers_writes_is_read(tmp_path, caplog):
         with caplog.at_level("WARNING"):
             model = config_lib.build_config([("test", run)]).model
         assert model.vocab_size == 30522 and not caplog.records, version
-        assert hf_config.sizes(str(tmp_path))["num_hidden_layers"] == 12, version
+        assert hf_folder.sizes(str(tmp_path))["num_hidden_layers"] == 12, version
 
 
 def test_what_changes_the_mathematics_is_refused_with_the_reason(tmp_path):
@@ -50,7 +50,7 @@ def test_what_changes_the_mathematics_is_refused_with_the_reason(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps({**SIZES, "model_type": "bert", **values}))
         for read, source in (
             (lambda values: config_lib.bert_config_from_dict({**SIZES, **values}, "c"), values),
-            (hf_config.sizes, str(tmp_path)),
+            (hf_folder.sizes, str(tmp_path)),
         ):
             try:
                 read(source)

@@ -12,53 +12,42 @@ import pytest
 import safetensors.numpy
 
 from official import inference
-from official.checkpoint import registry
+from official.checkpoint import canonical, registry
 from official.checkpoint.convert import convert
-from official.checkpoint.formats import Options
+from official.checkpoint.formats import Options, huggingface
 from official.cli import ask as classify_command
 from official.inference import source
 from official.inference.rows import join
 from official.io import model_folder
 from official.io.errors import ConfigError
 from official.serving import export
+from tests.checkpoint.tensors import random_tensors, shapes_of
 
 WORDS = (*model_folder.SPECIAL_TOKENS, *"the a dog cat is good bad runs .".split())
-HIDDEN, LAYERS, POSITIONS = 48, 2, 16
+HIDDEN, POSITIONS = 48, 16
 CONFIG = {
     "model_type": "bert",
     "architectures": ["BertForSequenceClassification"],
     "vocab_size": len(WORDS),
     "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
+    "num_hidden_layers": 2,
     "num_attention_heads": 12,
     "intermediate_size": 32,
     "max_position_embeddings": POSITIONS,
 }
-SQUARE = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
-LINEAR = dict.fromkeys(SQUARE, (HIDDEN, HIDDEN))
-LINEAR |= {"intermediate.dense": (32, HIDDEN), "output.dense": (HIDDEN, 32)}
+HEADS = {
+    "classifier": canonical.CLASSIFIER_HEAD,
+    "qa_outputs": canonical.SQUAD_HEAD,
+    "cls.seq_relationship": canonical.NEXT_SENTENCE_HEAD,
+}
 
 
 def weights(outputs: int = 3, segments: int = 2, head: str | None = "classifier") -> dict[str, np.ndarray]:
     """Returns random weights by the names of transformers."""
-    generator = np.random.default_rng(1)
-    shapes: dict[str, tuple[int, ...]] = {
-        "bert.embeddings.word_embeddings.weight": (len(WORDS), HIDDEN),
-        "bert.embeddings.position_embeddings.weight": (POSITIONS, HIDDEN),
-        "bert.embeddings.token_type_embeddings.weight": (segments, HIDDEN),
-        "bert.pooler.dense.weight": (HIDDEN, HIDDEN),
-        "bert.pooler.dense.bias": (HIDDEN,),
-        "bert.embeddings.LayerNorm.weight": (HIDDEN,),
-        "bert.embeddings.LayerNorm.bias": (HIDDEN,),
-    }
-    for layer in (f"bert.encoder.layer.{number}" for number in range(LAYERS)):
-        for name, shape in LINEAR.items():
-            shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
-        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            shapes |= {f"{layer}.{name}.weight": (HIDDEN,), f"{layer}.{name}.bias": (HIDDEN,)}
-    if head:
-        shapes |= {f"{head}.weight": (outputs, HIDDEN), f"{head}.bias": (outputs,)}
-    return {name: generator.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+    sizes = canonical.Sizes(len(WORDS), HIDDEN, 32, POSITIONS, segments, outputs)
+    shapes = shapes_of((*canonical.ENCODER, *HEADS.get(head, ())), sizes)
+    mapped = huggingface.from_canonical(random_tensors(shapes, scale=0.3), Options.of(hf_prefix=True))
+    return {name: np.ascontiguousarray(tensor.read()) for name, tensor in mapped.tensors.items()}
 
 
 def write(folder, arrays=None, tokenizer=(), **config) -> str:

@@ -96,7 +96,7 @@ def test_what_runtimes_fuse_is_one_operation(activation):
         return lambda feeds: session.run(None, feeds)
 
     for contrib in (False, True):
-        path = onnx_files.file_of(source, "embed", start, contrib)
+        path = onnx_files.path_of(source, "embed", backends.Settings("onnxruntime"), contrib)
         kinds = [node.op_type for node in onnx.load(path).graph.node]
         assert kinds.count("LayerNormalization") == 3 and kinds.count("Gelu") == 1
         assert kinds.count("MatMul") == (3 if contrib else 6) and kinds.count("Attention") == contrib
@@ -145,7 +145,7 @@ def test_other_weights_sizes_and_heads_are_other_files(monkeypatch):
         (relu, "answer", 0),
     ):
         source = source_lib.random_source(sizes, "answer", seed=seed)
-        onnx_files.file_of(source, head, lambda path: None)
+        onnx_files.path_of(source, head, backends.Settings("onnxruntime"), False)
     assert keys[0] == keys[1] and all(keys[0] != key for key in keys[2:])
 
 
@@ -182,26 +182,6 @@ def test_files_are_made_once_and_damaged_ones_anew(root):
                 damaged.write(content)
         assert onnx_files.folder_of({"name": "a"}, write) == folder
         assert content_of(folder) == "whole" and onnx_files.is_whole(folder)
-
-
-def test_what_fails_leaves_nothing(root):
-    def fail(folder: str) -> None:
-        write(folder)
-        raise ConfigError("no")
-
-    with pytest.raises(ConfigError, match="no"):
-        onnx_files.folder_of({}, fail)
-    assert [name for _, _, files in os.walk(root) for name in files] == []
-
-
-def test_the_first_of_two_at_once_counts(root):
-    def slow(folder: str) -> None:
-        faster = multiprocessing.get_context("fork").Process(target=onnx_files.folder_of, args=({}, write))
-        faster.start()
-        faster.join()
-        write(folder, "second")
-
-    assert content_of(onnx_files.folder_of({}, slow)) == "whole"
 
 
 def _make(number: int, started) -> None:

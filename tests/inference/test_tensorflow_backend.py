@@ -115,7 +115,7 @@ def test_integer_products_of_the_largest_numbers_are_exact():
 def test_batches_give_what_each_sequence_gives_alone_in_the_order_given(head):
     network = backends.build(source.random_source(CONFIG, head, classes=3), head, backends.Settings())
     asked = rows_of(LENGTHS)
-    together = rows.run(network, head, asked, tokens=80)
+    together = rows.run(network, head, asked, rows.batches_of(asked.lengths_N, 80))
     alone = [network(asked.pick([number])) for number in range(len(LENGTHS))]
     for name, values in together.items():
         np.testing.assert_allclose(values, np.concatenate([part[name] for part in alone]), atol=1e-5)

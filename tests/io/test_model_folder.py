@@ -12,7 +12,6 @@ import pathlib
 
 import pytest
 
-from official.checkpoint import hf_config
 from official.checkpoint.containers import hf_folder
 from official.config import bert_config_from_dict
 from official.io import model_folder, vocabulary_files
@@ -57,10 +56,10 @@ def read_all(folder: str) -> None:
     """Reads all that a folder says, as whoever loads it does."""
     if os.path.exists(os.path.join(folder, "config.json")):
         hf_folder.locate(folder)
-        sizes = hf_config.sizes(folder)
+        sizes = hf_folder.sizes(folder)
         bert_config_from_dict({"vocab_size": 64, **sizes}, os.path.join(folder, "config.json"))
     model_folder.check_files(folder)
-    hf_config.labels_of(folder)
+    hf_folder.labels_of(folder)
     vocabulary = vocabulary_files.find(folder)
     lower_case = vocabulary_files.read(vocabulary).do_lower_case if vocabulary else True
     model_folder.tokenizer_settings(folder)
@@ -145,7 +144,7 @@ def test_labels_are_those_that_transformers_takes(tmp_path):
         ({"id2label": three, "sentence_transformers": identity}, tuple(three.values()), None),
     ]
     for values, labels, kind in cases:
-        found = hf_config.labels_of(config_json(tmp_path / "m", **values))
+        found = hf_folder.labels_of(config_json(tmp_path / "m", **values))
         assert found == {"labels": labels, "problem_type": kind}, values
 
 
@@ -168,7 +167,7 @@ def test_labels_that_cannot_be_are_one_clear_line(tmp_path):
     ]
     for values, message in cases:
         with pytest.raises(ConfigError, match=f"config.json: .*{message}"):
-            hf_config.labels_of(config_json(tmp_path / "m", **values))
+            hf_folder.labels_of(config_json(tmp_path / "m", **values))
 
 
 def test_labels_are_matched_by_their_words():

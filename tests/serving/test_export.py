@@ -18,6 +18,7 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.inference import Model, backends, source
 from official.inference.rows import join
 from official.serving import export
+from tests.conftest import ROOT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [*LETTERS, *(f"##{letter}" for letter in LETTERS), *".,?!", "the", "##ing", "\u00df", "\u6c34"]
@@ -42,6 +43,8 @@ INPUTS = {
     "embed": {"text": TEXTS},
     "fill_mask": {"text": MASKED},
 }
+# This Python and, where BERT_TEST_OTHER_PYTHON names it, that of the other stack of TensorFlow.
+PYTHONS = [sys.executable, *filter(None, [os.environ.get("BERT_TEST_OTHER_PYTHON")])]
 IN_ANOTHER_PROCESS = """
 import json, sys
 sys.modules["official"] = None
@@ -132,7 +135,8 @@ def test_what_is_exported_says_what_the_model_says(head, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_without_this_package(tmp_path):
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_process_without_this_package(python, tmp_path):
     sources = {head: made_up(head) for head in ("answer", "classify", "fill_mask")}
     sources["group"] = made_up("fill_mask", block_type="groupbert")
     sources["score"] = made_up("classify", classes=1)
@@ -144,7 +148,7 @@ def test_a_process_without_this_package(tmp_path):
     arguments = [str(tmp_path / name) for name in ("program.py", "inputs.json", "out")]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False}
-    done = subprocess.run([sys.executable, *arguments, *folders], **run)
+    done = subprocess.run([python, *arguments, *folders], **run)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, found in sources.items():
         path = str(tmp_path / "out") + str(tmp_path / name).replace("/", "_") + ".npz"
@@ -155,6 +159,25 @@ def test_a_process_without_this_package(tmp_path):
                     wanted = [""] * len(wanted)
                 assert_same(outputs[f"{signature}/{key}"], wanted)
         assert any(key.startswith("tensors/") for key in outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", PYTHONS[1:])
+def test_what_the_other_stack_exports_loads_here(python, tmp_path):
+    program = """
+import sys
+from official.serving import export
+from tests.serving.test_export import made_up
+for head in ("answer", "classify", "fill_mask"):
+    export.export(made_up(head), f"{sys.argv[1]}/{head}")
+"""
+    (tmp_path / "program.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([python, tmp_path / "program.py", tmp_path], cwd=ROOT, env=environment, check=True)
+    for head in ("answer", "classify", "fill_mask"):
+        outputs = call(tf.saved_model.load(str(tmp_path / head)), head)
+        for key, wanted in expected(Model(made_up(head)), head).items():
+            assert_same(outputs[key], wanted)
 
 
 @pytest.mark.slow

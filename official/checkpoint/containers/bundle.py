@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official.checkpoint import DamagedError, naming_damaged
-from official.checkpoint.bundle_reader import DAMAGE, new_reader, one_line
+from official.checkpoint import DamagedError, naming_damaged, one_line
+from official.checkpoint.bundle_reader import DAMAGE, new_reader
 from official.checkpoint.containers import Progress
 from official.checkpoint.tensors import Tensor, Tensors
 from official.io import files as io_files
@@ -18,7 +18,6 @@ from official.io.errors import shortened
 
 LAST = ".index"
 IS_FOLDER = False
-_SHARD_BYTES = 1 << 26
 
 
 def locate(path: str) -> str | None:
@@ -40,10 +39,9 @@ def locate(path: str) -> str | None:
             if tf.io.gfile.exists(prefix + LAST):
                 return prefix
         if indexes:
-            raise DamagedError(
-                f"its file `checkpoint` names {name} as the newest, and {name}{LAST} is not there; give"
-                " the prefix of another checkpoint of this folder to use that"
-            )
+            advice = "give the prefix of another checkpoint of this folder to use that"
+            told = f"its file `checkpoint` names {name} as the newest, and {name}{LAST} is not there"
+            raise DamagedError(f"{told}; {advice}")
     newest = max(indexes, key=lambda name: list(map(int, re.findall(r"\d+", name))) or [-1], default=None)
     return os.path.join(path, newest.removesuffix(LAST)) if newest else None
 
@@ -70,7 +68,7 @@ def read(prefix: str) -> Tensors:
     needed = sum(_stored_bytes(tensor) for tensor in tensors.values())
     there = sum(tf.io.gfile.stat(path).length for path in data)
     if there < needed:
-        names = shortened([os.path.basename(path) for path in data])
+        names = shortened(list(map(os.path.basename, data)))
         raise DamagedError(f"{names}: truncated, {there:,} bytes for tensors of {needed:,}")
     return tensors
 
@@ -137,11 +135,8 @@ def files(prefix: str) -> list[str]:
     """Returns the files of a bundle that are there."""
     folder, name = os.path.split(prefix)
     found = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return [
-        os.path.join(folder, file)
-        for file in sorted(found)
-        if file.startswith((f"{name}.data-", f"{name}.index"))
-    ]
+    own = (file for file in sorted(found) if file.startswith((f"{name}.data-", f"{name}.index")))
+    return [os.path.join(folder, file) for file in own]
 
 
 def write(tensors: Tensors, prefix: str, progress: Progress = lambda size: None) -> None:
@@ -159,16 +154,15 @@ def write(tensors: Tensors, prefix: str, progress: Progress = lambda size: None)
     def write_shard(names: list[str]) -> None:
         shards.append(os.path.join(work, f"shard-{len(shards)}"))
         values = [tf.constant(tensors[name].read(), tf.as_dtype(tensors[name].dtype)) for name in names]
-        tf.raw_ops.SaveV2(
-            prefix=shards[-1], tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
-        )
+        whole = [""] * len(names)
+        tf.raw_ops.SaveV2(prefix=shards[-1], tensor_names=names, shape_and_slices=whole, tensors=values)
         progress(sum(tensors[name].nbytes for name in names))
 
     try:
         with tf.device("/cpu:0"):
             group: list[str] = []
             for name in sorted(tensors):
-                if group and sum(tensors[one].nbytes for one in (*group, name)) > _SHARD_BYTES:
+                if group and sum(tensors[one].nbytes for one in (*group, name)) > 1 << 26:
                     write_shard(group)
                     group = []
                 group.append(name)

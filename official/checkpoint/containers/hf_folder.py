@@ -9,11 +9,12 @@ The head of a file is written here, as the library takes all tensors at once. Me
 `safetensors.numpy.save_file`.
 """
 
+import dataclasses
 import json
 import os
+import pathlib
 import re
 import struct
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -21,32 +22,30 @@ import numpy as np
 import safetensors
 from absl import logging
 
-from official.checkpoint import DamagedError, hf_config, naming_damaged
+from official.checkpoint import DamagedError, naming_damaged, one_line
 from official.checkpoint.containers import Progress
+from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
+from official.config import BertConfig
+from official.config.model import activation_of, check_other_keys, checked_size, is_hugging_face
 from official.io import files as io_files
-from official.io import json_files, model_folder
+from official.io import json_files, model_folder, vocabulary_files
 from official.io.errors import ConfigError, shortened
 from official.io.vocabulary_files import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 
+CONFIG = model_folder.CONFIG
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LAST = WEIGHTS
 IS_FOLDER = True
 # The files of a checkpoint; others in its folder, whatever they end in, are not its own.
-_OTHER_FILES = (INDEX, hf_config.CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG)
+_OTHER_FILES = (INDEX, CONFIG, VOCABULARY, TOKENIZER, TOKENIZER_CONFIG)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
-_OTHER_FORMATS = (".index", ".onnx")
 
 _DTYPES: dict[str, np.dtype] = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
+    **{f"F{8 * size}": np.dtype(f"f{size}") for size in (8, 4, 2)},
     "BF16": np.dtype(ml_dtypes.bfloat16),
-    "I64": np.dtype(np.int64),
-    "I32": np.dtype(np.int32),
-    "I16": np.dtype(np.int16),
-    "I8": np.dtype(np.int8),
+    **{f"I{8 * size}": np.dtype(f"i{size}") for size in (8, 4, 2, 1)},
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
@@ -70,10 +69,10 @@ def locate(path: str) -> str | None:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(
                 f"{path}: an adapter and no model. The weights of {base.get('base_model_name_or_path')} are"
-                f" missing. Put their {WEIGHTS} and {hf_config.CONFIG} into the folder, or merge the adapter"
+                f" missing. Put their {WEIGHTS} and {CONFIG} into the folder, or merge the adapter"
                 " into them where it comes from (merge_and_unload)."
             )
-        if not any(name.endswith(_OTHER_FORMATS) for name in names):
+        if not any(name.endswith((".index", ".onnx")) for name in names):
             pickle = next((os.path.join(path, name) for name in names if name.endswith(_PICKLES)), None)
     elif os.path.isfile(path):
         if path.endswith(INDEX):
@@ -96,7 +95,7 @@ def read(location: str) -> Tensors:
       DamagedError: also when one of them is read.
       ConfigError: where config.json, if there is one, is of a model that this project does not compute.
     """
-    hf_config.sizes(location)
+    sizes(location)
     model_folder.check_files(location)
     whole = os.path.join(location, WEIGHTS)
     if not os.path.isdir(location):
@@ -107,7 +106,6 @@ def read(location: str) -> Tensors:
     return _merged(tensors, adapter) if adapter else tensors
 
 
-_PEFT = "base_model.model."  # begins the names in an adapter
 _MATRIX_A, _MATRIX_B = ".lora_A.weight", ".lora_B.weight"
 
 
@@ -119,7 +117,7 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
       ConfigError: where it has tensors that belong to none of the weights.
     """
     found = {
-        re.sub(r"\.(base_layer|modules_to_save)\.", ".", name.removeprefix(_PEFT)): tensor
+        re.sub(r"\.(base_layer|modules_to_save)\.", ".", name.removeprefix("base_model.model.")): tensor
         for name, tensor in read_file(adapter.path).items()
         if ".original_module." not in name  # the model's own, which is replaced
     }
@@ -161,16 +159,14 @@ def _name_in(tensors: Tensors, name: str) -> str:
 
 def _with_product(weight: Tensor, b: Tensor, a: Tensor, scale: float, path: str) -> Tensor:
     if (b.shape[0], a.shape[1]) != weight.shape or b.shape[1] != a.shape[0]:
-        raise ConfigError(
-            f"{path}: matrices {b.shape} and {a.shape} do not make the shape {weight.shape} of"
-            f" {weight.sources[0]}."
-        )
+        told = f"do not make the shape {weight.shape} of {weight.sources[0]}."
+        raise ConfigError(f"{path}: matrices {b.shape} and {a.shape} {told}")
 
     def read() -> np.ndarray:
         product = b.read().astype(np.float32) @ a.read().astype(np.float32)
         return (weight.read().astype(np.float32) + np.float32(scale) * product).astype(weight.dtype)
 
-    return replace(weight, read=read)
+    return dataclasses.replace(weight, read=read)
 
 
 def _read_parts(folder: str) -> Tensors:
@@ -198,15 +194,13 @@ def _read_parts(folder: str) -> Tensors:
 def read_file(path: str) -> Tensors:
     """Returns the tensors of a .safetensors file. Raises DamagedError, also when one of them is read."""
     with _open(path) as file:
-        views = {name: file.get_slice(name) for name in sorted(file.keys())}
-        types = {name: view.get_dtype() for name, view in views.items()}
-        unknown = [name for name in types if types[name] not in _DTYPES]
-        if unknown:
-            raise DamagedError(f"{unknown[0]} is of type {types[unknown[0]]}; read are {', '.join(_DTYPES)}")
-        return {
-            name: _lazy(path, name, tuple(view.get_shape()), _DTYPES[types[name]])
-            for name, view in views.items()
-        }
+        tensors = {}
+        for name in sorted(file.keys()):
+            view = file.get_slice(name)
+            if (kind := view.get_dtype()) not in _DTYPES:
+                raise DamagedError(f"{name} is of type {kind}; read are {', '.join(_DTYPES)}")
+            tensors[name] = _lazy(path, name, tuple(view.get_shape()), _DTYPES[kind])
+        return tensors
 
 
 def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
@@ -217,7 +211,7 @@ def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tens
             try:
                 return file.get_tensor(name)
             except safetensors.SafetensorError as error:
-                raise DamagedError(f"{name}: {_one_line(error)}") from None
+                raise DamagedError(f"{name}: {one_line(error)}") from None
 
     return Tensor(shape, dtype, get, (name,))
 
@@ -228,11 +222,7 @@ def _open(path: str) -> Any:
             io_files.check_readable(path)
             return safetensors.safe_open(path, framework="np")
     except (safetensors.SafetensorError, ValueError) as error:
-        raise DamagedError(f"{os.path.basename(path)}: {_one_line(error)}") from None
-
-
-def _one_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise DamagedError(f"{os.path.basename(path)}: {one_line(error)}") from None
 
 
 def target(output_dir: str, source: str) -> str:
@@ -270,15 +260,10 @@ def write(
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in _DTYPE_NAMES:
-            raise ConfigError(
-                f"{name} is of type {tensor.dtype}, which is not written. Allowed:"
-                f" {', '.join(map(str, _DTYPE_NAMES))}."
-            )
-        entries[name] = {
-            "dtype": _DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [place, place + tensor.nbytes],
-        }
+            allowed = ", ".join(map(str, _DTYPE_NAMES))
+            raise ConfigError(f"{name} is of type {tensor.dtype}, which is not written. Allowed: {allowed}.")
+        kind, offsets = _DTYPE_NAMES[tensor.dtype], [place, place + tensor.nbytes]
+        entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": offsets}
         place += tensor.nbytes
     head = json.dumps(entries, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
@@ -289,5 +274,145 @@ def write(
             file.write(values.reshape(-1).view(np.uint8).data)
             progress(tensors[name].nbytes)
     for name, content in (others or {}).items():
-        with open(os.path.join(folder, name), "wb") as file:
-            file.write(content)
+        pathlib.Path(folder, name).write_bytes(content)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# config.json
+#
+# The activation: transformers' `gelu` is the exact form with erf, its `gelu_new` the form with tanh that
+# Google's BERT calls `gelu`. Here they are `gelu_erf` and `gelu_tanh`; a folder is read and written with
+# transformers' names, so that it computes there what it computes here.
+
+
+# A tensor of the head -> the class whose files have it; what was fine-tuned tells more than what it was
+# pre-trained with.
+_ARCHITECTURES = {
+    "classifier.weight": "BertForSequenceClassification",
+    "qa_outputs.weight": "BertForQuestionAnswering",
+    "cls.seq_relationship.weight": "BertForPreTraining",
+    "cls.predictions.bias": "BertForMaskedLM",
+}
+_TABLE = "embeddings.word_embeddings.weight"
+_NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
+_SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), _NEXT_SENTENCE_ONLY, "BertLMHeadModel")
+_OTHER_HEADS = {
+    "BertForTokenClassification": "it labels words, which nothing here does",
+    "BertForMultipleChoice": "it chooses between texts, which nothing here does",
+}
+
+
+def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
+    """Returns {name: content} of what belongs in a folder with the weights.
+
+    Args:
+      tensors: {Hugging Face's name: tensor}, of a whole encoder at least.
+      options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
+
+    Raises:
+      ConfigError: where the number of heads is not known, or it or the vocabulary does not fit the tensors.
+    """
+    shapes = {name.removeprefix("bert."): tensor.shape for name, tensor in tensors.items()}
+    words, hidden = shapes[_TABLE]
+    positions = shapes["embeddings.position_embeddings.weight"][0]
+    heads = options.heads_of(hidden)
+    if heads is None:
+        raise ConfigError(
+            "nothing says how many attention heads the model has: the weights do not tell. Give"
+            f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put its {CONFIG} or"
+            " bert_config.json beside them."
+        )
+    architecture = next((name for head, name in _ARCHITECTURES.items() if head in shapes), "BertModel")
+    if architecture == "BertForPreTraining" and "cls.predictions.bias" not in shapes:
+        architecture = _NEXT_SENTENCE_ONLY
+    labels = {}
+    if "classifier.weight" in shapes:
+        own = options.labels, options.problem_type
+        labels = model_folder.labels_to_hugging_face(*own, shapes["classifier.weight"][0])
+    ours = options.hidden_act or BertConfig.hidden_act
+    layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.layer.")}
+    config = {
+        "architectures": [architecture],
+        "model_type": "bert",
+        "vocab_size": words,
+        "hidden_size": hidden,
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": heads,
+        "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
+        "max_position_embeddings": positions,
+        "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
+        "hidden_act": {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}.get(ours, ours),
+        "layer_norm_eps": options.layer_norm_eps or BertConfig.layer_norm_eps,
+        "initializer_range": 0.02,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "pad_token_id": 0,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "torch_dtype": next(one.dtype.name for name, one in tensors.items() if name.endswith(_TABLE)),
+        **labels,
+    }
+    written = {CONFIG: (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
+    if options.vocab_file is None:
+        return written
+    count = len(vocabulary_files.read(options.vocab_file).words)
+    if count > words:
+        raise ConfigError(
+            f"--vocab_file={options.vocab_file} has {count} words, the word embeddings have {words} rows."
+            f" Give the vocabulary of this model, or --vocab_size={count}."
+        )
+    return written | vocabulary_files.companions(options.vocab_file, options.do_lower_case, positions)
+
+
+def _read_config(location: str) -> tuple[dict, str]:
+    """Returns the content of the config.json of a folder, or beside a file, and its path; {} without one."""
+    path = os.path.join(model_folder.folder_of(location), CONFIG)
+    return (json_files.read_json(path, any_number=True) if os.path.exists(path) else {}), path
+
+
+def labels_of(location: str) -> dict:
+    """Returns the options `labels` and `problem_type` that the config.json of a folder, or beside a file,
+    gives. Names that are made up, LABEL_0, count for none."""
+    values, path = _read_config(location)
+    found = model_folder.labels_of_hugging_face(values, path, model_folder.cross_encoder_activation(location))
+    return found | ({"labels": None} if model_folder.are_numbered_labels(found["labels"] or ()) else {})
+
+
+def check_labels(location: str, outputs: int) -> None:
+    """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
+    than the classifier has outputs."""
+    values, path = _read_config(location)
+    labels = model_folder.labels_of_hugging_face(values, path)["labels"]
+    model_folder.check_label_count(labels, outputs, path)
+
+
+def sizes(location: str) -> dict:
+    """Returns the model's sizes under the keys of bert_config.json, as the folder's config.json gives them.
+
+    Args:
+      location: folder, or .safetensors file in one.
+
+    Returns:
+      The keys of BertConfig that are there, and position_embedding_type. hidden_act is this project's name
+      (see above), and transformers' default where the file says none. Empty where there is no config.json.
+
+    Raises:
+      ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
+    """
+    values, path = _read_config(location)
+    if is_hugging_face(values):
+        check_other_keys(values, path)
+        names = values.get("architectures") or []
+        for name in names if isinstance(names, list) else [names]:
+            plain = re.sub(r"^(TF|Flax)(?=Bert)", "", str(name))
+            if plain not in _SUPPORTED:
+                told = f"({_OTHER_HEADS.get(plain, 'another model or head')}), only {', '.join(_SUPPORTED)}."
+                raise ConfigError(f"{path}: architectures={str(name)[:60]} is not supported {told}")
+    else:
+        model_folder.check_values(values, CONFIG, path)
+    if activation_of(values) is not None:
+        values["hidden_act"] = activation_of(values)
+    if "layer_norm_eps" in values:
+        checked_size("layer_norm_eps", values["layer_norm_eps"], path)
+    keys = (*(field.name for field in dataclasses.fields(BertConfig)), "position_embedding_type")
+    return {key: values[key] for key in keys if key in values}

@@ -80,9 +80,8 @@ def _names(graph: Graph) -> dict[str, str]:
         return [attribute.checkpoint_key for attribute in graph.nodes[number].attributes]
 
     attributes = [attribute for node in graph.nodes for attribute in node.attributes]
-    names = {
-        one.checkpoint_key: one.full_name or one.checkpoint_key.removesuffix(_VALUE) for one in attributes
-    }
+    keys = {one.checkpoint_key: one.full_name for one in attributes}
+    names = {key: name or key.removesuffix(_VALUE) for key, name in keys.items()}
     slots = {}
     for node in graph.nodes:
         # An optimizer whose counter of steps is called LAMB/iter is LAMB.
@@ -127,9 +126,8 @@ def write(
     numbers = {"": 0}
     for name, (path, *others) in ways.items():
         number = _number_of(graph, numbers, path)
-        graph.nodes[number].attributes.add(
-            name="VARIABLE_VALUE", full_name=name, checkpoint_key=path + _VALUE
-        )
+        kind = "VARIABLE_VALUE"
+        graph.nodes[number].attributes.add(name=kind, full_name=name, checkpoint_key=path + _VALUE)
         for other in others:
             _connect(graph, numbers, other, number)
     by_key[GRAPH] = tensors_lib.of_array(np.array(graph.SerializeToString(), np.object_), GRAPH)

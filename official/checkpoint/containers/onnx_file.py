@@ -1,12 +1,11 @@
 """ONNX files as a store of tensors: their initializers, read lazily and written one after the other."""
 
 import collections
-import dataclasses
 import math
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -28,8 +27,7 @@ _VARINT, _BYTES = 0, 2  # kinds of fields
 _FIXED = {1: 8, 5: 4}  # kinds of fixed length, and these
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """Position of a field in a protocol buffer: its number, the offset of the whole field, the offset of its
     content, and the end of both, in bytes."""
 
@@ -45,13 +43,15 @@ def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
     while place < end:
         file.seek(place)
         key = _read_varint(file)
-        length = _read_length(file, key & 7, place)
+        kind = key & 7
+        if kind not in (_VARINT, _BYTES, *_FIXED):
+            raise DamagedError(f"no ONNX model, or damaged at byte {place}")
+        number = _read_varint(file) if kind in (_VARINT, _BYTES) else 0
+        length = number if kind == _BYTES else _FIXED.get(kind, 0)
         inside = file.tell()
         if inside + length > end:
-            raise DamagedError(
-                f"truncated: the field at byte {place} ends {inside + length - end} bytes beyond what is"
-                " there"
-            )
+            beyond = f"{inside + length - end} bytes beyond what is there"
+            raise DamagedError(f"truncated: the field at byte {place} ends {beyond}")
         yield Field(key >> 3, place, inside, inside + length)
         place = inside + length
 
@@ -60,17 +60,6 @@ def inside(file: BinaryIO, fields: list[Field], number: int) -> list[Field]:
     """Returns the fields of a number that are directly inside of these. Raises DamagedError as `walk`."""
     found = (one for field in fields for one in walk(file, field.inside, field.end))
     return [one for one in found if one.number == number]
-
-
-def _read_length(file: BinaryIO, kind: int, place: int) -> int:
-    """Returns the number of bytes of a field that are still to come; a number is read here."""
-    if kind == _BYTES:
-        return _read_varint(file)
-    if kind == _VARINT:
-        _read_varint(file)
-    elif kind not in _FIXED:
-        raise DamagedError(f"no ONNX model, or damaged at byte {place}")
-    return _FIXED.get(kind, 0)
 
 
 def _read_varint(file: BinaryIO) -> int:
@@ -123,10 +112,7 @@ _DTYPES: dict[str, np.dtype] = {
     "FLOAT": np.dtype(np.float32),
     "DOUBLE": np.dtype(np.float64),
     "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
-    **{
-        name.upper(): np.dtype(name)
-        for name in ("float16", "int64", "int32", "uint32", "int8", "uint8", "bool")
-    },
+    **{name.upper(): np.dtype(name) for name in "float16 int64 int32 uint32 int8 uint8 bool".split()},
 }
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -136,9 +122,8 @@ def _library() -> Any:
     try:
         import onnx
     except ImportError:
-        raise ConfigError(
-            f"PopART's .onnx files need the onnx package, which is not installed: {how_to_install('onnx')}."
-        ) from None
+        needs = "need the onnx package, which is not installed"
+        raise ConfigError(f"PopART's .onnx files {needs}: {how_to_install('onnx')}.") from None
     return onnx
 
 
@@ -148,10 +133,8 @@ def locate(path: str) -> str | None:
     if not os.path.isdir(path):
         return path if path.endswith(".onnx") and os.path.isfile(path) else None
     names = [name for name in os.listdir(path) if name.endswith(".onnx")]
-    newest = max(
-        names, key=lambda name: (list(map(int, re.findall(r"\d+", name))) or [-1], name), default=None
-    )
-    return newest and os.path.join(path, newest)
+    names.sort(key=lambda name: (list(map(int, re.findall(r"\d+", name))) or [-1], name))
+    return os.path.join(path, names[-1]) if names else None
 
 
 def target(output_dir: str, source: str) -> str:
@@ -199,8 +182,7 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
     is_external = head.data_location == onnx.TensorProto.EXTERNAL
     is_inline = raw is None and not is_external  # fields of numbers, not raw bytes
     if is_external:
-        place = {entry.key: entry.value for entry in head.external_data}
-        path, offset = _beside(location, place.get("location", "")), int(place.get("offset", 0))
+        path, offset = _second_file(location, head)
         _check_size(path, shape, dtype, offset)
     elif raw is not None:
         offset, size = raw.inside, raw.end - raw.inside
@@ -221,16 +203,10 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
 
 def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
     """Returns an initializer without its values. Raises DamagedError where its texts are none."""
-    proto = onnx.TensorProto
-    needed = {
-        proto.NAME_FIELD_NUMBER,
-        proto.DIMS_FIELD_NUMBER,
-        proto.DATA_TYPE_FIELD_NUMBER,
-        proto.DATA_LOCATION_FIELD_NUMBER,
-        proto.EXTERNAL_DATA_FIELD_NUMBER,
-    }
-    described = [part for part in parts if part.number in needed]
-    head = _parse(onnx, b"".join(bytes_of(file, part.start, part.end) for part in described))
+    needed = ("NAME", "DIMS", "DATA_TYPE", "DATA_LOCATION", "EXTERNAL_DATA")
+    numbers = {getattr(onnx.TensorProto, f"{name}_FIELD_NUMBER") for name in needed}
+    described = [bytes_of(file, part.start, part.end) for part in parts if part.number in numbers]
+    head = _parse(onnx, b"".join(described))
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
     # Bytes that are no text come as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
@@ -248,8 +224,7 @@ def check_second_files(location: str) -> None:
         for field in _initializers(onnx, file, location)[1]:
             head = _read_head(onnx, file, list(walk(file, field.inside, field.end)))
             if head.data_location == onnx.TensorProto.EXTERNAL:
-                place = {entry.key: entry.value for entry in head.external_data}
-                path = _beside(location, place.get("location", ""))
+                path, _ = _second_file(location, head)
                 with naming_damaged(path):
                     io_files.check_readable(path)
 
@@ -293,10 +268,12 @@ def _from_numbers(
         raise DamagedError(f"{tensor.name}: {error}") from None
 
 
-def _beside(location: str, name: str) -> str:
-    """Returns the path of a model's second file: in the model's folder, wherever it was when the model was
-    saved. Raises DamagedError where that is a link, or behind one: a model from elsewhere could name any file
-    of this machine."""
+def _second_file(location: str, head: Any) -> tuple[str, int]:
+    """Returns the path of a model's second file, and where the values of an initializer begin in it. It is in
+    the model's folder, wherever it was when the model was saved. Raises DamagedError where that is a link, or
+    behind one: a model from elsewhere could name any file of this machine."""
+    place = {entry.key: entry.value for entry in head.external_data}
+    name = place.get("location", "")
     folder, path = os.path.dirname(os.path.abspath(location)), os.path.normpath(name)
     is_inside = not os.path.isabs(path) and path.split(os.sep)[0] != os.pardir
     inside = path if is_inside else os.path.basename(path)
@@ -307,7 +284,7 @@ def _beside(location: str, name: str) -> str:
         problem = f"{name}, outside of the model's folder, which has no {inside}"
     if problem:
         raise DamagedError(f"{os.path.basename(location)}: its values are in {problem}")
-    return found
+    return found, int(place.get("offset", 0))
 
 
 def _parse(onnx: Any, content: bytes) -> Any:
@@ -339,9 +316,9 @@ def write(tensors: Tensors, location: str, progress: Progress = lambda size: Non
     place = 0
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPE_NAMES:
+            allowed = f"Allowed: {', '.join(map(str, _DTYPE_NAMES))}."
             raise ConfigError(
-                f"{name} is of type {tensor.dtype}, which PopART's files do not have. Allowed:"
-                f" {', '.join(map(str, _DTYPE_NAMES))}."
+                f"{name} is of type {tensor.dtype}, which PopART's files do not have. {allowed}"
             )
         kind = onnx.TensorProto.DataType.Value(_DTYPE_NAMES[tensor.dtype])
         proto, length = onnx.TensorProto(name=name, dims=tensor.shape, data_type=kind), 0

@@ -5,6 +5,7 @@ A weight that is kept in 8 bits is two variables, NAME and NAME/scale, and is re
 location of an export is its folder assets.extra, beside whose files its weights then are.
 """
 
+import dataclasses
 import os
 
 import numpy as np
@@ -15,7 +16,6 @@ from official.io.errors import ConfigError
 
 LAST, IS_FOLDER = "saved_model.pb", True
 EXTRA, MANIFEST = "assets.extra", "export.json"
-_PREFIX = os.path.join("variables", "variables")
 _SCALE = "/scale"
 
 
@@ -24,10 +24,8 @@ def locate(path: str) -> str | None:
     there is none. Raises ConfigError for an export that is no SavedModel."""
     folder = os.path.dirname(path) if os.path.basename(path) in (LAST, EXTRA) else path
     if os.path.isfile(os.path.join(folder, MANIFEST)) and not os.path.isfile(os.path.join(folder, LAST)):
-        raise ConfigError(
-            f"{path} is an export for ONNX Runtime, whose weights are not read back. Give the model that it"
-            " was made of, or an export in the format saved_model."
-        )
+        advice = "Give the model that it was made of, or an export in the format saved_model."
+        raise ConfigError(f"{path} is an export for ONNX Runtime, whose weights are not read back. {advice}")
     extra = os.path.join(folder, EXTRA)
     is_there = os.path.isfile(os.path.join(extra, MANIFEST)) and os.path.isfile(os.path.join(folder, LAST))
     return extra if is_there else None
@@ -35,20 +33,17 @@ def locate(path: str) -> str | None:
 
 def read(location: str) -> Tensors:
     """Returns the weights under canonical names. Raises DamagedError, also when one of them is read."""
-    found = object_bundle.read(os.path.join(os.path.dirname(location), _PREFIX))
-    scales = {name.removesuffix(_SCALE) for name in found if name.endswith(_SCALE)}
+    found = object_bundle.read(os.path.join(os.path.dirname(location), "variables", "variables"))
     weights = {name: tensor for name, tensor in found.items() if not name.endswith(_SCALE)}
-    return {
-        name: _multiplied(name, tensor, found[name + _SCALE]) if name in scales else tensor
-        for name, tensor in weights.items()
-    }
+    whole = {name: tensor for name, tensor in weights.items() if name + _SCALE in found}
+    return weights | {name: _multiplied(tensor, found[name + _SCALE]) for name, tensor in whole.items()}
 
 
-def _multiplied(name: str, whole: Tensor, scale: Tensor) -> Tensor:
-    def values() -> np.ndarray:
+def _multiplied(whole: Tensor, scale: Tensor) -> Tensor:
+    def read() -> np.ndarray:
         return whole.read().astype(np.float32) * scale.read()
 
-    return Tensor(whole.shape, np.dtype(np.float32), values, (name,))
+    return dataclasses.replace(whole, dtype=np.dtype(np.float32), read=read)
 
 
 def write(tensors: Tensors, location: str, progress: Progress) -> None:

@@ -1,6 +1,6 @@
 """Checkpoint formats: names of tensors, kinds of files, options of a conversion.
 
-Every module here holds one format or several. A new file with a `Format` is all that a new one takes;
+Every module here holds one format or several; `registry.FORMATS` names them, and
 `google` has the shortest. A format is a table of names (`mapping`), the two functions that use it, and the
 name of a container. Actions, --help, flags, reading and writing follow from it.
 """
@@ -11,9 +11,10 @@ import dataclasses
 import importlib
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
-from official.checkpoint.containers import Container, Progress
+from official.checkpoint.containers import Progress
 from official.checkpoint.mapping import Mapped
 from official.checkpoint.tensors import Tensors
 from official.config import BertConfig, ConfigError
@@ -94,9 +95,7 @@ class Options:
         """Returns the number of attention heads that is given; None where none is. Raises ConfigError for one
         that does not divide the hidden size."""
         heads = self.num_attention_heads
-        if heads is None:
-            return None
-        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
+        if heads is not None and (type(heads) is not int or heads < 1 or hidden_size % heads):
             raise ConfigError(
                 f"--num_attention_heads={heads!r} must be an integer that divides hidden_size={hidden_size}."
             )
@@ -177,22 +176,20 @@ class Format:
     def reported_name(self) -> str:
         return self.name_in_reports or self.name
 
-    def load_container(self) -> Container:
+    def load_container(self) -> ModuleType:
         """Returns its kind of files, imported when it is needed: TensorFlow comes with some."""
-        return cast(Container, importlib.import_module(f"official.checkpoint.containers.{self.container}"))
+        return importlib.import_module(f"official.checkpoint.containers.{self.container}")
 
     def fits(self, names: Collection[str]) -> bool:
         """Returns whether names of tensors in its container are of this format."""
 
-        def is_there(pattern: str) -> bool:
+        def has(pattern: str) -> bool:
             return any(re.fullmatch(pattern, name) for name in names)
 
-        is_foreign = self.foreign is not None and is_there(self.foreign)
-        return not is_foreign and (self.signature is None or is_there(self.signature))
+        return (self.signature is None or has(self.signature)) and not (self.foreign and has(self.foreign))
 
     def write(self, tensors: Tensors, location: str, options: Options, progress: Progress) -> None:
         """Writes tensors under its names, one after the other. Raises ConfigError for what it cannot hold."""
-        if self.writer is not None:
-            self.writer(tensors, location, options, progress)
-        else:
-            self.load_container().write(tensors, location, progress)
+        if self.writer is None:
+            return self.load_container().write(tensors, location, progress)
+        return self.writer(tensors, location, options, progress)

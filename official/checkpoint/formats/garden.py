@@ -52,12 +52,8 @@ _WEIGHTS = {
 TABLE = {**mapping.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
 # A file of a whole training job has the optimizer too. It is read, not written: it belongs to an optimizer
 # object of theirs.
-_READ_TABLE = {
-    **mapping.with_slots(
-        _WEIGHTS, {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}
-    ),
-    "global_step": "iter",
-}
+_READ_SLOTS = {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}
+_READ_TABLE = {**mapping.with_slots(_WEIGHTS, _READ_SLOTS), "global_step": "iter"}
 _NOT_WRITTEN = (
     "the model of this format has no such variable: it has weights and the pre-training heads, no optimizer"
     " and no counters"
@@ -89,15 +85,14 @@ _ENCODER_OBJECTS = {
 # written. That is why the first goes by the number among all layers:
 # layer_with_weights-1/layer_with_weights-0 would be the dense layer of one head or the other.
 _HEAD_OBJECTS = {
-    "cls/predictions/transform/dense": ("layer_with_weights-1/layer-3", "layer_with_weights-2/dense"),
-    "cls/predictions/transform/LayerNorm": (
-        "layer_with_weights-1/layer-4",
-        "layer_with_weights-2/layer_norm",
-    ),
-    "cls/predictions/output_bias": ("layer_with_weights-1/layer-6", "layer_with_weights-2"),
-    "predictions/transform/logits": ("layer_with_weights-2/layer-1", "layer_with_weights-1/layer-1"),
+    layer: (f"layer_with_weights-{first}", f"layer_with_weights-{later}")
+    for layer, first, later in (
+        ("cls/predictions/transform/dense", "1/layer-3", "2/dense"),
+        ("cls/predictions/transform/LayerNorm", "1/layer-4", "2/layer_norm"),
+        ("cls/predictions/output_bias", "1/layer-6", "2"),
+        ("predictions/transform/logits", "2/layer-1", "1/layer-1"),
+    )
 }
-_FIRST_LAYER = 4  # {place} of the stack's first layer
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -139,7 +134,7 @@ def heads_of(tensors: Tensors) -> int | None:
 def _with_plain_names(tensors: Tensors) -> Tensors:
     """Undoes what depends on the process that wrote the file; a name that another tensor has already stays as
     it is."""
-    plain = {}
+    plain: Tensors = {}
     for name, tensor in tensors.items():
         new = _plain_name(name)
         plain[name if new != name and (new in plain or new in tensors) else new] = tensor
@@ -171,11 +166,9 @@ def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
         return tensor
     heads, size = shape[axis : axis + 2]
     if options.num_attention_heads not in (None, heads):
-        raise ConfigError(
-            f"{name} {list(shape)} is split into {heads} heads, but"
-            f" --num_attention_heads={options.num_attention_heads}. Change --num_attention_heads to {heads}"
-            " or leave it out."
-        )
+        given = f"--num_attention_heads={options.num_attention_heads}"
+        advice = f"Change --num_attention_heads to {heads} or leave it out."
+        raise ConfigError(f"{name} {list(shape)} is split into {heads} heads, but {given}. {advice}")
     return tensors_lib.reshaped(tensor, (*shape[:axis], heads * size, *shape[axis + 2 :]))
 
 
@@ -185,10 +178,8 @@ def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
         return tensor
     hidden = shape[axis]
     if options.num_attention_heads is None and hidden % _HEAD_SIZE:
-        raise ConfigError(
-            f"the number of heads is not known: hidden size {hidden} is no multiple of {_HEAD_SIZE}, the size"
-            " of a head of the published models. Give --num_attention_heads."
-        )
+        told = f"{_HEAD_SIZE}, the size of a head of the published models. Give --num_attention_heads."
+        raise ConfigError(f"the number of heads is not known: hidden size {hidden} is no multiple of {told}")
     heads = options.heads_of(hidden) or hidden // _HEAD_SIZE
     return tensors_lib.reshaped(tensor, (*shape[:axis], heads, hidden // heads, *shape[axis + 1 :]))
 
@@ -219,7 +210,7 @@ def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
         ways: tuple[str, ...] = _HEAD_OBJECTS.get(layer, ())
         if not ways:
             path = _ENCODER_OBJECTS[re.sub(r"^transformer/layer_\d+", _LAYER, layer)]
-            place = _FIRST_LAYER + (int(number[1]) if number else layers)
+            place = 4 + (int(number[1]) if number else layers)
             ways = (f"{'layer_with_weights-0/' if has_heads else ''}{path.format(place=place)}",)
         paths[name] = tuple(f"{way}/{variable}" for way in ways)
     return paths

@@ -8,6 +8,7 @@ have the trainer's counters. Exports (`bert export`) are SavedModels and only re
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,24 +21,24 @@ from official.checkpoint.tensors import Tensor, Tensors
 # Google's
 
 _SLOTS = dict(zip(canonical.SLOTS, canonical.SLOTS))
+_OWN = dict(zip(canonical.WEIGHTS, canonical.WEIGHTS))
 TABLE = {
-    **mapping.with_slots(
-        dict(zip(canonical.WEIGHTS, canonical.WEIGHTS)), {**_SLOTS, "lamb_m": "LAMB", "lamb_v": "LAMB_1"}
-    ),
+    **mapping.with_slots(_OWN, {**_SLOTS, "lamb_m": "LAMB", "lamb_v": "LAMB_1"}),
     **dict.fromkeys(canonical.COUNTERS),
     "global_step": "global_step",
 }
+_OTHER_SLOT = r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?"
 _DROPPED = {
     r"beta[12]_power": "a counter of Adam's that the step gives",
-    r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?": (
-        "an optimizer slot of a kind that no other format has"
-    ),
+    _OTHER_SLOT: "an optimizer slot of a kind that no other format has",
 }
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names; of two names for the same slot, the second is unmatched."""
-    spelling = mapping.Spelling(tensors, _common_name)
+    spelling = mapping.Spelling(
+        tensors, lambda name: re.sub("/lamb_v$", "/LAMB_1", re.sub("/lamb_m$", "/LAMB", name))
+    )
     mapped = mapping.to_canonical(TABLE, spelling.tensors, _DROPPED)
     spelling.restore(mapped)
     return mapped
@@ -47,28 +48,15 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     return mapping.from_canonical(TABLE, tensors, "a counter of this project's trainer")
 
 
-def _common_name(name: str) -> str:
-    return re.sub("/lamb_v$", "/LAMB_1", re.sub("/lamb_m$", "/LAMB", name))
-
-
 FORMAT = Format(
-    name="google",
-    title="Google TF1",
-    container="bundle",
-    to_canonical=to_canonical,
-    from_canonical=from_canonical,
-    signature="bert/.*",
-    precedence=1,
+    "google", "Google TF1", "bundle", to_canonical, from_canonical, signature="bert/.*", precedence=1
 )
 
 # -----------------------------------------------------------------------------------------------------------
 # This project's
 
-_NATIVE = (*canonical.WEIGHTS, *canonical.GROUPBERT)
-NATIVE_TABLE = {
-    **mapping.with_slots(dict(zip(_NATIVE, _NATIVE)), _SLOTS),
-    **dict(zip(canonical.COUNTERS, canonical.COUNTERS)),
-}
+_NATIVE = {name: name for name in (*canonical.WEIGHTS, *canonical.GROUPBERT)}
+NATIVE_TABLE = {**mapping.with_slots(_NATIVE, _SLOTS), **{name: name for name in canonical.COUNTERS}}
 _SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
 
 
@@ -85,11 +73,10 @@ def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def _divided(tensor: Tensor, scale: Tensor) -> Tensor:
-    return replace(
-        tensor,
-        dtype=np.dtype(np.float32),
-        read=lambda: tensor.read().astype(np.float32) / np.float32(scale.read()),
-    )
+    def read() -> np.ndarray:
+        return tensor.read().astype(np.float32) / np.float32(scale.read())
+
+    return replace(tensor, dtype=np.dtype(np.float32), read=read)
 
 
 def native_from_canonical(tensors: Tensors, options: Options) -> Mapped:
@@ -108,13 +95,6 @@ NATIVE = Format(
     precedence=2,
     may_lack_biases=True,
 )
-EXPORT = Format(
-    name="saved_model",
-    title="export",
-    container="saved_model",
-    to_canonical=native_to_canonical,
-    from_canonical=native_from_canonical,
-    precedence=20,
-    may_lack_biases=True,
-    is_only_read=True,
-)
+_OF_EXPORT: dict[str, Any] = {"name": "saved_model", "title": "export", "container": "saved_model"}
+_OF_EXPORT |= {"aliases": (), "name_in_reports": "", "signature": None, "precedence": 20}
+EXPORT = replace(NATIVE, **_OF_EXPORT, is_only_read=True)

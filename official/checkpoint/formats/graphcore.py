@@ -44,9 +44,7 @@ NUM_EMBEDDINGS_SPLITS = Option(
 )
 USE_CLS_LAYER = Option("use_cls_layer", True, "keep the transform of the masked-LM head (unset: no).")
 USE_QKV_BIAS = Option("use_qkv_bias", True, "keep the biases of query, key and value (unset: yes).")
-USE_ATTENTION_BIAS = Option(
-    "use_attention_bias", True, "keep the bias of the attention's projection (unset: yes)."
-)
+USE_ATTENTION_BIAS = Option("use_attention_bias", True, "keep the attention projection's bias (unset: yes).")
 FUSED_QKV = Option("fused_qkv", False, "one kernel [H, 3H] for query, key and value.")
 EPSILON = 1e-3  # of LayerNorm in Graphcore's code, BERT's and GroupBERT's: it reads none from a file
 OPTIONS = (NUM_EMBEDDINGS_SPLITS, USE_CLS_LAYER, USE_QKV_BIAS, USE_ATTENTION_BIAS, FUSED_QKV)
@@ -74,7 +72,6 @@ _CLASSIFIER_POOLER = {
     for ending in ("", *(f"/{slot}" for slot in canonical.SLOTS))
 }
 
-_POOLER_UNUSED = {r"bert/pooler/.*": "the classifier uses glue_loss/pooler"}
 METRICS = {r"cls/(predictions/mlm_acc|seq_relationship/nsp_acc)": "a metric, not a weight"}
 _DROPPED = {
     r".*/(lamb|adam)_step_counter": "a counter that global_step gives",
@@ -97,9 +94,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """
     rest, words = mapping.join_rows(tensors)
     rest, parts = mapping.unstack(rest, {**_FUSED_KERNEL, **_FUSED_BIAS})
-    names, dropped = with_classifier_pooler(
-        GROUPBERT_TABLE if is_groupbert(tensors) else TABLE, _DROPPED, rest
-    )
+    table = GROUPBERT_TABLE if is_groupbert(tensors) else TABLE
+    names, dropped = with_classifier_pooler(table, _DROPPED, rest)
     mapped = mapping.to_canonical(names, rest, dropped)
     mapped.tensors |= {**words, **parts}
     _cut_output_bias(mapped)
@@ -114,14 +110,11 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     `num_embeddings_splits`."""
     groupbert = is_groupbert(tensors)
     kept, dropped = mapping.without(tensors, left_out(options))
-    fused = {
-        **(_FUSED_KERNEL if options.get(FUSED_QKV) else {}),
-        **({} if groupbert or options.get(PLAIN_BERT) else _FUSED_BIAS),
-    }
+    fused = _FUSED_KERNEL if options.get(FUSED_QKV) else {}
+    fused = fused if groupbert or options.get(PLAIN_BERT) else {**fused, **_FUSED_BIAS}
     rest, wholes = mapping.stack(kept, fused)
-    mapped = mapping.from_canonical(
-        GROUPBERT_TABLE if groupbert else TABLE, rest, "a counter of this project's trainer"
-    )
+    table = GROUPBERT_TABLE if groupbert else TABLE
+    mapped = mapping.from_canonical(table, rest, "a counter of this project's trainer")
     mapped.tensors = mapping.split_rows({**mapped.tensors, **wholes}, options.get(NUM_EMBEDDINGS_SPLITS))
     mapped.dropped |= dropped
     copy_pooler(mapped)
@@ -144,9 +137,8 @@ def _cut_output_bias(mapped: Mapped) -> None:
     for name, tensor in mapped.tensors.items():
         if name.startswith(canonical.OUTPUT_BIAS) and len(tensor.shape) == 1 and tensor.shape[0] > count:
             mapped.tensors[name] = tensors_lib.with_rows(tensor, count)
-            mapped.dropped[f"{name}[{count}:]"] = (
-                "values beyond the last word: the published converter cuts the word embeddings alone"
-            )
+            reason = "values beyond the last word: the published converter cuts the word embeddings alone"
+            mapped.dropped[f"{name}[{count}:]"] = reason
 
 
 def _make_step_an_integer(mapped: Mapped) -> None:
@@ -182,7 +174,10 @@ def with_classifier_pooler(
     """Returns table and patterns to read with: of a classifier's checkpoint, glue_loss/pooler is the
     pooler."""
     if any(name in tensors for name in _CLASSIFIER_POOLER.values()):
-        return {**names, **_CLASSIFIER_POOLER}, {**dropped, **_POOLER_UNUSED}
+        return {**names, **_CLASSIFIER_POOLER}, {
+            **dropped,
+            r"bert/pooler/.*": "the classifier uses glue_loss/pooler",
+        }
     return names, dropped
 
 
@@ -201,13 +196,14 @@ def _add_step_counters(mapped: Mapped) -> None:
     step = mapped.tensors.get("global_step")
     if step is None:
         return
-    counter = Tensor(
-        (1,), np.dtype(np.int32), lambda: np.reshape(step.read() + 1, [1]).astype(np.int32), step.sources
-    )
-    for name in list(mapped.tensors):
-        if name.endswith(("/lamb_m", "/adam_m")):
-            mapped.tensors[f"{name[:-2]}_step_counter"] = counter
-            mapped.added[f"{name[:-2]}_step_counter"] = "global_step + 1"
+
+    def read() -> np.ndarray:
+        return np.reshape(step.read() + 1, [1]).astype(np.int32)
+
+    counter = Tensor((1,), np.dtype(np.int32), read, step.sources)
+    names = [f"{name[:-2]}_step_counter" for name in mapped.tensors if name.endswith(("/lamb_m", "/adam_m"))]
+    mapped.tensors |= dict.fromkeys(names, counter)
+    mapped.added |= dict.fromkeys(names, "global_step + 1")
 
 
 FORMAT = Format(

@@ -11,19 +11,15 @@ import re
 
 import numpy as np
 
-from official.checkpoint import canonical, hf_config, mapping
+from official.checkpoint import canonical, mapping
 from official.checkpoint.containers import Progress, hf_folder
 from official.checkpoint.formats import Format, Option, Options
 from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensors
 from official.io.errors import ConfigError
 
-HF_PREFIX = Option(
-    "hf_prefix",
-    None,
-    "names begin with bert. (unset: where there is a head, as transformers has it).",
-    for_target=True,
-)
+_PREFIX_HELP = "names begin with bert. (unset: where there is a head, as transformers has it)."
+HF_PREFIX = Option("hf_prefix", None, _PREFIX_HELP, for_target=True)
 
 _OTHER_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",
@@ -48,18 +44,12 @@ def _their_name(name: str) -> str:
     return f"{layer}.{names.get(part, f'{part}.weight')}"
 
 
-TABLE = {
-    **mapping.with_slots(
-        {name: _their_name(name) for name in canonical.WEIGHTS}, dict.fromkeys(canonical.SLOTS)
-    ),
-    **dict.fromkeys(canonical.COUNTERS),
-}
+_NAMES = {name: _their_name(name) for name in canonical.WEIGHTS}
+TABLE = {**mapping.with_slots(_NAMES, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
 # {copy: (original, reason to leave the copy out)}
+_WORDS = "bert.embeddings.word_embeddings.weight"
 _TIED = {
-    "cls.predictions.decoder.weight": (
-        "bert.embeddings.word_embeddings.weight",
-        "a copy of the word embeddings, tied",
-    ),
+    "cls.predictions.decoder.weight": (_WORDS, "a copy of the word embeddings, tied"),
     "cls.predictions.decoder.bias": ("cls.predictions.bias", "a copy of cls.predictions.bias, tied"),
 }
 _DROPPED = {
@@ -97,10 +87,8 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
     mapped = mapping.from_canonical(TABLE, tensors, "optimizer slot: the format has weights only")
     counters = mapped.dropped.keys() & set(canonical.COUNTERS)
     mapped.dropped |= dict.fromkeys(counters, "a counter of this project's trainer")
-    with_prefix = options.get(HF_PREFIX)
-    if with_prefix is None:
-        with_prefix = any(not name.startswith("bert.") for name in mapped.tensors)
-    if not with_prefix:
+    has_head, asked = any(not name.startswith("bert.") for name in mapped.tensors), options.get(HF_PREFIX)
+    if not (has_head if asked is None else asked):
         mapped.tensors = {name.removeprefix("bert."): tensor for name, tensor in mapped.tensors.items()}
     return mapped
 
@@ -127,7 +115,7 @@ def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -
     Raises:
       ConfigError: where the number of heads or the vocabulary does not fit the tensors.
     """
-    hf_folder.write(tensors, folder, progress, hf_config.files(tensors, options))
+    hf_folder.write(tensors, folder, progress, hf_folder.files_beside(tensors, options))
 
 
 FORMAT = Format(

@@ -21,6 +21,19 @@ from official.checkpoint.formats import ENCODER_NAMES, Format, Options
 from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensor, Tensors
 
+# {layer of a block: (its name in the format, what ends the names of its two weights)}
+_NORM_ENDS = {"gamma": "Gamma", "beta": "Beta"}
+_QKV_ENDS, _DENSE_ENDS = {"kernel": "", "bias": "_bias"}, {"kernel": "W", "bias": "B"}
+_OF_LAYER = {
+    "attention/self/query": ("Attention/Q", _QKV_ENDS),
+    "attention/self/key": ("Attention/K", _QKV_ENDS),
+    "attention/self/value": ("Attention/V", _QKV_ENDS),
+    "attention/output/dense": ("Attention/Out", _QKV_ENDS),
+    "attention/output/LayerNorm": ("Attention/", _NORM_ENDS),
+    "intermediate/dense": ("FF/1/", _DENSE_ENDS),
+    "output/dense": ("FF/2/", _DENSE_ENDS),
+    "output/LayerNorm": ("FF/", _NORM_ENDS),
+}
 _WEIGHTS: mapping.Table = {
     "bert/embeddings/word_embeddings": "Embedding/Embedding_Dict",
     "bert/embeddings/position_embeddings": "Embedding/Positional_Dict",
@@ -28,25 +41,9 @@ _WEIGHTS: mapping.Table = {
     "bert/embeddings/LayerNorm/gamma": "Embedding/Gamma",
     "bert/embeddings/LayerNorm/beta": "Embedding/Beta",
     **{
-        f"bert/encoder/layer_{{layer}}/{ours}": f"Layer{{layer}}/{theirs}"
-        for ours, theirs in (
-            ("attention/self/query/kernel", "Attention/Q"),
-            ("attention/self/query/bias", "Attention/Q_bias"),
-            ("attention/self/key/kernel", "Attention/K"),
-            ("attention/self/key/bias", "Attention/K_bias"),
-            ("attention/self/value/kernel", "Attention/V"),
-            ("attention/self/value/bias", "Attention/V_bias"),
-            ("attention/output/dense/kernel", "Attention/Out"),
-            ("attention/output/dense/bias", "Attention/Out_bias"),
-            ("attention/output/LayerNorm/gamma", "Attention/Gamma"),
-            ("attention/output/LayerNorm/beta", "Attention/Beta"),
-            ("intermediate/dense/kernel", "FF/1/W"),
-            ("intermediate/dense/bias", "FF/1/B"),
-            ("output/dense/kernel", "FF/2/W"),
-            ("output/dense/bias", "FF/2/B"),
-            ("output/LayerNorm/gamma", "FF/Gamma"),
-            ("output/LayerNorm/beta", "FF/Beta"),
-        )
+        f"bert/encoder/layer_{{layer}}/{ours}/{part}": f"Layer{{layer}}/{theirs}{end}"
+        for ours, (theirs, ends) in _OF_LAYER.items()
+        for part, end in ends.items()
     },
     "bert/pooler/dense/kernel": "NSP/PoolW",
     "bert/pooler/dense/bias": "NSP/PoolB",
@@ -62,12 +59,8 @@ _WEIGHTS: mapping.Table = {
     **dict.fromkeys(canonical.CLASSIFIER_HEAD),
 }
 # Slots stand here as endings; in the file they are prefixes.
-TABLE = {
-    **mapping.with_slots(
-        _WEIGHTS, {**dict.fromkeys(canonical.SLOTS), "lamb_m": "lamb_m", "lamb_v": "lamb_v"}
-    ),
-    **dict.fromkeys(canonical.COUNTERS),
-}
+_SLOTS = {**dict.fromkeys(canonical.SLOTS), "lamb_m": "lamb_m", "lamb_v": "lamb_v"}
+TABLE = {**mapping.with_slots(_WEIGHTS, _SLOTS), **dict.fromkeys(canonical.COUNTERS)}
 _SLOT_PREFIXES = {"lamb_m": "Accl1___", "lamb_v": "Accl2___"}
 _STACKS = {
     f"Layer{{layer}}/Attention/QKV{end}": tuple(f"Layer{{layer}}/Attention/{part}{end}" for part in "QKV")

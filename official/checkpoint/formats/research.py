@@ -96,11 +96,9 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     weights, dropped = mapping.without(tensors, _STATE)
     spelling = mapping.Spelling(weights, lambda name: name.removeprefix(_SCOPE))
     if spelling.doubled:
-        twice = sorted(name.removeprefix(_SCOPE) for name in spelling.doubled)
-        raise ConfigError(
-            f"The checkpoint has these names with and without {_SCOPE}, and one of each is wanted:"
-            f" {shortened(twice)}."
-        )
+        twice = shortened(sorted(name.removeprefix(_SCOPE) for name in spelling.doubled))
+        told = f"with and without {_SCOPE}, and one of each is wanted: {twice}."
+        raise ConfigError(f"The checkpoint has these names {told}")
     rest, words = mapping.join_rows(spelling.tensors)
     rest, parts = mapping.unstack(rest, _STACKS)
     names, patterns = graphcore.with_classifier_pooler(
@@ -153,14 +151,10 @@ def _names(tensors: Tensors, options: Options) -> mapping.Table:
     plain = options.get(graphcore.PLAIN_BERT)
     groupbert = _has_convolutions(tensors)
     if canonical.layers_of(tensors) and groupbert == plain:
-        found, state, advice = (
-            ("convolutions: it is GroupBERT", "on", "Leave out")
-            if groupbert
-            else ("no convolutions: it is BERT", "off", "Add")
-        )
-        raise ConfigError(
-            f"The checkpoint's layers have {found}, and --baseline is {state}. {advice} --baseline."
-        )
+        told = "no convolutions: it is BERT, and --baseline is off. Add --baseline."
+        if groupbert:
+            told = "convolutions: it is GroupBERT, and --baseline is on. Leave out --baseline."
+        raise ConfigError(f"The checkpoint's layers have {told}")
     return BASELINE_TABLE if plain else TABLE
 
 

@@ -1,25 +1,20 @@
-"""Back ends, which compute the outputs of a model: one file each, found by its name, which is `--backend`.
-
-A file has
-  DTYPES
-      the types that it computes in, of fp32, bf16 and int8
-  build(source, head, settings) -> Network
-      the network of a model with one of the heads of `source.HEADS`; raises ConfigError where a package is
-      missing, or the machine cannot do what the settings ask for
-and may have
-  take_threads(threads)
-      for threads that are those of the process, see `begin`
-Nothing else names the back ends: a new file is a new one.
-"""
+"""Back ends, which compute the outputs of a model: TensorFlow, ONNX Runtime and OpenVINO."""
 
 import dataclasses
 import importlib
-import os
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from typing import Any
 
 from official.inference.rows import Network, Outputs, Rows
 from official.io.errors import ConfigError, suggest
+
+# {name, which is `--backend`: the types that it computes in}. ONNX Runtime has no products in bf16 on the
+# CPU: they would be computed in fp32, and cast.
+DTYPES = {
+    "onnxruntime": ("fp32", "int8"),
+    "openvino": ("fp32", "bf16", "int8"),
+    "tensorflow": ("fp32", "bf16", "int8"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +22,7 @@ class Settings:
     """Settings of the computation.
 
     Attributes:
-      backend: one of `names()`.
+      backend: one of DTYPES.
       dtype: of products: fp32, bf16, or int8, whose products have weights and activations of 8 bits.
       threads: of this process; None for as many as it has cores.
       calibration: batches from which the ranges of activations are taken; int8 only.
@@ -41,18 +36,12 @@ class Settings:
     observe: Callable[[Rows], None] | None = None
 
 
-def names() -> list[str]:
-    """Returns the names of all back ends."""
-    files = os.listdir(os.path.dirname(__file__))
-    return sorted(name[:-3] for name in files if name.endswith(".py") and not name.startswith("_"))
-
-
 def dtypes_of(name: str) -> tuple[str, ...]:
     """Returns the types that a back end computes in. Raises ConfigError for an unknown one."""
-    if name not in names():
-        hint = suggest(name, names())
-        raise ConfigError(f"backend={name[:100]}{hint}: expected one of {', '.join(names())}.")
-    return _find(name).DTYPES
+    if name not in DTYPES:
+        expected = f"{suggest(name, DTYPES)}: expected one of {', '.join(DTYPES)}."
+        raise ConfigError(f"backend={name[:100]}{expected}")
+    return DTYPES[name]
 
 
 def check(settings: Settings) -> None:
@@ -67,18 +56,18 @@ def check(settings: Settings) -> None:
 
 
 def begin(settings: Settings) -> None:
-    """Does what comes before anything is computed, tokenizers included: checks the settings, and takes the
-    threads where a back end's are those of the process. Raises ConfigError."""
+    """Does what comes before anything is computed, tokenizers included: checks the settings, and gives
+    TensorFlow its threads, which are those of the process. Raises ConfigError."""
     check(settings)
-    take_threads = getattr(_find(settings.backend), "take_threads", None)
-    if take_threads:
-        take_threads(settings.threads)
+    if settings.backend == "tensorflow":
+        _module(settings).take_threads(settings.threads)
 
 
 def build(source, head: str, settings: Settings) -> Network:
-    """Builds a network; arguments as of the files. Raises ConfigError."""
+    """Builds the network of a model with one of the heads of `source.HEADS`. Raises ConfigError where a
+    package is missing, or the machine cannot do what the settings ask for."""
     check(settings)
-    network, observe = _find(settings.backend).build(source, head, settings), settings.observe
+    network, observe = _module(settings).build(source, head, settings), settings.observe
     if observe is None:
         return network
 
@@ -89,5 +78,8 @@ def build(source, head: str, settings: Settings) -> Network:
     return observed
 
 
-def _find(name: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{name}")
+def _module(settings: Settings) -> Any:
+    is_tensorflow = settings.backend == "tensorflow"
+    return importlib.import_module(
+        "official.inference.backends.tensorflow" if is_tensorflow else "official.inference.onnx_files"
+    )

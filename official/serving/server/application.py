@@ -22,8 +22,6 @@ from official.serving.server.monitoring import Log, Metrics
 from official.serving.server.settings import Endpoint, HTTPError, Limits
 from official.serving.server.versions import Loading, Served
 
-_HEADER_BYTES = 2**15
-_LAST_WORDS_SECS = 0.5  # after a signal: open connections may bring a request that is on its way
 _SPARE_FILES = 128  # descriptors beside those of connections
 
 
@@ -75,12 +73,12 @@ class Server:
 
     def find(self, version: str | None) -> Served:
         """Returns the version that is served. Raises HTTPError where there is none yet, or it is another."""
-        served_now = self.versions.served
-        if served_now is None:
+        served = self.versions.served
+        if served is None:
             raise HTTPError(503, "the model is being loaded. Try again later.", {"Retry-After": "5"})
-        if version is not None and version != str(served_now.version):
-            raise HTTPError(404, f"version {version[:20]} is not served; {served_now.version} is.")
-        return served_now
+        if version not in (None, str(served.version)):
+            raise HTTPError(404, f"version {str(version)[:20]} is not served; {served.version} is.")
+        return served
 
     async def start(self) -> float:
         """Listens, then loads the model and warms it up. Returns the seconds that the latter took.
@@ -91,7 +89,7 @@ class Server:
         application = web.Application(routes(self), log_function=lambda handler: None)
         self._http = Http(
             application,
-            max_header_size=_HEADER_BYTES,
+            max_header_size=2**15,
             idle_connection_timeout=self.limits.idle_timeout_secs,
             body_timeout=self.limits.body_timeout_secs,
             max_body_size=self.limits.max_request_bytes,
@@ -121,7 +119,8 @@ class Server:
                     connection.setblocking(False)
                     self._http.handle_socket(connection, address)
         self._http.stop()
-        await asyncio.sleep(min(_LAST_WORDS_SECS, self.limits.grace_secs))
+        # Open connections may bring a request that is on its way.
+        await asyncio.sleep(min(0.5, self.limits.grace_secs))
         while (self.in_flight or self._http.writing()) and time.monotonic() < until:
             await asyncio.sleep(0.01)
         unanswered = len(self.in_flight) + self._http.writing()
@@ -137,9 +136,8 @@ class Server:
             served = versions.load(version, path, self._loading)
         except Exception as error:
             self.metrics.loads.labels("failed").inc()
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"--export_dir={path} cannot be loaded: {place_of(error)}.") from None
+            told = f"--export_dir={path} cannot be loaded: {place_of(error)}."
+            raise (error if isinstance(error, ConfigError) else ConfigError(told)) from None
         finally:
             self.is_loading = False
         self.metrics.version.labels(self.model).set(version)

@@ -13,11 +13,12 @@ import dataclasses
 import itertools
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from official.io.errors import ConfigError
-from official.serving.server.calls import Call
+from official.serving.server.protocols import Call
 from official.serving.server.settings import HTTPError, Limits
 
 if TYPE_CHECKING:
@@ -109,13 +110,11 @@ class Batcher:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while self._compute_next():
-            pass  # and nothing of a batch is kept: an old version is to be freed when its last one is done
+        while pieces := self._take():
+            self._compute_all(pieces)
+            del pieces  # an old version is to be freed when its last batch is done
 
-    def _compute_next(self) -> bool:
-        pieces = self._take()
-        if not pieces:
-            return False
+    def _compute_all(self, pieces: list[_Piece]) -> None:
         began = time.monotonic()
         first, rows = pieces[0][0], [row for _, own in pieces for row in own]
         results = _compute(first.served, first.call.name, rows)
@@ -126,27 +125,21 @@ class Batcher:
             _finish(work, list(itertools.islice(left, len(own))))
         with self._changed:
             self._computing = []
-        return True
 
     def _take(self) -> list[_Piece]:
         """Waits for calls. Returns the pieces of a batch; none where there are no more to come."""
         with self._changed:
             while True:
-                while not self._queue and not self._is_closed:
-                    self._changed.wait()
-                self._wait_for_others()
+                self._changed.wait_for(lambda: self._queue or self._is_closed)
+                self._changed.wait_for(self._is_full, self._limits.batch_delay_ms / 1000)
                 pieces = self._cut()
                 if pieces or self._is_closed and not self._queue:
                     self._computing = [work for work, _ in pieces]
                     return pieces
 
-    def _wait_for_others(self) -> None:
-        until = time.monotonic() + self._limits.batch_delay_ms / 1000
-        while not self._is_closed and len(self._queue) < min(self._limits.max_batch_size, self._clients()):
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            self._changed.wait(left)
+    def _is_full(self) -> bool:
+        """Whether no more calls are worth waiting for, or can come."""
+        return self._is_closed or len(self._queue) >= min(self._limits.max_batch_size, self._clients())
 
     def _cut(self) -> list[_Piece]:
         """Takes from the queue what is computed with the first call of it; its first row always fits."""
@@ -191,10 +184,8 @@ def _compute(served: Served, name: str, rows: list[Any]) -> list[Any]:
 
 def place_of(error: Exception) -> str:
     """Returns the kind of an error and where it was raised; its message may hold what a client has sent."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{place}"
 
 

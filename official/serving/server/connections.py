@@ -24,11 +24,6 @@ from official.serving.server.settings import Endpoint, require
 # computed.
 
 
-_FIRST_BYTES = b"HTTP/1.1 "
-_LOOK_SECS = 0.05  # between looks whether those bytes were refused
-_LINE_FEED = 10
-
-
 class Stream(iostream.IOStream):
     """A connection of a client.
 
@@ -54,7 +49,7 @@ class Stream(iostream.IOStream):
         if self._has_line_feed:
             return None
         self.is_ended = self._has_line_feed = True
-        buf[0] = _LINE_FEED
+        buf[0] = ord("\n")
         self._look()
         return 1
 
@@ -79,13 +74,13 @@ class Stream(iostream.IOStream):
             return
         if not self._sent and not self.writing():
             with contextlib.suppress(OSError):  # it is closed below
-                self._sent = self.socket.send(_FIRST_BYTES)
+                self._sent = self.socket.send(b"HTTP/1.1 ")
         poll = select.poll()
         poll.register(self.socket, 0)
         if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
             self.close()
         else:
-            self.io_loop.call_later(_LOOK_SECS, self._look)
+            self.io_loop.call_later(0.05, self._look)
 
 
 class Http(httpserver.HTTPServer):
@@ -130,11 +125,7 @@ class Http(httpserver.HTTPServer):
 
 
 _ANY = "*"
-_OWN_NAMES = ("localhost", "127.0.0.1", "::1")
-_LOOPBACK = re.compile(r"localhost|::1|127(\.\d+){3}")
 _NAME_AND_PORT = re.compile(r"(\[[0-9a-f:.]+\]|[\w.-]+)(?::(\d{1,5}))?", re.IGNORECASE | re.ASCII)
-_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(.+)", re.IGNORECASE)
-_PORTS = {"http": 80, "https": 443}
 _MAX_SHOWN = 100  # characters of a header or a flag that are told
 
 Origin = tuple[str, str, int]  # scheme, name, port
@@ -142,7 +133,7 @@ Origin = tuple[str, str, int]  # scheme, name, port
 
 def is_loopback(host: str) -> bool:
     """Tells whether an address to listen on is reached from this machine alone."""
-    return _LOOPBACK.fullmatch(host) is not None
+    return re.fullmatch(r"localhost|::1|127(\.\d+){3}", host) is not None
 
 
 class Callers:
@@ -160,7 +151,7 @@ class Callers:
         names = _parsed("allowed_hosts", hosts, _name_of, "names or addresses")
         origins = _parsed("allowed_origins", pages, _origin_of, "SCHEME://NAME or SCHEME://NAME:PORT")
         are_checked = (is_loopback(endpoint.host) and endpoint.token is None) or bool(names)
-        self._names = {*_OWN_NAMES, _canonical(endpoint.host), *names}
+        self._names = {"localhost", "127.0.0.1", "::1", _canonical(endpoint.host), *names}
         self._are_names_checked = are_checked and _ANY not in hosts
         self._origins = origins if (are_checked or origins) and _ANY not in pages else None
 
@@ -179,10 +170,9 @@ class Callers:
 def _parsed(flag: str, given: Sequence[str], parse: Callable[[str], Any], expected: str) -> set:
     """Returns the parsed names of a flag, without '*'. Raises ConfigError."""
     found = {text: parse(text) for text in given if text != _ANY}
-    for text, parsed in found.items():
-        if parsed is None:
-            shown = text[:_MAX_SHOWN]
-            raise ConfigError(f"--{flag}={shown}, expected {expected} with commas between them, or '*'.")
+    for text in (text for text in found if found[text] is None):
+        told = f"expected {expected} with commas between them, or '*'."
+        raise ConfigError(f"--{flag}={text[:_MAX_SHOWN]}, {told}")
     return set(found.values())
 
 
@@ -197,12 +187,13 @@ def _name_of(authority: str) -> str | None:
 
 def _origin_of(text: str) -> Origin | None:
     """Returns scheme, name and port of an origin; None for another text, such as `null`."""
-    found = _ORIGIN.fullmatch(text)
+    found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(.+)", text, re.IGNORECASE)
     place = found and _NAME_AND_PORT.fullmatch(found[2])
     if not found or not place:
         return None
     scheme = found[1].lower()
-    return scheme, _canonical(place[1].strip("[]")), int(place[2] or _PORTS.get(scheme, 0))
+    port = place[2] or {"http": 80, "https": 443}.get(scheme, 0)
+    return scheme, _canonical(place[1].strip("[]")), int(port)
 
 
 def _canonical(name: str) -> str:

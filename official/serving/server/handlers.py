@@ -9,35 +9,29 @@ from __future__ import annotations
 import asyncio
 import functools
 import hmac
+import html
 import inspect
 import json
 import re
 import secrets
 import time
 from collections.abc import Callable
+from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from tornado import iostream, web
 
-from official.serving import page
 from official.serving.server import protocols
 from official.serving.server.batcher import Failure, Work, place_of
-from official.serving.server.calls import Call
-from official.serving.server.connections import Stream
 from official.serving.server.monitoring import CONTENT_TYPE
-from official.serving.server.settings import HTTPError, require
-from official.serving.server.versions import Served
+from official.serving.server.settings import HTTPError, require, whole_number
 
 if TYPE_CHECKING:
     from official.serving.server.application import Server
+    from official.serving.server.versions import Served
 
 
-# Times the largest body: what is read of one that is too large, so that its client gets the answer.
-_LINGER = 16
-_IDENTITY = re.compile(r"[\w.:-]{1,64}", re.ASCII)
-_MAX_PATH = 120  # of a log line
-_GONE = 499  # as in nginx' logs: the client has closed the connection
 _HEADERS = {
     "Content-Type": "application/json",
     "X-Content-Type-Options": "nosniff",
@@ -76,7 +70,7 @@ class Request(web.RequestHandler):
     def set_default_headers(self) -> None:
         if not hasattr(self, "identity"):  # it is called again where an answer starts anew
             given = self.request.headers.get("X-Request-Id", "")
-            self.identity = given if _IDENTITY.fullmatch(given) else secrets.token_hex(8)
+            self.identity = given if re.fullmatch(r"[\w.:-]{1,64}", given, re.ASCII) else secrets.token_hex(8)
         self.clear_header("Server")
         for name, value in (*_HEADERS.items(), ("X-Request-Id", self.identity)):
             self.set_header(name, value)
@@ -91,7 +85,8 @@ class Request(web.RequestHandler):
         except HTTPError as error:
             self._error = error
             length, most = self._declared_length(), self.server.limits.max_request_bytes
-            if length > _LINGER * most or "Expect" in self.request.headers:
+            # So much is read of a body that is too large, so that its client gets the answer.
+            if length > 16 * most or "Expect" in self.request.headers:
                 self._refuse(error)
             elif length > most:
                 self.request.connection.set_max_body_size(length)  # type: ignore[union-attr]
@@ -101,22 +96,18 @@ class Request(web.RequestHandler):
         server.callers.check(given.get("Host"), given.get("Origin"))
         allowed = ", ".join(route.methods)
         require(method in route.methods, f"{method}: here is only {allowed}.", 405, {"Allow": allowed})
-        is_known = not route.needs_token or server.token is None or self._has_token(server.token)
-        told = "a token is needed: Authorization: Bearer TOKEN."
-        require(is_known, told, 401, {"WWW-Authenticate": "Bearer"})
+        if route.needs_token and server.token is not None:
+            kind, _, token = given.get("Authorization", "").partition(" ")
+            is_equal = hmac.compare_digest(token.strip().encode("utf-8", "replace"), server.token)
+            told = "a token is needed: Authorization: Bearer TOKEN."
+            require(is_equal and kind.lower() == "bearer", told, 401, {"WWW-Authenticate": "Bearer"})
         most = server.limits.max_request_bytes
         require(self._declared_length() <= most, f"a body of more than {most:,} bytes.", 413)
         is_plain = given.get("Content-Encoding", "identity").lower() == "identity"
         require(is_plain, "compressed bodies are not read here.", 415)
 
     def _declared_length(self) -> int:
-        length = self.request.headers.get("Content-Length", "0")
-        return int(length) if length.isascii() and length.isdigit() and len(length) < 19 else 0
-
-    def _has_token(self, token: bytes) -> bool:
-        kind, _, given = self.request.headers.get("Authorization", "").partition(" ")
-        is_equal = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token)
-        return is_equal and kind.lower() == "bearer"
+        return whole_number(self.request.headers.get("Content-Length", "0")) or 0
 
     def data_received(self, chunk: bytes) -> None:
         if self._error is None:
@@ -160,15 +151,14 @@ class Request(web.RequestHandler):
     # ----------------------------------------------------------------------------------------------------
     # The model
 
-    async def compute(self, served: Served, call: Call) -> list[Any]:
+    async def _compute(self, served: Served, call: protocols.Call) -> list[Any]:
         """Waits for the results of a call. Raises HTTPError."""
         if self._is_gone:
             raise _Gone
         deadline = self.started + self.server.limits.request_timeout_secs
         self.work = self.server.batcher.submit(served, call, deadline)
-        stream: Stream = self.request.connection.stream  # type: ignore[union-attr]
         try:
-            with stream.awaiting():
+            with self.request.connection.stream.awaiting():  # type: ignore[union-attr]
                 return await asyncio.wait_for(self.work.future, deadline - time.monotonic())
         except asyncio.TimeoutError:
             raise HTTPError(504, "the model did not come to it in time. Try again later.") from None
@@ -176,12 +166,23 @@ class Request(web.RequestHandler):
             self.server.log.error("model failed", id=self.identity, error=str(error))
             raise HTTPError(500, "the model failed. The log says where.") from None
 
-    async def in_executor(self, size: int, function: Callable, *arguments: Any) -> Any:
-        """Runs a function and returns its result; in the executor, beside the event loop, where `size` is
-        large."""
-        if size < self.server.LARGE:
-            return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self.server.executor, function, *arguments)
+    async def answer(self, served: Served, read: Callable, write: Callable, *given: Any) -> Any:
+        """Returns the body of an answer: `read` of the request's body, computed, and `write` of the results;
+        beside the event loop where a body is large. `given`: what `read` takes behind the body."""
+
+        async def called(size: int, function: Callable, *arguments: Any) -> Any:
+            if size < self.server.LARGE:
+                return function(*arguments)
+            return await asyncio.get_running_loop().run_in_executor(
+                self.server.executor, function, *arguments
+            )
+
+        body = bytes(self.body)
+        asked = await called(len(body), read, body, *given, served, self.server.limits)
+        results = await self._compute(served, asked.call)
+        parts = results[0].values() if isinstance(results[0], dict) else [results[0]]
+        numbers = sum(part.size if isinstance(part, np.ndarray) else 8 for part in parts)
+        return await called(len(results) * numbers, write, asked, results)
 
     # ----------------------------------------------------------------------------------------------------
     # Its end
@@ -195,7 +196,7 @@ class Request(web.RequestHandler):
         if self.work is not None and not self.work.future.done():
             self.work.future.set_exception(_Gone())
         is_late = time.monotonic() - self.started >= self.server.limits.body_timeout_secs
-        self._report(408 if is_late and self.work is None else _GONE)
+        self._report(408 if is_late and self.work is None else 499)  # the latter as in nginx' logs
 
     def _report(self, status: int) -> None:
         self.server.in_flight.discard(self)
@@ -206,16 +207,9 @@ class Request(web.RequestHandler):
         self.server.metrics.requests.labels(self.route.endpoint, status).inc()
         self.server.metrics.request_secs.labels(self.route.endpoint).observe(secs)
         if self.route.is_logged or status >= 400:
-            self.server.log.info(
-                "request",
-                id=self.identity,
-                method=self.request.method,
-                path=self.request.path[:_MAX_PATH],
-                status=status,
-                ms=round(1000 * secs, 1),
-                sequences=self.work and len(self.work.call.rows),
-                batch=self.work and self.work.batch,
-            )
+            asked = {"method": self.request.method, "path": self.request.path[:120], "status": status}
+            work = {"sequences": len(self.work.call.rows), "batch": self.work.batch} if self.work else {}
+            self.server.log.info("request", id=self.identity, **asked, ms=round(1000 * secs, 1), **work)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -259,8 +253,8 @@ def routes(server: Server) -> list[tuple]:
         Route(f"{v2}/ready", _v2_ready, "v2_model", is_logged=False),
         Route(f"{v2}/infer", _infer, "infer", post),
     ]
-    for path, file in page.files(server.model).items():
-        send = functools.partial(_send_page, file=file)
+    for path, (kind, content) in page_files(server.model).items():
+        send = functools.partial(_send_page, kind=kind, content=content)
         found.append(Route(re.escape(path), send, "page", needs_token=False, is_logged=False))
     found.append(Route(".*", _nothing, "other", every))
     return [(route.pattern, Request, {"server": server, "route": route}) for route in found]
@@ -278,10 +272,42 @@ def _metrics(request: Request) -> bytes:
     return request.server.metrics.text()
 
 
-def _send_page(request: Request, file: tuple[str, bytes]) -> bytes:
-    for name, value in {**page.HEADERS, "Content-Type": file[0]}.items():
+# The page on which people try a model talks to the server that it comes from, in TensorFlow Serving's REST
+# contract. Addresses are relative to its own, so that it works behind a prefix of a proxy, too, where that
+# ends in a slash. It asks for
+#
+# - `GET v1/models/NAME/metadata`: the signatures that the model has, and its version;
+# - `POST v1/models/NAME:predict` with `signature_name` and `instances`, of which every input is given, the
+#   optional ones as ''; every instance is an object. An answer has `predictions`, an error `error`.
+#
+# The files hold nothing secret and need no token. A 401 to one of the calls makes the page ask for the token,
+# which it keeps in memory and sends as `Authorization: Bearer TOKEN`.
+PAGE_HEADERS = {
+    # Nothing from outside and nothing inline; as an image, only the icon, which is a data: address.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "Cache-Control": "no-cache",
+}
+
+
+def page_files(model: str) -> dict[str, tuple[str, bytes]]:
+    """Returns {path, "/" and "/static/...": (content type, content)} of the page; `model` is its name in the
+    server's addresses."""
+    folder = resources.files("official.serving") / "page"
+    page = (folder / "index.html").read_text(encoding="utf-8").replace("MODEL_NAME", html.escape(model))
+    found = {"/": ("text/html; charset=utf-8", page.encode())}
+    for file in sorted((folder / "static").iterdir(), key=lambda each: each.name):
+        kind = "css" if file.name.endswith(".css") else "javascript"
+        found[f"/static/{file.name}"] = f"text/{kind}; charset=utf-8", file.read_bytes()
+    return found
+
+
+def _send_page(request: Request, kind: str, content: bytes) -> bytes:
+    for name, value in {**PAGE_HEADERS, "Content-Type": kind}.items():
         request.set_header(name, value)
-    return file[1]
+    return content
 
 
 def _nothing(request: Request) -> None:
@@ -304,10 +330,7 @@ def _metadata(request: Request, version: str | None) -> dict:
 
 async def _predict(request: Request, version: str | None) -> bytes:
     """TensorFlow Serving's Predict."""
-    served, body = request.server.find(version), bytes(request.body)
-    asked = await request.in_executor(len(body), protocols.read_rest, body, served, request.server.limits)
-    results = await request.compute(served, asked.call)
-    return await request.in_executor(_numbers(results), protocols.write_rest, asked, results)
+    return await request.answer(request.server.find(version), protocols.read_rest, protocols.write_rest)
 
 
 def _v2_health(request: Request, what: str) -> dict:
@@ -333,21 +356,10 @@ def _v2_ready(request: Request, name: str, version: str | None) -> dict:
 
 async def _infer(request: Request, name: str, version: str | None) -> bytes:
     signature, served = _v2_asked(request, name, version)
-    body, header = bytes(request.body), request.request.headers.get(protocols.V2_HEADER)
-    arguments = body, header, signature, served, request.server.limits
-    asked = await request.in_executor(len(body), protocols.read_v2, *arguments)
-    results = await request.compute(served, asked.call)
-    content, json_length = await request.in_executor(
-        _numbers(results), protocols.write_v2, asked, results, name, served.version
-    )
+    header = request.request.headers.get(protocols.V2_HEADER)
+    write = functools.partial(protocols.write_v2, model=name, version=served.version)
+    content, json_length = await request.answer(served, protocols.read_v2, write, header, signature)
     if json_length is not None:
         request.set_header(protocols.V2_HEADER, str(json_length))
         request.set_header("Content-Type", "application/octet-stream")
     return content
-
-
-def _numbers(results: list[Any]) -> int:
-    """Returns the number of numbers in an answer, about."""
-    first = results[0]
-    parts = first.values() if isinstance(first, dict) else [first]
-    return len(results) * sum(part.size if isinstance(part, np.ndarray) else 8 for part in parts)

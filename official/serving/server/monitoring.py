@@ -19,8 +19,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
-_SECS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-_SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
@@ -40,14 +38,12 @@ class Metrics:
         def make(kind: Any, name: str, text: str, *labels: str, **settings: Any) -> Any:
             return kind(f"bert_{name}", text, labels, registry=self.registry, **settings)
 
+        secs = {"buckets": (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)}
+        rows = {"buckets": (1, 2, 4, 8, 16, 32, 64, 128, 256)}
         self.requests = make(Counter, "requests", "Requests by endpoint and status.", "endpoint", "code")
-        self.request_secs = make(
-            Histogram, "request_seconds", "Headers to answer.", "endpoint", buckets=_SECS
-        )
-        self._batch = make(
-            Histogram, "batch_sequences", "Sequences of a batch.", "signature", buckets=_SEQUENCES
-        )
-        self._batch_secs = make(Histogram, "batch_seconds", "Time of a batch.", "signature", buckets=_SECS)
+        self.request_secs = make(Histogram, "request_seconds", "Headers to answer.", "endpoint", **secs)
+        self._batch = make(Histogram, "batch_sequences", "Sequences of a batch.", "signature", **rows)
+        self._batch_secs = make(Histogram, "batch_seconds", "Time of a batch.", "signature", **secs)
         self.tokens = make(Counter, "tokens", "Tokens that were computed, with those of the warm-up.")
         self.version = make(Gauge, "model_version", "Version that is served.", "model")
         self.loads = make(Counter, "model_loads", "Versions by outcome.", "outcome")
@@ -72,10 +68,6 @@ class Metrics:
 # A thread writes them: a stderr that nobody reads does not stop the server, which leaves lines out then.
 
 
-_MAX_WAITING = 10_000  # lines
-_LIBRARIES = ("tornado", "asyncio", "concurrent.futures", "py.warnings")
-
-
 class Log(logging.Handler):
     """Writes lines; from any thread. As the handler of a library it tells that this has logged something:
     what its messages hold is not for a log."""
@@ -84,7 +76,7 @@ class Log(logging.Handler):
         """Writes to a stream; stderr where there is none."""
         super().__init__(logging.INFO)
         self._stream = stream or sys.stderr
-        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
+        self._lines: queue.Queue[str | None] = queue.Queue(10_000)
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
 
@@ -125,7 +117,7 @@ class Log(logging.Handler):
 
 def take_over(log: Log) -> None:
     """Lets the libraries of the server log here, and nowhere else."""
-    for name in _LIBRARIES:
+    for name in ("tornado", "asyncio", "concurrent.futures", "py.warnings"):
         logger = logging.getLogger(name)
         logger.handlers[:] = [log]
         logger.propagate = False

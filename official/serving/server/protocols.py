@@ -1,21 +1,224 @@
-"""Protocols: bodies to calls, and results to bodies."""
+"""Protocols: bodies to calls of a signature, checked, and what the model gives for them to bodies."""
 
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
 import json
 import math
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from official.inference import signatures
 from official.inference.signatures import Field, Signature
 from official.io import json_files
 from official.io.errors import ConfigError
 from official.io.json_files import is_of_kind
-from official.serving.server import calls
-from official.serving.server.calls import Call
-from official.serving.server.settings import HTTPError, Limits, require
-from official.serving.server.versions import Served, State
+from official.serving.server.settings import HTTPError, Limits, require, whole_number
+
+if TYPE_CHECKING:
+    from official.serving.server.versions import Served, State
+
+# -----------------------------------------------------------------------------------------------------------
+# Calls: inputs as rows for the model, and what it gives as columns
+
+
+MAX_NUMBERS = 2**22  # of an answer: the logits of a vocabulary are many
+_MASK_COST = 32  # tokens whose memory the logits of one mask take, about
+
+
+class Sizes(NamedTuple):
+    """Bounds of token ids: the words, segments and positions that the model has; and the number of values
+    that its main head gives for a token."""
+
+    words: int
+    segments: int
+    positions: int
+    values_a_token: int
+
+
+class Asked(NamedTuple):
+    """A request, read from its body.
+
+    Attributes:
+      call: of the model.
+      signature: of the call.
+      by_rows: of REST: whether it has `instances` and wants `predictions`, else `inputs` and `outputs`.
+      identity: of v2: the request's `id`; None where it has none.
+      outputs: of v2: {name: whether it is to be binary}, in the order wanted.
+    """
+
+    call: Call
+    signature: Signature
+    by_rows: bool
+    identity: str | None
+    outputs: dict[str, bool]
+
+
+class Call(NamedTuple):
+    """A call of a signature.
+
+    Attributes:
+      name: of the signature.
+      rows: for `versions.Served.compute`, one for each of N: a text, texts, or (ids, segments).
+      costs: of each row, in tokens, about.
+      length: L, of rows of token ids; else 0.
+    """
+
+    name: str
+    rows: list[Any]
+    costs: list[int]
+    length: int = 0
+
+
+def make_call(name: str, signature: Signature, columns: dict[str, Any], sizes: Sizes, limits: Limits) -> Call:
+    """Checks the inputs of a call.
+
+    Args:
+      name: of the signature.
+      signature: see `signatures`.
+      columns: {input: a list of N values}, from the body of a request.
+      sizes: of the model.
+      limits: of the server.
+
+    Raises:
+      HTTPError: where inputs are unknown, missing, of another type or number, or too large.
+    """
+    known = [field.name for field in signature.inputs]
+    for given in columns:
+        require(given in known, f"unknown input {given[:60]!r}: {_takes(name, signature)}.")
+    for field in known:
+        is_given = field in columns or field in signature.optional
+        require(is_given, f"the input {field!r} is missing: {_takes(name, signature)}.")
+    counts = ", ".join(f"{len(values)} of {field}" for field, values in columns.items())
+    require(len(set(map(len, columns.values()))) == 1, f"inputs of different numbers: {counts}.")
+    number, most = len(next(iter(columns.values()))), limits.max_instances
+    require(1 <= number <= most, f"{number:,} instances, allowed are 1 to {most:,} in a request.")
+    if name == signatures.TENSORS:
+        return _call_of_ids(signature, columns, sizes, number)
+    texts = [
+        [read_text(value, field, limits) for value in columns.get(field, [""] * number)] for field in known
+    ]
+    rows: list[Any] = list(zip(*texts))
+    costs = [sum(map(len, row)) // 4 + 4 for row in rows]
+    if signature.method == "classify":
+        rows = [[a, b] if b else [a] for a, b in rows]
+    elif len(known) == 1:
+        rows = texts[0]
+    if signature.method == "fill_mask":
+        costs = [cost + _MASK_COST * row.count("[MASK]") for cost, row in zip(costs, rows)]
+    return Call(name, rows, costs)
+
+
+def read_text(value: Any, name: str, limits: Limits) -> str:
+    """Returns a text that is given as itself, as its bytes in UTF-8, or as {"b64": ...}. Raises HTTPError."""
+    if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
+        try:
+            value = base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, ValueError):
+            raise HTTPError(400, f"{name}: b64 is no base64.") from None
+    try:
+        if isinstance(value, str):
+            value.encode()
+        elif isinstance(value, bytes):
+            value = value.decode()
+        else:
+            raise HTTPError(400, f"{name}: expected a text, got {_kind_of(value)}.")
+    except UnicodeError:
+        raise HTTPError(400, f"{name}: not a text of Unicode.") from None
+    number, most = len(value), limits.max_text_chars
+    require(number <= most, f"{name}: {number:,} characters, allowed are {most:,} in a text.")
+    return value
+
+
+def _kind_of(value: Any) -> str:
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", type(None): "null"}
+    return kinds.get(type(value), "an object")
+
+
+def _call_of_ids(signature: Signature, columns: dict[str, Any], sizes: Sizes, number: int) -> Call:
+    names = [field.name for field in signature.inputs]
+    ids_NL, mask_NL, segments_NL = (read_integers(columns[name], name) for name in names)
+    _, length = ids_NL.shape
+    is_even = ids_NL.shape == mask_NL.shape == segments_NL.shape
+    require(is_even and length, "input_ids, input_mask and segment_ids are to be rows of one length.")
+    bounds = {"input_ids": (ids_NL, sizes.words), "segment_ids": (segments_NL, sizes.segments)}
+    for name, (values, end) in bounds.items():
+        low, high = values.min(), values.max()
+        wrong = low if low < 0 else high
+        require(0 <= wrong < end, f"{name}: {wrong} is out of range. Allowed: 0 to {end - 1:,}.")
+    lengths_N = mask_NL.sum(axis=1)
+    is_right = (mask_NL == (np.arange(length) < lengths_N[:, None])).all() and lengths_N.all()
+    require(is_right, "input_mask: each row is to be ones, one at least, and then zeros.")
+    longest, positions = lengths_N.max(), sizes.positions
+    require(longest <= positions, f"{longest:,} tokens in a row, the model takes {positions:,} at most.")
+    total = number * length * sizes.values_a_token
+    told = f"an answer of {total:,} numbers, at most {MAX_NUMBERS:,}. Send fewer rows."
+    require(total <= MAX_NUMBERS, told)
+    rows = [(ids_NL[n, :end], segments_NL[n, :end]) for n, end in enumerate(lengths_N)]
+    # Of logits over the vocabulary each token is one mask.
+    cost = 1 + _MASK_COST * (sizes.values_a_token >= sizes.words)
+    return Call(signatures.TENSORS, rows, [int(end) * cost for end in lengths_N], length)
+
+
+def read_integers(values: Any, name: str) -> np.ndarray:
+    """Returns whole numbers, rows of a list or an array of integers, as an array [N, L]. Raises HTTPError."""
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        return values
+    # Looked at one by one: of texts NumPy would make an array that gives each the memory of the longest.
+    is_rows = isinstance(values, list) and all(isinstance(row, list) for row in values)
+    is_whole = is_rows and all(type(value) is int for row in values for value in row)
+    is_right = is_whole and len(set(map(len, values))) == 1
+    require(is_right, f"{name}: expected rows of whole numbers, all of one length.")
+    return np.array(values, np.int64)
+
+
+def columns_of(asked: Asked, results: list[Any]) -> dict[str, np.ndarray]:
+    """Returns the outputs of a call: {name: [N, ...]}, in the order of the signature; `results` are those of
+    `versions.Served.compute`, one for each row."""
+    call, signature = asked.call, asked.signature
+    names = [field.name for field in signature.outputs]
+    if call.name == signatures.TENSORS:
+        stack = np.stack if signature.method == "classify" else functools.partial(_padded, length=call.length)
+        return {name: stack([result[name] for result in results]) for name in names}
+    if signature.method == "embed":
+        return {names[0]: np.stack(results)}
+    if signature.method == "fill_mask":
+        return dict(zip(names, _words(results)))
+    if signature.method == "answer":
+        texts, scores, starts, ends = zip(*results)
+        columns: list[Any] = [texts, starts, ends, scores]
+    else:
+        labels, scores = zip(*results)
+        of_all = [list(result.scores) for result in results], [list(r.scores.values()) for r in results]
+        columns = [[label or "" for label in labels], scores, *of_all]
+    kinds = {"string": object, "int32": np.int32, "float32": np.float32}
+    return {
+        field.name: np.array(column, kinds[field.dtype]) for field, column in zip(signature.outputs, columns)
+    }
+
+
+def _words(results: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the words of each mask and their probabilities, '' and 0 for masks that a text has not."""
+    shape = len(results), max(map(len, results)), signatures.TOP_WORDS
+    tokens, scores = np.full(shape, "", object), np.zeros(shape, np.float32)
+    for number, masks in enumerate(results):
+        for mask, words in enumerate(masks):
+            tokens[number, mask, : len(words)] = [word for word, _ in words]
+            scores[number, mask, : len(words)] = [probability for _, probability in words]
+    return tokens, scores
+
+
+def _padded(rows: list[np.ndarray], length: int) -> np.ndarray:
+    """Returns the outputs of tokens as an array, 0 behind the end of each row."""
+    padded = np.zeros((len(rows), length, *rows[0].shape[1:]), np.float32)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = row
+    return padded
+
 
 # -----------------------------------------------------------------------------------------------------------
 # TensorFlow Serving's REST contract
@@ -27,21 +230,7 @@ DEFAULT = "serving_default"
 _REST_TYPES = {"string": "DT_STRING", "int32": "DT_INT32", "float32": "DT_FLOAT"}
 
 
-class RestRequest(NamedTuple):
-    """Request of a body.
-
-    Attributes:
-      call: of the model.
-      signature: of the call.
-      by_rows: whether it has `instances` and wants `predictions`, else `inputs` and `outputs`.
-    """
-
-    call: Call
-    signature: Signature
-    by_rows: bool
-
-
-def read_rest(body: bytes, served: Served, limits: Limits) -> RestRequest:
+def read_rest(body: bytes, served: Served, limits: Limits) -> Asked:
     """Reads the body of a prediction. Raises HTTPError."""
     values = read_object(body)
     name = values.get("signature_name") or DEFAULT
@@ -52,7 +241,8 @@ def read_rest(body: bytes, served: Served, limits: Limits) -> RestRequest:
     require(by_rows != ("inputs" in values), 'expected either "instances" or "inputs" in the request.')
     signature = served.signatures[name]
     columns = (_of_instances if by_rows else _of_inputs)(values, name, signature)
-    return RestRequest(calls.make(name, signature, columns, served.sizes, limits), signature, by_rows)
+    call = make_call(name, signature, columns, served.sizes, limits)
+    return Asked(call, signature, by_rows, None, {})
 
 
 def read_object(body: bytes | str) -> dict[str, Any]:
@@ -65,24 +255,23 @@ def read_object(body: bytes | str) -> dict[str, Any]:
 
 def _of_instances(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
     rows = values["instances"]
-    is_right = isinstance(rows, list) and rows
-    require(is_right, '"instances" is to be a list with one instance or more.')
+    require(isinstance(rows, list) and rows, '"instances" is to be a list with one instance or more.')
     if not _is_named(rows[0]):
         return {_only_input(name, signature): rows}
     names = rows[0].keys()
     are_alike = all(_is_named(row) and row.keys() == names for row in rows)
     require(are_alike, "all instances are to be objects with the same inputs.")
-    require(names, f"instances without inputs: {name} takes {_names(signature.inputs)}.")
+    require(names, f"instances without inputs: {_takes(name, signature)}.")
     return {field: [row[field] for row in rows] for field in names}
 
 
 def _of_inputs(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
     given = values["inputs"]
     columns = given if _is_named(given) else {_only_input(name, signature): given}
-    require(columns, f'"inputs" is empty: {name} takes {_names(signature.inputs)}.')
+    require(columns, f'"inputs" is empty: {_takes(name, signature)}.')
     for field, column in columns.items():
-        is_right = isinstance(column, list)
-        require(is_right, f"{field[:60]}: expected a list with a value for each instance.")
+        told = f"{field[:60]}: expected a list with a value for each instance."
+        require(isinstance(column, list), told)
     return columns
 
 
@@ -94,8 +283,7 @@ def _is_named(value: Any) -> bool:
 def _only_input(name: str, signature: Signature) -> str:
     """Returns the input that values without a name are for. Raises HTTPError where there are several."""
     needed = [field.name for field in signature.inputs if field.name not in signature.optional]
-    told = f"{name} takes {_names(signature.inputs)}: give an object with their names."
-    require(len(needed) == 1, told)
+    require(len(needed) == 1, f"{_takes(name, signature)}: give an object with their names.")
     return needed[0]
 
 
@@ -103,22 +291,22 @@ def _sizes_of(field: Field) -> list[int]:
     return [-1, *(-1 if size is None else size for size in field.shape)]
 
 
-def _names(fields: Sequence[Field]) -> str:
-    return ", ".join(field.name for field in fields)
+def _takes(name: str, signature: Signature) -> str:
+    return f"{name} takes {', '.join(field.name for field in signature.inputs)}"
 
 
-def write_rest(asked: RestRequest, results: list[Any]) -> bytes:
+def write_rest(asked: Asked, results: list[Any]) -> bytes:
     """Returns the body of an answer. Raises ValueError for numbers that JSON does not have."""
-    columns = calls.columns_of(asked.call, asked.signature, results)
-    only = next(iter(columns.values())) if len(columns) == 1 else None
+    columns = columns_of(asked, results)
+
+    def encoded(values: dict[str, Any]) -> str:
+        if len(values) == 1:
+            return encode(*values.values())
+        return "{" + ", ".join(f"{json.dumps(name)}: {encode(each)}" for name, each in values.items()) + "}"
+
     if not asked.by_rows:
-        return f'{{"outputs": {encode_object(columns) if only is None else encode(only)}}}'.encode()
-    rows = (
-        encode_object({name: column[n] for name, column in columns.items()})
-        if only is None
-        else encode(only[n])
-        for n in range(len(results))
-    )
+        return f'{{"outputs": {encoded(columns)}}}'.encode()
+    rows = (encoded({name: column[n] for name, column in columns.items()}) for n in range(len(results)))
     return f'{{"predictions": [{", ".join(rows)}]}}'.encode()
 
 
@@ -171,22 +359,6 @@ _INTEGERS = {"INT32": "<i4", "INT64": "<i8"}  # of token ids
 _LINE = 1024  # numbers of an output that are written at once
 
 
-class V2Request(NamedTuple):
-    """An inference request, read from its body.
-
-    Attributes:
-      call: of the model.
-      signature: of the call.
-      identity: the request's `id`; None where it has none.
-      outputs: {name: whether it is to be binary}, in the order wanted.
-    """
-
-    call: Call
-    signature: Signature
-    identity: str | None
-    outputs: dict[str, bool]
-
-
 def find_signature(model: str, asked: str, served: Served) -> str:
     """Returns the signature that a name of a model stands for: the main one, or MODEL_SIGNATURE. Raises
     HTTPError."""
@@ -197,7 +369,7 @@ def find_signature(model: str, asked: str, served: Served) -> str:
     return names[asked]
 
 
-def read_v2(body: bytes, json_length: str | None, name: str, served: Served, limits: Limits) -> V2Request:
+def read_v2(body: bytes, json_length: str | None, name: str, served: Served, limits: Limits) -> Asked:
     """Reads the body of an inference.
 
     Args:
@@ -212,10 +384,11 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
     """
     end = len(body)
     if json_length is not None:
-        is_number = json_length.isascii() and json_length.isdigit() and len(json_length) < 19
-        require(is_number, f"{V2_HEADER} is to be a whole number.")
-        require(int(json_length) <= end, f"{V2_HEADER}={json_length}: the body has {end:,} bytes.")
-        end = int(json_length)
+        length = whole_number(json_length)
+        if length is None:
+            raise HTTPError(400, f"{V2_HEADER} is to be a whole number.")
+        require(length <= end, f"{V2_HEADER}={json_length}: the body has {end:,} bytes.")
+        end = length
     values, binary = read_object(body[:end]), memoryview(body)[end:]
     signature = served.signatures[name]
     inputs: Any = values.get("inputs")
@@ -228,20 +401,19 @@ def read_v2(body: bytes, json_length: str | None, name: str, served: Served, lim
     require(not len(binary), f"{len(binary):,} bytes too many behind the tensors.")
     identity = values.get("id")
     require(is_of_kind(identity, (str, type(None))), '"id" is to be a text.')
-    call = calls.make(name, signature, columns, served.sizes, limits)
-    return V2Request(call, signature, identity, _requested_outputs(values, signature))
+    call = make_call(name, signature, columns, served.sizes, limits)
+    return Asked(call, signature, False, identity, _requested_outputs(values, signature))
 
 
 def _read_tensor(tensor: Any, signature: Signature, binary: memoryview) -> tuple[str, Any, memoryview]:
     """Returns the name of an input, its column, and the binary data of the next ones."""
-    members = ("name", str), ("datatype", str), ("shape", list)
-    name, datatype, shape = (_member(tensor, *each) for each in members)
+    kinds = {"name": str, "datatype": str, "shape": list}
+    name, datatype, shape = (_member(tensor, *each) for each in kinds.items())
     fields = {field.name: field for field in signature.inputs}
     require(name in fields, f"unknown input {name[:60]!r}. Allowed: {', '.join(fields)}.")
     field = fields[name]
     allowed = ["BYTES"] if field.dtype == "string" else list(_INTEGERS)
-    told = f"{name}: datatype={datatype[:20]!r}, expected {' or '.join(allowed)}."
-    require(datatype in allowed, told)
+    require(datatype in allowed, f"{name}: datatype={datatype[:20]!r}, expected {' or '.join(allowed)}.")
     is_right = all(type(size) is int and 0 < size < 2**31 for size in shape) and len(shape) in (1, 2)
     is_rows = len(shape) == 2 if field.shape else shape[1:] in ([], [1])
     expected = "[N, L]" if field.shape else "[N] or [N, 1]"
@@ -255,9 +427,9 @@ def _read_tensor(tensor: Any, signature: Signature, binary: memoryview) -> tuple
 
 
 def _member(tensor: Any, name: str, kind: type) -> Any:
-    is_right, expected = isinstance(tensor, dict), "a text" if kind is str else "a list"
-    is_right = is_right and is_of_kind(tensor.get(name), kind)
-    require(is_right, f'each tensor is to be an object whose "{name}" is {expected}.')
+    is_right = isinstance(tensor, dict) and is_of_kind(tensor.get(name), kind)
+    expected = f'"{name}" is {"a text" if kind is str else "a list"}.'
+    require(is_right, f"each tensor is to be an object whose {expected}")
     return tensor[name]
 
 
@@ -284,17 +456,16 @@ def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
     """Returns the column of binary data; before each text stands its length in four bytes."""
     number = math.prod(shape)
     if datatype != "BYTES":
-        kind = np.dtype(_INTEGERS[datatype])
-        is_right = len(data) == number * kind.itemsize
-        require(is_right, f"{name}: {len(data):,} bytes for shape={shape} of {datatype}.")
+        kind, told = np.dtype(_INTEGERS[datatype]), f"{len(data):,} bytes for shape={shape} of {datatype}."
+        require(len(data) == number * kind.itemsize, f"{name}: {told}")
         return np.frombuffer(data, kind).reshape(shape)
     found, place = [], 0
     while place + 4 <= len(data):
         (size,) = struct.unpack_from("<I", data, place)
         found.append(data[place + 4 : place + 4 + size])
         place += 4 + size
-    is_right = place == len(data) and len(found) == number
-    require(is_right, f"{name}: the binary data are not {number:,} elements, each behind its length.")
+    told = f"{name}: the binary data are not {number:,} elements, each behind its length."
+    require(place == len(data) and len(found) == number, told)
     return found
 
 
@@ -313,13 +484,13 @@ def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
     return found
 
 
-def write_v2(asked: V2Request, results: list[Any], model: str, version: int) -> tuple[bytes, int | None]:
+def write_v2(asked: Asked, results: list[Any], model: str, version: int) -> tuple[bytes, int | None]:
     """Returns the body of an answer, and how long its JSON is where binary tensors follow.
 
     Raises:
       ValueError: for numbers that JSON does not have.
     """
-    columns = calls.columns_of(asked.call, asked.signature, results)
+    columns = columns_of(asked, results)
     fields = {field.name: field for field in asked.signature.outputs}
     outputs, binary = [], []
     for name, is_binary in asked.outputs.items():
@@ -354,24 +525,19 @@ def _to_bytes(column: np.ndarray, datatype: str) -> bytes:
 def v2_metadata(model: str, name: str, served: Served) -> dict:
     """Returns the metadata of a model, for a signature."""
     signature = served.signatures[name]
-    return {
-        "name": model,
-        "versions": [str(served.version)],
-        "platform": "bert",
-        "inputs": [_v2_tensor(field) for field in signature.inputs],
-        "outputs": [_v2_tensor(field) for field in signature.outputs],
-    }
-
-
-def _v2_tensor(field: Field) -> dict:
-    return {"name": field.name, "datatype": _V2_TYPES[field.dtype], "shape": _sizes_of(field)}
+    inputs, outputs = (
+        [
+            {"name": field.name, "datatype": _V2_TYPES[field.dtype], "shape": _sizes_of(field)}
+            for field in fields
+        ]
+        for fields in (signature.inputs, signature.outputs)
+    )
+    versions = [str(served.version)]
+    return {"name": model, "versions": versions, "platform": "bert", "inputs": inputs, "outputs": outputs}
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Arrays as JSON
-
-
-_AT_ONCE = 4096  # numbers; more would keep other threads from running for long
 
 
 def encode(values: Any) -> str:
@@ -380,12 +546,8 @@ def encode(values: Any) -> str:
     Raises:
       ValueError: for numbers that JSON does not have: NaN and infinite ones.
     """
-    if isinstance(values, np.ndarray) and values.ndim > 1 and values.size > _AT_ONCE:
+    # More numbers at once would keep other threads from running for long.
+    if isinstance(values, np.ndarray) and values.ndim > 1 and values.size > 4096:
         return f"[{', '.join(map(encode, values))}]"
     plain = values.tolist() if isinstance(values, (np.ndarray, np.generic)) else values
     return json.dumps(plain, allow_nan=False)
-
-
-def encode_object(columns: dict[str, Any]) -> str:
-    """Returns arrays, or values, by their names as JSON. Raises ValueError as `encode` does."""
-    return "{" + ", ".join(f"{json.dumps(name)}: {encode(values)}" for name, values in columns.items()) + "}"

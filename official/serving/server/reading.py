@@ -28,8 +28,6 @@ from official.io.errors import ConfigError
 if TYPE_CHECKING:  # it loads TensorFlow
     from official.inference.source import Source
 
-_PROGRAM = "from official.serving.server import reading; reading.serve()"
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _ahead: list[tuple[subprocess.Popen, Connection]] = []
 
 
@@ -49,10 +47,15 @@ def reading(
       vocab_file, do_lower_case, max_seq_length: as of `source.find`.
 
     Raises:
-      ConfigError: as `source.find`, and where the other process is lost.
+      ConfigError: as `source.find`, for a file that is none, and where the other process is lost.
     """
     name = f"--export_dir={path}"
-    _check_files(path, name)
+    for file in (os.path.join(folder, one) for folder, _, names in os.walk(path) for one in sorted(names)):
+        if os.path.exists(file):  # links to nothing are left to the reader of the format
+            try:  # what is no file, such as a pipe or a device, might never be read to its end
+                files.check_readable(file, every_small_one=False)
+            except OSError as error:
+                raise ConfigError(f"{name}: {file}: {error.strerror or error}.") from None
     process, connection = _ahead.pop() if _ahead else _started()
     lock = threading.Lock()
 
@@ -79,25 +82,13 @@ def reading(
         process.wait()
 
 
-def _check_files(path: str, source: str) -> None:
-    """Raises ConfigError for a folder with a file that is none, such as a pipe or a device: to read it might
-    never end. Links to nothing are left to the reader of the format."""
-    for folder, _, names in os.walk(path):
-        for file in (os.path.join(folder, name) for name in sorted(names)):
-            if os.path.exists(file):
-                try:
-                    files.check_readable(file, every_small_one=False)
-                except OSError as error:
-                    raise ConfigError(f"{source}: {file}: {error.strerror or error}.") from None
-
-
 def _started() -> tuple[subprocess.Popen, Connection]:
     """Starts a process that reads. Returns it, and this end of the connection to it."""
     ours, theirs = multiprocessing.Pipe()
     paths = os.pathsep.join(os.path.abspath(each) for each in sys.path)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
+            [sys.executable, "-c", "from official.serving.server import reading; reading.serve()"],
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"},
@@ -117,9 +108,8 @@ def serve() -> None:
     """Finds the model that the process at the other end of stdin asks for, and hands its tensors over until
     that one closes."""
     # The process ends with the thread that began it, also in the middle of a read; on Linux.
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl:
-        prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     from official.inference import source
 
     quiet.quieten_libraries()

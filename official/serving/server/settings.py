@@ -77,6 +77,11 @@ class HTTPError(Exception):
         self.headers = headers or {}
 
 
+def whole_number(text: str) -> int | None:
+    """Returns the number of a header; None where it is none, or larger than any size."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
 def require(
     condition: object, message: str, status: int = 400, headers: dict[str, str] | None = None
 ) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import concurrent.futures
-import functools
+import contextlib
+import ctypes
 import gc
+import itertools
 import os
 import re
 import threading
@@ -19,15 +21,13 @@ from official.inference.rows import join
 from official.inference.signatures import SIGNATURES, Signature
 from official.io.errors import ConfigError
 from official.serving.server import reading
-from official.serving.server.calls import Sizes
 from official.serving.server.monitoring import Log
+from official.serving.server.protocols import Sizes
 
 # -----------------------------------------------------------------------------------------------------------
 # Served
 
 
-_WARMING_WORDS = (4, 30, 120, 400)  # words of the texts that a new version answers first
-_WARMING_ROWS = (1, 8)
 # {signature: the method of Model that answers many}
 _METHODS = {"answer": "answer_all", "classify": "classify_all", "embed": "embed", "fill_mask": "fill_masks"}
 
@@ -66,11 +66,9 @@ class Served:
         self.methods = tuple(methods)
         self._model = model
         self.labels = model.label_names if "classify" in methods else ()
-        main = self.methods[0]
-        self.signatures: dict[str, Signature] = {name: SIGNATURES[name] for name in methods}
-        outputs = signatures.TENSOR_OUTPUTS[main]
-        self.signatures[signatures.TENSORS] = Signature(main, signatures.TENSOR_INPUTS, outputs)
-        bert = model.source.bert
+        main, bert = self.methods[0], model.source.bert
+        ids = Signature(main, signatures.TENSOR_INPUTS, signatures.TENSOR_OUTPUTS[main])
+        self.signatures = {**{name: SIGNATURES[name] for name in methods}, signatures.TENSORS: ids}
         values = {"answer": 2, "embed": bert.hidden_size, "fill_mask": bert.vocab_size}.get(main, 1)
         self.sizes = Sizes(bert.vocab_size, bert.type_vocab_size, bert.max_position_embeddings, values)
 
@@ -90,7 +88,7 @@ class Served:
         if name != signatures.TENSORS:
             return list(getattr(self._model, _METHODS[name])(asked))
         method = self.methods[0]
-        made = join([ids for ids, _ in asked], [segments for _, segments in asked])
+        made = join(*map(list, zip(*asked)))
         if method == "fill_mask":  # every token is one to predict
             made = made._replace(masked_M=np.arange(len(made.ids_T), dtype=np.int32))
         outputs = self._model.outputs(method, made)
@@ -105,10 +103,8 @@ class Served:
         for method in self.methods:
             self._model.prepare(method)
         self._model.report_cuts(False)
-        for name in self.signatures:
-            for words in _WARMING_WORDS:
-                for number in _WARMING_ROWS:
-                    self.compute(name, [self._sample(name, words)] * number)
+        for name, words, number in itertools.product(self.signatures, (4, 30, 120, 400), (1, 8)):
+            self.compute(name, [self._sample(name, words)] * number)
         self._model.report_cuts(True)
 
     def _sample(self, name: str, words: int) -> Any:
@@ -117,8 +113,8 @@ class Served:
         if name == signatures.TENSORS:
             return (np.zeros(min(words, positions), np.int32),) * 2
         if name == "fill_mask":  # too long is an error here, and each letter may be a piece
-            return " ".join(["word"] * min(words, positions // 5) + ["[MASK]"])
-        text = " ".join(["word"] * words)
+            return "word " * min(words, positions // 5) + "[MASK]"
+        text = "word " * words
         if name == "classify":
             return [text] * (self._model.texts_of_a_row or 1)
         return ("a word?", text) if name == "answer" else text
@@ -139,9 +135,8 @@ def load(version: int, path: str, loading: Loading) -> Served:
         for method in loading.methods or ():
             found.check_can(method)
         methods = [name for name in SIGNATURES if name in (loading.methods or found.abilities())]
-        model = Model(found, loading.settings, loading.calibration_file)
+        served = Served(version, Model(found, loading.settings, loading.calibration_file), methods)
         try:
-            served = Served(version, model, methods)
             served.warm_up()
         except MemoryError:
             raise ConfigError(f"--export_dir={path}: there is not enough memory for it.") from None
@@ -150,11 +145,8 @@ def load(version: int, path: str, loading: Loading) -> Served:
 
 def free_memory() -> None:
     """Returns unused memory to the system, where the C library can."""
-    import ctypes
-
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
@@ -166,7 +158,6 @@ def free_memory() -> None:
 # newer one is loaded when its files have not changed for one look: it may be being copied still.
 
 
-_MAX_STATES = 16  # versions of a status; a server may see many
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 Load = Callable[[int, str], Served]
 
@@ -188,11 +179,9 @@ class State(NamedTuple):
 
 def find_versions(export_dir: str) -> list[Location]:
     """Returns the versions of a folder, the newest first; one, of its own number or 1, of anything else."""
-    found = _numbered(export_dir)
-    if found:
-        return found
     name = os.path.basename(os.path.normpath(export_dir))
-    return [Location(int(name) if _NUMBER.fullmatch(name) else 1, export_dir)]
+    one = Location(int(name) if _NUMBER.fullmatch(name) else 1, export_dir)
+    return _numbered(export_dir) or [one]
 
 
 def _numbered(export_dir: str) -> list[Location]:
@@ -214,13 +203,10 @@ def _is_around(path: str) -> bool:
 def look(path: str) -> frozenset[tuple[str, int, int]]:
     """Returns the files of a version with their sizes and times: what changes while it is being copied."""
     found = set()
-    for folder, _, names in os.walk(path):
-        for name in names:
-            try:
-                status = os.stat(os.path.join(folder, name))
-            except OSError:
-                continue  # gone, or a link to nothing: it is there when it can be read
-            found.add((os.path.relpath(os.path.join(folder, name), path), status.st_size, status.st_mtime_ns))
+    for file in (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names):
+        with contextlib.suppress(OSError):  # gone, or a link to nothing: it is there when it can be read
+            status = os.stat(file)
+            found.add((os.path.relpath(file, path), status.st_size, status.st_mtime_ns))
     return frozenset(found)
 
 
@@ -246,16 +232,16 @@ class Versions:
           ConfigError: the newest one's, where none can be loaded.
         """
         failures: list[tuple[Location, ConfigError]] = []
-        for location in await in_thread(lambda: find_versions(self._export_dir)):
-            self._failed[location.path] = await in_thread(functools.partial(look, location.path))
+        for location in await in_thread(find_versions, self._export_dir):
+            self._failed[location.path] = await in_thread(look, location.path)
             try:
                 secs = await self._take(location)
             except ConfigError as error:
                 failures.append((location, error))
-                continue
-            for failure in failures:
-                self._note_failure(*failure)
-            return secs
+            else:
+                for failure in failures:
+                    self._note_failure(*failure)
+                return secs
         raise failures[0][1]
 
     async def refresh(self, is_used: Callable[[Served], bool]) -> None:
@@ -280,9 +266,8 @@ class Versions:
         """Loads a version and lets it serve. Raises ConfigError."""
         self._set_state(location.version, State("LOADING"))
         began = time.monotonic()
-        served = await in_thread(lambda: self._load(*location))
-        secs = time.monotonic() - began
-        replaced = self.served.version if self.served else None
+        served = await in_thread(self._load, *location)
+        secs, replaced = time.monotonic() - began, self.served.version if self.served else None
         self.served = served
         if replaced is not None:
             self._set_state(replaced, State("END"))
@@ -309,18 +294,18 @@ class Versions:
     def _set_state(self, version: int, state: State) -> None:
         self.states.pop(version, None)
         self.states[version] = state
-        while len(self.states) > _MAX_STATES:
+        while len(self.states) > 16:  # a server may see many
             self.states.pop(next(iter(self.states)))
 
 
-def in_thread(function: Callable) -> asyncio.Future:
+def in_thread(function: Callable, *arguments: Any) -> asyncio.Future:
     """Calls a function in a thread of its own, which nobody waits for when the process ends."""
     future: concurrent.futures.Future = concurrent.futures.Future()
     future.set_running_or_notify_cancel()  # it is not cancelled any more
 
     def run() -> None:
         try:
-            future.set_result(function())
+            future.set_result(function(*arguments))
         except BaseException as error:  # pylint: disable=broad-except  # raised where it is awaited
             future.set_exception(error)
 

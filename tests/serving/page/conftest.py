@@ -38,15 +38,17 @@ def fake():
 @pytest.fixture
 def open_page(browser, fake):
     """Returns a function: the page in a window of its own, once it knows what the model can. All that the
-    browser complains of is in `complaints`, and must be there on purpose."""
-    contexts, complaints = [], []
+    browser complains of is in `complaints`, and must be there on purpose. What axe-core finds in the state
+    that the test ends in, in light and dark, must be nothing of any weight."""
+    pages, complaints = [], []
 
-    def open_it(wait_for: str = "[role=tab]", scripts: tuple = (), address: str = "", **settings):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **settings})
-        contexts.append(context)
-        for script in scripts:
-            context.add_init_script(script=script)
+    def open_it(wait_for: str = "[role=tab]", address: str = "", **settings):
+        defaults = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
+        context = browser.new_context(**{**defaults, **settings})
+        if AXE_FILE.exists():
+            context.add_init_script(script=AXE_FILE.read_text(encoding="utf-8"))
         page = context.new_page()
+        pages.append(page)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.complaints = complaints
@@ -56,6 +58,16 @@ def open_page(browser, fake):
         return page
 
     yield open_it
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    found = []
+    for page in pages:
+        for scheme in ("light", "dark") if AXE_FILE.exists() else ():
+            page.emulate_media(color_scheme=scheme)
+            found += faults(page)
+        page.context.close()
+    assert (complaints, found) == ([], [])
+
+
+def faults(page) -> list[str]:
+    """Returns what axe-core, Deque's checker of accessibility, finds."""
+    found = page.evaluate("async () => (await axe.run()).violations")
+    return [f"{each['impact']} {each['id']}: {each['nodes'][0]['html']}" for each in found]

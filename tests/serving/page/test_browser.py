@@ -315,15 +315,3 @@ def test_the_command_of_a_call_is_right(open_page, fake):
     program, flag, body, address = shlex.split(page.text_content(f"{ANSWER} pre"))
     assert (program, flag) == ("curl", "-d") and json.loads(body) == fake.asked[0]
     assert address == f"{fake.address}v1/models/my%20bert:predict"
-
-
-@pytest.mark.slow
-def test_a_violation_of_the_policy_would_be_seen(open_page):
-    """The check that every test makes at its end can fail."""
-    page = open_page()
-    page.evaluate(
-        "() => document.head.append(Object.assign(document.createElement('style'), {textContent: 'p {}'}))"
-    )
-    page.wait_for_timeout(100)
-    assert any("Content Security Policy" in said for said in page.complaints)
-    page.complaints.clear()

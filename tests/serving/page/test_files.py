@@ -5,49 +5,38 @@ import re
 
 import setuptools
 
-from official.serving import page
+from official.serving.server import handlers
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "official" / "serving" / "page"
 
 
 def test_every_file_is_sent_with_its_type():
-    kinds = {path: kind.partition(";")[0] for path, (kind, _) in page.files("bert").items()}
+    kinds = {path: kind.partition(";")[0] for path, (kind, _) in handlers.page_files("bert").items()}
     assert kinds.pop("/") == "text/html" and kinds.pop("/static/style.css") == "text/css"
     assert set(kinds.values()) == {"text/javascript"} and "/static/app.js" in kinds
     shown = {f"/static/{path.name}" for path in (FOLDER / "static").iterdir()}
-    assert shown == page.files("bert").keys() - {"/"}
+    assert shown == handlers.page_files("bert").keys() - {"/"}
 
 
 def test_the_name_of_the_model_is_text():
-    text = page.files('a"><script>alert(1)</script>')["/"][1].decode()
+    text = handlers.page_files('a"><script>alert(1)</script>')["/"][1].decode()
     assert 'data-model="a&quot;&gt;&lt;script&gt;' in text and "<script>" not in text
 
 
-def test_what_a_file_names_is_sent():
-    files = page.files("bert")
-    text = files["/"][1].decode()
-    named = set(re.findall(r'(?:src|href)="([^"#][^"]*)"', text))
-    assert {f"/{name}" for name in named if not name.startswith("data:")} <= files.keys()
-    for path, (_, content) in files.items():
-        for name in re.findall(r'from "\./([^"]+)"', content.decode()):
-            assert f"/static/{name}" in files, path
-
-
 def test_nothing_is_from_outside_or_inline():
-    for path, (_, content) in page.files("bert").items():
+    for path, (_, content) in handlers.page_files("bert").items():
         text = content.decode().replace("http://www.w3.org/2000/svg", "")  # a name, not an address
         assert not re.search(r"https?://|@import|url\(|<style|\sstyle=|\son\w+=", text), path
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text), path
 
 
 def test_the_policy_allows_the_page_itself_only():
-    policy = dict(each.split(" ", 1) for each in page.HEADERS["Content-Security-Policy"].split("; "))
+    policy = dict(each.split(" ", 1) for each in handlers.PAGE_HEADERS["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
     assert policy["form-action"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
     assert not any("unsafe" in value or "*" in value for value in policy.values())
-    assert page.HEADERS["X-Content-Type-Options"] == "nosniff" and page.HEADERS["Referrer-Policy"]
 
 
 def test_files_are_in_the_wheel(monkeypatch):
@@ -55,8 +44,7 @@ def test_files_are_in_the_wheel(monkeypatch):
     monkeypatch.setattr(setuptools, "setup", found.update)
     monkeypatch.chdir(ROOT)
     exec(compile((ROOT / "setup.py").read_text(), "setup.py", "exec"), {"__name__": "setup"})
-    assert "official.serving.page" in found["packages"]
-    globs = found["package_data"]["official.serving.page"]
-    files = [path for path in FOLDER.rglob("*.*") if path.suffix not in (".py", ".pyc")]
-    for name in (str(path.relative_to(FOLDER)) for path in files):
+    assert "official.serving" in found["packages"]
+    globs = found["package_data"]["official.serving"]
+    for name in (str(path.relative_to(FOLDER.parent)) for path in FOLDER.rglob("*.*")):
         assert any(fnmatch.fnmatch(name, each) for each in globs), name

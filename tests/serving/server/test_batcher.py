@@ -8,7 +8,7 @@ import pytest
 
 from official.io.errors import ConfigError
 from official.serving.server.batcher import Batcher, Failure
-from official.serving.server.calls import Call
+from official.serving.server.protocols import Call
 from official.serving.server.settings import HTTPError, Limits
 
 LATER = 20.0  # seconds that are never reached
