@@ -137,7 +137,7 @@ def is_of_kind(value, kind: Kind) -> bool:
 
 def kind_of(value) -> str:
     """Returns the kind of a JSON value, in words."""
-    return _KINDS[type(value)]
+    return _KINDS.get(type(value), f"{value!s:.40}")  # others are of YAML, such as dates
 
 
 def _named(kind: Kind) -> str:
