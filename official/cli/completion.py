@@ -39,10 +39,8 @@ def all_parser() -> argparse.ArgumentParser:
 
 def _training_parser() -> argparse.ArgumentParser:
     """Returns a parser of the settings of training."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--config", choices=(*configs.names(), *configs.theirs()), help="Settings underneath."
-    )
+    parser, names = argparse.ArgumentParser(), (*configs.names(), *configs.theirs())
+    parser.add_argument("--config", choices=names, help="Settings underneath.")
     parser.add_argument("--flagfile", help="File of flags.")
     for field in config_lib.FIELDS.values():
         values = ("true", "false") if field.type is bool else field.choices

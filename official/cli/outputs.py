@@ -44,8 +44,11 @@ def write_picture(path: str, figure: Any) -> None:
     write_file(path, plots.render(figure, picture_format(path)))
 
 
-def check_files(flags: argparse.Namespace, *names: str) -> None:
-    """Checks before the work that the files that flags name can be written. Raises ConfigError."""
+def check_files(flags: argparse.Namespace, *names: str, picture: str = "") -> None:
+    """Checks before the work that the files that flags name can be written, among them a picture. Raises
+    ConfigError."""
+    if picture and getattr(flags, picture):
+        check_picture_file(getattr(flags, picture), picture, flags.overwrite)
     for name in names:
         if getattr(flags, name):
             check_output_file(getattr(flags, name), name, flags.overwrite)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Literal, NamedTuple
+from typing import IO, NamedTuple
 
 from official.config.cluster import host_names
 from official.io import signals, streams
@@ -79,15 +79,15 @@ def read_hosts(text: str, instances_per_host: int = 1) -> list[Host]:
     if not hosts:
         raise ConfigError(f"--hosts={text[:100]!r} names no host, expected HOST:PORT,HOST:PORT,...")
     taken: set[tuple[str, int]] = set()
-    for host in hosts:
-        for port in range(host.port, host.port + instances_per_host) if host.port else ():
-            if port >= _MOST_PORTS or (host.name, port) in taken:
+    for name, first in hosts:
+        for port in range(first, first + instances_per_host) if first else ():
+            if port >= _MOST_PORTS or (name, port) in taken:
                 problem = "is no port" if port >= _MOST_PORTS else "is there twice"
                 raise ConfigError(
-                    f"--hosts: {host.name}:{port} {problem}; each process takes one, from the port of its"
-                    f" host on (--instances_per_host={instances_per_host}). Give other ports."
+                    f"--hosts: {name}:{port} {problem}; each process takes one, from the port of its host on"
+                    f" (--instances_per_host={instances_per_host}). Give other ports."
                 )
-            taken.add((host.name, port))
+            taken.add((name, port))
     return hosts
 
 
@@ -112,21 +112,17 @@ def make_workers(hosts: list[Host], instances_per_host: int) -> list[Worker]:
       ConfigError: for a host elsewhere without a port, and for this machine as 'localhost' among others.
     """
     here = {host.name: is_local(host.name) for host in hosts}
-    for host in hosts:
-        if host.port is None and not here[host.name]:
-            raise ConfigError(
-                f"--hosts: {host.name} has no port, and only on this machine a free one is looked for. Give"
-                f" {host.name}:PORT."
-            )
-        if not all(here.values()) and _is_loopback(host.name):
-            raise ConfigError(
-                f"--hosts: {host.name} means another machine to each host. Give a name or an address by which"
-                " the others reach this one."
-            )
+    for name, port in hosts:
+        if port is None and not here[name]:
+            told = f"--hosts: {name} has no port, and only on this machine a free one is looked for"
+            raise ConfigError(f"{told}. Give {name}:PORT.")
+        if not all(here.values()) and _is_loopback(name):
+            told = f"--hosts: {name} means another machine to each host"
+            raise ConfigError(f"{told}. Give a name or an address by which the others reach this one.")
     free = iter(_free_ports(sum(instances_per_host for host in hosts if host.port is None)))
     places = [
-        (host.name, next(free) if host.port is None else host.port + instance)
-        for host in hosts
+        (name, next(free) if port is None else port + instance)
+        for name, port in hosts
         for instance in range(instances_per_host)
     ]
     return [Worker(rank, name, port, here[name]) for rank, (name, port) in enumerate(places)]
@@ -139,10 +135,8 @@ def is_local(name: str) -> bool:
     except (OSError, UnicodeError):
         return False
     for address, _ in found:
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET6 if ":" in str(address) else socket.AF_INET) as probe,
-        ):
+        family = socket.AF_INET6 if ":" in str(address) else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
             probe.bind((address, 0))
             return True
     return False
@@ -211,14 +205,10 @@ class Rank:
         self.worker = workers[rank]
         self.code: int | None = None
         self.is_cut_off = False
-        try:
+        pipe = subprocess.PIPE
+        try:  # Ctrl-C is for the launcher, which passes it on: so a session of its own
             self._process = subprocess.Popen(
-                _words(order, self.worker),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # Ctrl-C is for the launcher, which passes it on
+                _words(order, self.worker), 0, None, pipe, pipe, pipe, start_new_session=True
             )
         except OSError as error:
             raise ConfigError(f"{self.worker.name} cannot be started: {error.strerror}.") from None
@@ -307,24 +297,24 @@ class Stream:
             return True
         except (OSError, ValueError):
             data = b""
+        self._write(data)
+        return bool(data)
+
+    def pass_rest_on(self) -> None:
+        """Passes on what is there, without waiting for more, as if it were the end."""
+        with contextlib.suppress(OSError, ValueError):  # also where there is nothing
+            while data := os.read(self.source.fileno(), 2**16):
+                self._write(data)
+        self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        """Writes the lines that are complete by more data; without any, at the end, all."""
         *lines, self._text = (self._text + data).split(b"\n")
         if len(self._text) > _LONGEST_LINE_BYTES or (self._text and not data):
             lines, self._text = [*lines, self._text], b""
         if lines:
             self._target.write(b"".join(self._tag + line + b"\n" for line in lines))
             self._target.flush()
-        return bool(data)
-
-    def pass_rest_on(self) -> None:
-        """Passes on what is there, without waiting for more, as if it were the end."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.source, selectors.EVENT_READ)
-            while selector.select(0) and self.pass_on():
-                pass
-        if self._text:
-            self._target.write(self._tag + self._text + b"\n")
-            self._target.flush()
-            self._text = b""
 
 
 def ssh_words(ssh: tuple[str, ...], host: str, command: str) -> list[str]:
@@ -373,8 +363,6 @@ _ROUND_SECS = 0.1
 _BETWEEN_CALLS_SECS = 2.0
 _SIGPIPE = 128 + signal.SIGPIPE
 
-Kind = Literal["done", "own", "lost"]
-
 
 class Job(NamedTuple):
     """Settings of a job.
@@ -394,20 +382,6 @@ class Job(NamedTuple):
     host_timeout_secs: float = 600.0
 
 
-class Ending(NamedTuple):
-    """End of a job.
-
-    Attributes:
-      kind: all done; one ended in an order of its own; or one was lost.
-      code: exit code of the job.
-      cut_off: hosts that could not be reached any more.
-    """
-
-    kind: Kind
-    code: int
-    cut_off: tuple[str, ...] = ()
-
-
 def run(job: Job, say: Callable[[str], None]) -> int:
     """Runs a job to its end. Signals to this process go to all of the job's; a second one ends all at once.
 
@@ -424,14 +398,17 @@ def run(job: Job, say: Callable[[str], None]) -> int:
     """
     with _Inbox() as inbox, signals.noting(inbox.put):
         for restart in range(job.max_restarts + 1):
-            ending = _run_once(job, inbox, say)
-            if ending.kind != "lost" or restart == job.max_restarts:
+            code, cut_off = _run_once(job, inbox, say)
+            if cut_off is None or restart == job.max_restarts:
                 break
             say(f"restart {restart + 1} of {job.max_restarts}")
-            code = _wait_for_hosts(job, ending.cut_off, inbox, say)
-            if code is not None:
-                return code
-        return ending.code
+            ended = _wait_for_hosts(job, cut_off, inbox, say)
+            if ended is not None:
+                return ended
+        return code
+
+
+Ending = tuple[int, "tuple[str, ...] | None"]  # exit code; hosts cut off where one was lost, else None
 
 
 class _Inbox:
@@ -458,6 +435,7 @@ class _Inbox:
 
 
 def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
+    """Starts the processes and waits for the end of all."""
     workers = make_workers(job.hosts, job.instances_per_host)
     ranks: list[Rank] = []
     ended = threading.Event()
@@ -560,16 +538,12 @@ class _Watch:
         codes = [rank.code or 0 for rank in self._ranks]
         if self._passed_on is not None:
             own = next((code for code in codes if code in OWN_CODES), 128 + self._passed_on)
-            cut = own if self._unread_since is None else _SIGPIPE
-            code = cut if any(codes) else 0
-            return Ending("own" if code else "done", code)
-        if self._cause is None:
-            return Ending("done", 0)
-        code = self._cause.code or 0
-        if code in OWN_CODES:
-            return Ending("own", code)
-        cut_off = {rank.worker.host for rank in self._ranks if rank.is_cut_off}
-        return Ending("lost", code if LOST_PEER < code < 126 else LOST_PEER, tuple(sorted(cut_off)))
+            return (own if self._unread_since is None else _SIGPIPE) if any(codes) else 0, None
+        code = self._cause.code or 0 if self._cause else 0
+        if code == 0 or code in OWN_CODES:
+            return code, None
+        cut_off = sorted({rank.worker.host for rank in self._ranks if rank.is_cut_off})
+        return code if LOST_PEER < code < 126 else LOST_PEER, tuple(cut_off)
 
 
 def _weight(rank: Rank) -> tuple[bool, bool, int]:

@@ -13,13 +13,8 @@ from tests import programs
 def test_what_is_not_as_it_must_be_is_counted():
     fine = {"rank": 1, "after_secs": 3.0, "at_step": 40, "exit_code": 0, "differs": []}
     summary = kill_workers.summarize([fine, {**fine, "rank": 0, "at_step": 0}])
-    assert summary == {
-        "runs": 2,
-        "killed_chief": 1,
-        "killed_before_the_first_line": 1,
-        "wrong_exit_codes": 0,
-        "runs_that_differ": 0,
-    }
+    assert (summary["runs"], summary["killed_chief"], summary["killed_before_the_first_line"]) == (2, 1, 1)
+    assert (summary["wrong_exit_codes"], summary["runs_that_differ"]) == (0, 0)
     summary = kill_workers.summarize([fine, {**fine, "exit_code": 4, "differs": ["exit 4: lost"]}])
     assert (summary["wrong_exit_codes"], summary["runs_that_differ"]) == (1, 1)
 

@@ -9,8 +9,9 @@ import pytest
 KUBERNETES = "1.32"
 # Fields of a TFJob. Source: kubeflow-training 1.9.4, kubeflow/training/models/kubeflow_org_v1_tf_job*.py,
 # kubeflow_org_v1_run_policy.py, kubeflow_org_v1_replica_spec.py
+_TOP = {"apiVersion", "kind", "metadata", "spec"}
 TFJOB = {
-    "TFJob": {"apiVersion", "kind", "metadata", "spec"},
+    "TFJob": _TOP,
     "TFJobSpec": {"enableDynamicWorker", "runPolicy", "successPolicy", "tfReplicaSpecs"},
     "RunPolicy": set(
         "activeDeadlineSeconds backoffLimit cleanPodPolicy managedBy schedulingPolicy suspend"
@@ -24,7 +25,7 @@ _RESTARTS = {"Always", "OnFailure", "Never", "ExitCode"}
 # Source: https://docs.graphcore.ai/projects/kubernetes-user-guide/en/latest/creating-ipujob.html,
 # https://epcced.github.io/eidf-docs/services/graphcore/training/L2_multiple_IPU/
 IPUJOB = {
-    "IPUJob": {"apiVersion", "kind", "metadata", "spec"},
+    "IPUJob": _TOP,
     "spec": {"jobInstances", "ipusPerJobInstance", "modelReplicasPerWorker", "workers"},
     "workers": {"template"},
     "template": {"spec"},
