@@ -118,9 +118,8 @@ def _values(arguments: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             rest = [*words] if word == "--" else [word]
             if rest:
                 meant = f" (did you mean --flagfile={rest[0]}?)" if rest[0].endswith(".flags") else ""
-                raise ConfigError(
-                    f"Unexpected argument {rest[0]!r}{meant}. Settings are given as --name=value."
-                )
+                told = f"Unexpected argument {rest[0]!r}{meant}"
+                raise ConfigError(f"{told}. Settings are given as --name=value.")
             break
         is_field = name.startswith(_FIELD)
         name = name.removeprefix(_FIELD)
@@ -195,19 +194,15 @@ def _read_source(source: foreign.Source, changes: Mapping[str, Any]) -> tuple[di
     if source.path.endswith(".flags"):
         settings, *more = _read_flags([f"--flagfile={source.path}"])
         if any(more) or settings.keys() - config_lib.FIELDS:
-            raise ConfigError(
-                f"--config={source.path} is more than settings. Give it as --flagfile={source.path}."
-            )
+            raise ConfigError(f"--config={source.path} is more than settings. Give it as --flagfile.")
     else:
         settings, family = foreign.read_theirs(source)
     if family or not changes:
         return settings, family
     sizes = {name.removeprefix(_SIZE): value for name, value in changes.items() if name.startswith(_SIZE)}
     if sizes and not isinstance(settings.get("model"), dict):
-        raise ConfigError(
-            f"--{_FIELD}{_SIZE}{next(iter(sizes))}: --config={source.path} has no sizes of a model. Give"
-            " --bert_config_file."
-        )
+        told = f"--{_FIELD}{_SIZE}{next(iter(sizes))}: --config={source.path} has no sizes of a model"
+        raise ConfigError(f"{told}. Give --bert_config_file.")
     settings = settings | {name: value for name, value in changes.items() if not name.startswith(_SIZE)}
     return settings | ({"model": settings["model"] | sizes} if sizes else {}), family
 

@@ -95,10 +95,8 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     if is_yaml and all(isinstance(value, dict) for value in entries.values()):
         entry = source.entry or (next(iter(entries)) if len(entries) == 1 else source.name)
         if entry not in entries:
-            raise ConfigError(
-                f"--config={source.path} holds {', '.join(map(str, entries))}{suggest(entry, entries)}. Give"
-                " one: --config=FILE:NAME."
-            )
+            told = f"--config={source.path} holds {', '.join(map(str, entries))}{suggest(entry, entries)}"
+            raise ConfigError(f"{told}. Give one: --config=FILE:NAME.")
         entries = entries[entry]
     return entries, configurations.family_of(entries)
 
@@ -173,21 +171,17 @@ def _check_agreement(
     from official.graphcore import configuration_keys
 
     settings = {**theirs, **above}
+    steps, epochs = (settings.get(name) for name in ("num_steps_per_epoch", "num_train_epochs"))
+    size = settings.get("train_batch_size")
     for name, value in asked.items():
         term = _table(family)[name].to
-        if term == "@steps":
-            steps, epochs = settings["num_steps_per_epoch"], settings["num_train_epochs"]
-            if steps * epochs != configuration_keys.count(value):
-                raise ConfigError(
-                    f"--{name}={value} is the number of updates, and num_steps_per_epoch={steps} x"
-                    f" num_train_epochs={epochs} are {steps * epochs}. Drop one of the flags."
-                )
-        size = settings.get("train_batch_size")
+        if term == "@steps" and steps * epochs != configuration_keys.count(value):
+            product = f"num_steps_per_epoch={steps} x num_train_epochs={epochs} are {steps * epochs}"
+            told = f"--{name}={value} is the number of updates, and {product}"
+            raise ConfigError(f"{told}. Drop one of the flags.")
         if term == "@global" and size != theirs.get("train_batch_size"):
-            raise ConfigError(
-                f"--{name}={value} and --train_batch_size={size} are two sizes of a batch. Drop one of the"
-                " two flags."
-            )
+            told = f"--{name}={value} and --train_batch_size={size} are two sizes of a batch"
+            raise ConfigError(f"{told}. Drop one of the two flags.")
 
 
 def _table(family: Family | None) -> Mapping[str, Any]:
@@ -232,9 +226,8 @@ def _checked(options: Options, family: Family | None) -> dict[str, str | list[st
         table = _table(family)
         if name not in table:
             whose = f"a {family.label} configuration" if family else "a configuration of ours"
-            raise ConfigError(
-                f"Unknown flag --{name} over {whose}{suggest(name, [*config_lib.FIELDS, *table])}."
-            )
+            meant = suggest(name, [*config_lib.FIELDS, *table])
+            raise ConfigError(f"Unknown flag --{name} over {whose}{meant}.")
         from official.graphcore.configuration_keys import may_lack_value
 
         if value is None and not may_lack_value(table[name]):
@@ -276,10 +269,8 @@ def check_variables(layers: Layers) -> None:
         path = values.get(name)
         found = _VARIABLE.search(path) if isinstance(path, str) and not os.path.exists(path) else None
         if found:
-            raise ConfigError(
-                f"{name}={path}: the environment variable {found[1]} is not set. Set it, or give"
-                f" --{name}=PATH."
-            )
+            told = f"{name}={path}: the environment variable {found[1]} is not set"
+            raise ConfigError(f"{told}. Set it, or give --{name}=PATH.")
 
 
 # ------------------------------------------------------------------------------------------------------------

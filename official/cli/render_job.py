@@ -107,15 +107,13 @@ def _read(flags: Main, given: set[str], command: list[str]) -> manifests.Job:
     """Returns the job that flags ask for. Raises ConfigError."""
     kinds = manifests.KINDS
     if flags.kind not in kinds:
-        raise ConfigError(
-            f"--kind={flags.kind[:40]} is not one of {', '.join(kinds)}{suggest(flags.kind, kinds)}."
-        )
+        meant = suggest(flags.kind, kinds)
+        raise ConfigError(f"--kind={flags.kind[:40]} is not one of {', '.join(kinds)}{meant}.")
     for name in sorted(given):
         others = [each for each, row in kinds.items() if name in row.takes]
         if others and flags.kind not in others:
-            raise ConfigError(
-                f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}. Drop it."
-            )
+            told = f"--{name} is not for --kind={flags.kind}, but for {', '.join(others)}"
+            raise ConfigError(f"{told}. Drop it.")
     kind = kinds[flags.kind]
     taken = {name: getattr(flags, name) for name in ("name", "image", "namespace", *kind.takes)}
     for name, default in kind.defaults.items():
@@ -171,10 +169,9 @@ def with_sdk(job: manifests.Job) -> manifests.Job:
     if arguments(job.command) is not None:
         return dataclasses.replace(job, ipu_image=job.ipu_image or SDK_IMAGE)
     if job.ipu_image:
-        raise ConfigError(
-            f"--ipu_image={job.ipu_image} is for a command of bert train, received"
-            f" {' '.join(job.command)[:60]!r}, which runs in --image. Drop --ipu_image."
-        )
+        told = f"--ipu_image={job.ipu_image} is for a command of bert train"
+        received = f"{' '.join(job.command)[:60]!r}, which runs in --image"
+        raise ConfigError(f"{told}, received {received}. Drop --ipu_image.")
     return job
 
 

@@ -38,9 +38,8 @@ def test_some_random_damage_ends_in_order(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_much_random_damage_to_every_command_ends_in_order(tmp_path, seed):
-    report = fuzz(tmp_path, 4 * len(commands.COMMANDS), seed)
+def test_much_random_damage_to_every_command_ends_in_order(tmp_path):
+    report = fuzz(tmp_path, 8 * len(commands.COMMANDS), 1)
     assert set(report["by_command"]) == set(commands.COMMANDS)
 
 
@@ -89,18 +88,14 @@ def test_judgement():
     assert "error lines" in processes.judge("scripts/ask.py", 2, (0, 3), "any", "", LINE + LINE)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_damaged_json_is_never_what_it_was(tmp_path, seed):
+def test_damaged_json_is_never_what_it_was(tmp_path):
     values = {"a": 1, "b": {"c": [1.5, 2.5]}, "d": "text"}
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(values))
-    what, expected = damage.damage_json(
-        random.Random(seed),
-        str(path),
-        checked=[("a",), ("b", "c", "*"), ("d",)],
-        required=[("d",)],
-        ranges={("a",): (-1,)},
-    )
-    assert expected == damage.REFUSED and what.startswith("JSON ")
-    with contextlib.suppress(ValueError, RecursionError, ZeroDivisionError):
-        assert json.loads(path.read_bytes().decode(), parse_constant=lambda name: 1 / 0) != values
+    path, checked = tmp_path / "x.json", [("a",), ("b", "c", "*"), ("d",)]
+    for seed in range(12):
+        path.write_text(json.dumps(values))
+        what, expected = damage.damage_json(
+            random.Random(seed), str(path), checked=checked, required=[("d",)], ranges={("a",): (-1,)}
+        )
+        assert expected == damage.REFUSED and what.startswith("JSON ")
+        with contextlib.suppress(ValueError, RecursionError, ZeroDivisionError):
+            assert json.loads(path.read_bytes().decode(), parse_constant=lambda name: 1 / 0) != values, seed
