@@ -39,10 +39,8 @@ class Parser(argparse.ArgumentParser):
         """Makes a parser; the first paragraph of `text`, a module's docstring, is its description."""
         description = " ".join((text or "").split("\n\n")[0].split())
         super().__init__(description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
-        self.result: type[argparse.Namespace] = argparse.Namespace  # of `parse`
-        self.aliases: Mapping[str, str] = {}  # {another name: ours}
+        self.of: type[Flags] = Flags  # the class of what `parse` returns
         self.ranges: Mapping[str, tuple[float, float]] = {}  # of `check_ranges`
-        self.lists = set(LISTS)  # names of flags with commas between values
         self.given: set[str] = set()  # names of the flags that were given, after `parse`
         self.register("type", int, _whole_number)
         self.register("type", float, _finite_number)
@@ -59,11 +57,11 @@ class Parser(argparse.ArgumentParser):
             if text.startswith("--") and text.endswith("=--"):  # argparse takes it for the end of the flags
                 raise ConfigError(f"{text[:-3]} needs a value, received '--'. See --help.")
         actions = {name.removeprefix("--"): each for name, each in self._option_string_actions.items()}
-        spellings = {**self.aliases, **{name: name for name in actions}}
+        spellings = {**self.of.ALIASES, **{name: name for name in actions}}
         spellings = {name.replace("_", "-"): ours for name, ours in spellings.items()}
         truths = [name for name, each in actions.items() if _is_on_or_off(each)]
         arguments = [_respelled(text, spellings) for text in words]
-        arguments = joined(arguments, truths, self.lists & set(actions))
+        arguments = joined(arguments, truths, {*LISTS, *self.of.LISTS} & set(actions))
         arguments = [text for text in map(self._plain, arguments) if text]
         self.given = {text.split("=")[0].removeprefix("--") for text in arguments if text.startswith("--")}
         # First: argparse names what a misspelt flag should have been as missing.
@@ -73,7 +71,7 @@ class Parser(argparse.ArgumentParser):
         flags, unknown = self.parse_known_args(arguments)
         for argument in unknown:
             self._check_known(argument)
-        flags = self.result(**{name: _with_homes(value) for name, value in vars(flags).items()})
+        flags = self.of(**{name: _with_homes(value) for name, value in vars(flags).items()})
         check_ranges(flags, self.ranges)
         return flags
 
@@ -126,8 +124,7 @@ class Flags(argparse.Namespace):
         runs without docstrings, which are the help."""
         check_docstrings("hold the help of the flags")
         parser = Parser(cls.__doc__)
-        parser.result, parser.aliases, parser.ranges = cls, cls.ALIASES, cls.RANGES
-        parser.lists |= set(cls.LISTS)
+        parser.of, parser.ranges = cls, cls.RANGES
         texts: dict[str, str] = {}
         for each in reversed(cls.__mro__):
             texts |= dict(_TEXT.findall(inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]))

@@ -127,7 +127,9 @@ def layers_of(
     Raises:
       ConfigError: for keys, options and values that are not known, and flags that contradict an option.
     """
-    title = f"--config={source.path}" if source else "command line"
+    title, told = f"--config={source.path}" if source else "command line", []
+    if source and source.told:
+        told.append(source.told)
     ours = [(title, values)] if source and not family else []
     base = {name: field.default for name, field in config_lib.FIELDS.items()}
     base |= ({} if family else values) | given
@@ -137,7 +139,7 @@ def layers_of(
     elsewhere = _of_other_devices(given, family)
     given = {name: value for name, value in given.items() if name not in elsewhere}
     if not family and not options and not elsewhere:
-        return [*ours, ("command line", _by_task(given, base))], _line_of(source)
+        return [*ours, ("command line", _by_task(given, base))], told
     from official.graphcore import configurations
 
     theirs = configurations.translate(values if family else {}, family, title, asked, base)
@@ -160,7 +162,9 @@ def layers_of(
     if family and family.name == "tf1" and not trains and (settled["do_predict"] or settled["do_eval"]):
         theirs.settings["do_train"] = False  # fine-tuning there does only what is asked for
     layers = [*ours, (title if family else "command line", theirs.settings), ("command line", above)]
-    return layers, _told(source, family, theirs, above)
+    if source and family:
+        told.append(f"{source.path}: keys of Graphcore's {family.label} programs")
+    return layers, told + _told(theirs, above, is_theirs=family is not None)
 
 
 def _check_agreement(
@@ -277,27 +281,17 @@ def check_variables(layers: Layers) -> None:
 # Lines for people
 
 
-def _line_of(source: Source | None) -> list[str]:
-    return [source.told] if source and source.told else []
-
-
-def _told(
-    source: Source | None, family: Family | None, theirs: configurations.Translation, above: dict[str, Any]
-) -> list[str]:
-    """Returns the lines about a translation: the file, a table key -> field -> value, and the keys without a
-    field."""
-    lines = _line_of(source)
-    if source and family:
-        lines.append(f"{source.path}: keys of Graphcore's {family.label} programs")
+def _told(theirs: configurations.Translation, above: dict[str, Any], is_theirs: bool) -> list[str]:
+    """Returns the lines about a translation: a table key -> field -> value, and the keys without a field."""
     flat_model = {f"model.{key}": value for key, value in theirs.settings.get("model", {}).items()}
     settings = {**theirs.settings, **flat_model, **above}
     over = set(above) | {name for line in theirs.lines if line.key.startswith("--") for name in line.fields}
     shown = [(line, _shown(line, settings, over)) for line in theirs.lines if line.fields]
     width = max((len(line.key) for line, _ in shown), default=0)
-    lines += [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
+    lines = [f"  {line.key:<{width}}  {_short(line.value):<18} -> {text}" for line, text in shown]
     own = {name: theirs.settings[name] for name in theirs.added if name not in above}
     added = ", ".join(f"{name}={_short(value)}" for name, value in own.items() if value is not None)
-    if added and family:
+    if added and is_theirs:
         lines.append(f"  and, which no key says: {added}")
     lines += [f"  {note}" for note in theirs.notes]
     reasons: dict[str, list[str]] = {}  # of the keys without a setting here; those only for IPUs last

@@ -32,16 +32,11 @@ def check_picture_file(path: str, flag: str, overwrite: bool) -> None:
     check_output_file(path, flag, overwrite)
 
 
-def picture_format(path: str) -> str:
-    """Returns the format of a picture by the ending of its file: png, svg or pdf."""
-    return path.rpartition(".")[2].lower()
-
-
 def write_picture(path: str, figure: Any) -> None:
     """Writes a figure in the format of its file's ending. Raises ConfigError."""
     from official.reporting import plots
 
-    write_file(path, plots.render(figure, picture_format(path)))
+    write_file(path, plots.render(figure, path.rpartition(".")[2].lower()))
 
 
 def check_files(flags: argparse.Namespace, *names: str, picture: str = "") -> None:

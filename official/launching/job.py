@@ -212,7 +212,8 @@ class Rank:
             )
         except OSError as error:
             raise ConfigError(f"{self.worker.name} cannot be started: {error.strerror}.") from None
-        assert self._process.stdout and self._process.stderr
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._line = self._process.stdin
         self.streams = [
             Stream(self._process.stdout, sys.stdout.buffer, rank, "stdout"),
             Stream(self._process.stderr, sys.stderr.buffer, rank, "stderr"),
@@ -247,9 +248,7 @@ class Rank:
         self.is_cut_off = not self.worker.is_local and (code < 0 or code == _SSH_FAILED)
         if self.worker.is_local:
             _kill_session(self._process.pid)
-        assert self._process.stdin
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()  # a supervisor that is left elsewhere ends by that
+        self._line.close()  # a supervisor that is left elsewhere ends by that
         for stream in self.streams:
             stream.pass_rest_on()
         return True
@@ -257,11 +256,8 @@ class Rank:
     def close(self) -> None:
         """Ends the process, where it runs still, and gives back what it took here."""
         self.drop()
-        self._process.wait()
-        for file in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert file
-            with contextlib.suppress(OSError):
-                file.close()
+        with self._process:  # closes what leads to it, and waits
+            pass
 
     def how_it_ended(self) -> str:
         """Returns the end of the process in words: its exit code or signal, or that its host is lost."""
@@ -274,9 +270,8 @@ class Rank:
         return f"ended with exit code {self.code}"
 
     def _tell(self, line: str) -> None:
-        assert self._process.stdin
         with contextlib.suppress(OSError, ValueError):  # where it has ended, `poll` finds out
-            self._process.stdin.write(f"{line}\n".encode())
+            self._line.write(f"{line}\n".encode())
 
 
 class Stream:

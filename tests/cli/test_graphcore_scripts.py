@@ -100,26 +100,17 @@ def test_a_plan_is_of_all_phases_and_needs_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_both_phases_and_the_second_time_nothing_is_trained_again(world):
+def test_both_phases_and_squad_from_the_newest_checkpoint_and_nothing_twice(world):
     run, environment = world
-    done = run("pretrain.sh", "base")
-    assert done.returncode == 0, done.stdout
     folder = environment["CHECKPOINT_DIR"]
-    assert f"from {folder}/phase1/base/ckpt-4" in done.stdout
-    with open(os.path.join(environment["LOG_DIR"], "pretrain_base_384_log.txt"), encoding="utf-8") as file:
+    done = run("pretrain.sh", "large")
+    assert done.returncode == 0 and f"from {folder}/phase1/large/ckpt-4" in done.stdout, done.stdout
+    with open(os.path.join(environment["LOG_DIR"], "pretrain_large_384_log.txt"), encoding="utf-8") as file:
         assert "Step: 3 / 3 - LR: " in file.read()
-    again = run("pretrain.sh", "base")
+    again = run("pretrain.sh", "large")
     assert again.returncode == 0 and "Step: " not in again.stdout
     assert again.stdout.count("finished: all 4 steps done.") == 2
-
-
-@pytest.mark.slow
-def test_squad_goes_on_from_the_newest_checkpoint_of_phase_2(world):
-    run, environment = world
-    folder = environment["CHECKPOINT_DIR"]
-    assert run("pretrain.sh", "large").returncode == 0
-    start = f"{folder}/phase1/large/ckpt-4"
-    done = run("pretrain_and_finetune_BERT.sh", "large", PHASE1_CHECKPOINT=start)  # phase 2 is there already
+    done = run("pretrain_and_finetune_BERT.sh", "large")
     assert done.returncode == 0, done.stdout
     assert f"variables from {folder}/phase2/large/ckpt-4" in done.stdout
     assert os.path.exists(f"{folder}/squad/large/predictions.json")

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ import yaml
 
 from official.cli import flags, render_job
 from official.io.errors import ConfigError
+from tests import programs
 from tests.conftest import ROOT
 from tests.launching import kubernetes_schemas
 
@@ -99,32 +99,23 @@ def test_nothing_in_a_value_ends_a_comment_or_changes_on_the_way(render):
     values += [*"y N 1e3 0o17 nan yes null ~ 1:30 é€".split(), "- a", "# a", "a: b", "", " a "]
     variables = {f"V{number}": value for number, value in enumerate(values)}
     flags = [f"--env={name}={value}" for name, value in variables.items()]
-    for kind, command in (("jobset", ["run", *values]), ("ipujob", ["run", *values])):
-        text = render(f"--kind={kind}", IMAGE, *flags, "--", *command)
+    for kind, name in (("jobset", "JobSet"), ("ipujob", "IPUJob")):
+        text = render(f"--kind={kind}", IMAGE, *flags, "--", "run", *values)
         assert all(letter.isprintable() for letter in text.replace("\n", "")), kind
-        documents = list(yaml.safe_load_all(text))
-        (pod,) = pods(documents)
+        (document,) = yaml.safe_load_all(text)
+        (pod,) = pods(document)
         (container,) = pod["containers"]
-        assert [document["kind"] for document in documents] == [
-            {"jobset": "JobSet", "ipujob": "IPUJob"}[kind]
-        ]
         said = {each["name"]: each["value"] for each in container["env"] if each["name"] in variables}
-        assert said == variables, kind
+        assert (document["kind"], said) == (name, variables)
         if kind == "jobset":
-            assert [word.replace("$$(", "$(") for word in container["command"]] == command
-        for value in ("y", "N", "1e3", "0o17", "nan"):
-            assert f"value: {value}\n" not in text, (kind, value)
+            assert [word.replace("$$(", "$(") for word in container["command"]] == ["run", *values]
+        assert not any(f"value: {value}\n" in text for value in ("y", "N", "1e3", "0o17", "nan")), kind
         # What the comment says is the command: bash reads it back.
         shell = "\n".join(line[2:] for line in text.splitlines() if line.startswith("#   "))
-        shell = shell.split(" | kubectl ")[0].rstrip("\\\n ")
-        done = subprocess.run(
-            ["bash", "-c", f"printf '%s\\0' {shell.strip()}"],
-            capture_output=True,
-            check=True,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-        )
-        words = done.stdout.decode().split("\0")[:-1]
-        assert words == ["bert", "render-job", f"--kind={kind}", IMAGE, *flags, "--", *command], kind
+        shell = shell.split(" | kubectl ")[0].rstrip("\\\n ").strip()
+        done = programs.call("bash", "-c", f"printf '%s\\0' {shell}", text=False, LC_ALL="C.UTF-8")
+        words = ["bert", "render-job", f"--kind={kind}", IMAGE, *flags, "--", "run", *values]
+        assert done.stdout.decode().split("\0")[:-1] == words, kind
 
 
 def test_numbers_images_commands_volumes_and_names_are_put_in(render):
