@@ -113,10 +113,10 @@ class Flags(argparse.Namespace):
 
     OF: ClassVar[tuple[type, ...]] = ()  # see `make`
     POSITIONAL: ClassVar[tuple[str, ...]] = ()  # names of the arguments without dashes
-    ALIASES: ClassVar[Mapping[str, str]] = {}  # {another name: ours}
-    SHORT: ClassVar[Mapping[str, str]] = {}  # {name: letter}
+    ALIASES: ClassVar[dict[str, str]] = {}  # {another name: ours}
+    SHORT: ClassVar[dict[str, str]] = {}  # {name: letter}
     LISTS: ClassVar[tuple[str, ...]] = ()  # names of more flags with commas between values
-    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}  # {name: (smallest, largest)}
+    RANGES: ClassVar[dict[str, tuple[float, float]]] = {}  # {name: (smallest, largest)}
 
     @classmethod
     def parser(cls) -> Parser:
@@ -263,13 +263,6 @@ def _respelled(argument: str, spellings: dict[str, str]) -> str:
     name, equals, value = argument.removeprefix("--").partition("=")
     known = spellings.get(name.replace("_", "-"), name)
     return f"--{known}{equals}{value}" if argument.startswith("--") else argument
-
-
-def refuse(*rows: tuple[object, str]) -> None:
-    """Raises ConfigError with the message of the first row whose condition holds."""
-    for is_wrong, message in rows:
-        if is_wrong:
-            raise ConfigError(message)
 
 
 def check_ranges(flags: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:

@@ -63,13 +63,9 @@ _bert() {
   local word words=() cursor=$COMP_CWORD index
   for index in "${!COMP_WORDS[@]}"; do
     word="${COMP_WORDS[index]}"
-    if [[ "$word" != "=" ]]; then
-      words+=("$word")
-    elif (( index == COMP_CWORD )); then
-      words+=("")
-    elif (( index < COMP_CWORD )); then
-      (( cursor-- ))
-    fi
+    if [[ "$word" != "=" ]]; then words+=("$word")
+    elif (( index == COMP_CWORD )); then words+=("")
+    elif (( index < COMP_CWORD )); then (( cursor-- )); fi
   done
   COMP_WORDS=("${words[@]}") COMP_CWORD=$cursor
   _shtab_bert

@@ -151,9 +151,9 @@ def _check_known(name: str, is_field: bool) -> None:
 def _read_value(name: str, text: str, shown: str) -> Any:
     """Returns the value of a flag; an empty one unsets what a flagfile has set, where it may be unset."""
     if name.startswith(_SIZE):  # as JSON would have it: a number where it is one
-        for kind in (int, float):
+        for number in (int, float):
             with contextlib.suppress(ValueError):
-                return kind(text)
+                return number(text)
         return text
     field, kind = config_lib.FIELDS.get(name), _TYPES[name]
     if kind is str:

@@ -175,7 +175,7 @@ def _check_agreement(
     from official.graphcore import configuration_keys
 
     settings = {**theirs, **above}
-    steps, epochs = (settings.get(name) for name in ("num_steps_per_epoch", "num_train_epochs"))
+    steps, epochs = (settings.get(name, 0) for name in ("num_steps_per_epoch", "num_train_epochs"))
     size = settings.get("train_batch_size")
     for name, value in asked.items():
         term = _table(family)[name].to

@@ -52,14 +52,8 @@ class Main(command_line.Flags):
       copies: PATH,...: with --hosts, also print how these files and folders reach the same places there.
     """
 
-    RANGES = {
-        "instances_per_host": (1, 1024),
-        "max_restarts": (0, 10**6),
-        "host_timeout_secs": (0, 10**6),
-        "num_replicas": (1, 2**16),
-        "ipus_per_replica": (1, 2**16),
-        "num_ilds": (1, 2**16),
-    }
+    RANGES = dict(instances_per_host=(1, 1024), max_restarts=(0, 10**6), host_timeout_secs=(0, 10**6))
+    RANGES |= dict(num_replicas=(1, 2**16), ipus_per_replica=(1, 2**16), num_ilds=(1, 2**16))
     SHORT = {"passed": "x"}
     hosts: str | None = None
     instances_per_host: int = 1
@@ -96,12 +90,12 @@ def passed_variables(given: list[str], environment: Mapping[str, str]) -> dict[s
     values = {}
     for each in given:
         name, equals, value = each.partition("=")
-        is_unset = not equals and name not in environment
-        command_line.refuse(
-            (not _NAME.fullmatch(name), f"-x {each[:100]!r}, expected NAME or NAME=VALUE."),
-            (name == "TF_CONFIG", "-x TF_CONFIG: the launcher sets it for each process. Drop it."),
-            (is_unset, f"-x {name}: it is not set here. Set it, or use -x {name}=VALUE."),
-        )
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"-x {each[:100]!r}, expected NAME or NAME=VALUE.")
+        if name == "TF_CONFIG":
+            raise ConfigError("-x TF_CONFIG: the launcher sets it for each process. Drop it.")
+        if not equals and name not in environment:
+            raise ConfigError(f"-x {name}: it is not set here. Set it, or use -x {name}=VALUE.")
         values[name] = value if equals else environment[name]
     return values
 
@@ -187,9 +181,10 @@ def _given(flags: Main) -> dict[str, str]:
     interpret."""
     names = (*SITE, "tcp_if_include", "num_ilds")
     given = {name: str(getattr(flags, name)) for name in names if getattr(flags, name) is not None}
-    expected = "letters, digits and . , : / - or $NAME, the first no -"
-    rows = [(name, value) for name, value in given.items() if not _VALUE.fullmatch(value)]
-    command_line.refuse(*((True, f"--{name}={value[:100]!r}, expected {expected}.") for name, value in rows))
+    for name, value in given.items():
+        if not _VALUE.fullmatch(value):
+            expected = "letters, digits and . , : / - or $NAME, the first no -"
+            raise ConfigError(f"--{name}={value[:100]!r}, expected {expected}.")
     return given
 
 

@@ -39,6 +39,17 @@ def write_picture(path: str, figure: Any) -> None:
     write_file(path, plots.render(figure, path.rpartition(".")[2].lower()))
 
 
+def write_chart(path: str, chart: Any) -> None:
+    """Writes a `charts.Chart` by itself. Raises ConfigError."""
+    from official.reporting import plots
+
+    with plots.style():
+        figure = plots.new_figure(8, 4)
+        figure.set_layout_engine("constrained")
+        plots.draw_chart(figure.add_subplot(), chart)
+        write_picture(path, figure)
+
+
 def check_files(flags: argparse.Namespace, *names: str, picture: str = "") -> None:
     """Checks before the work that the files that flags name can be written, among them a picture. Raises
     ConfigError."""

@@ -16,7 +16,7 @@ from official.io.errors import ConfigError, counted
 from official.io.files import is_remote
 from official.io.record_paths import find_files
 from official.io.writing import check_output_file
-from official.reporting import charts, data_card, palette, plots
+from official.reporting import charts, data_card, palette
 
 # -----------------------------------------------------------------------------------------------------------
 # Vocabularies
@@ -171,14 +171,12 @@ def run_inspect() -> None:
     outputs.check_files(flags, "report", "report_page", picture="picture")
     engines.check(flags)
     folder = flags.work_dir
-    command_line.refuse(
-        (folder and flags.engine != "ray", f"--work_dir={folder} needs --engine=ray."),
-        (folder and not os.path.isdir(folder), f"--work_dir={folder} is not a folder of this machine."),
-        (
-            flags.spread and (flags.picture or flags.report_page),
-            "--spread excludes --picture and --report_page, which are about one data set.",
-        ),
-    )
+    if folder and flags.engine != "ray":
+        raise ConfigError(f"--work_dir={folder} needs --engine=ray.")
+    if folder and not os.path.isdir(folder):
+        raise ConfigError(f"--work_dir={folder} is not a folder of this machine.")
+    if flags.spread and (flags.picture or flags.report_page):
+        raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
     command_line.configure_logging()
     # After the flags are checked: TensorFlow takes seconds to load.
     from official.data.pretraining import inspection
@@ -219,7 +217,7 @@ def run_inspect() -> None:
         if flags.picture:
             counts = dict(zip(("these records", "compared with"), lengths))
             chart = chart_of_tokens(counts, "Tokens of an example", "share of the examples")
-            outputs.write_picture(flags.picture, plots.plot_charts([chart]))
+            outputs.write_chart(flags.picture, chart)
         if flags.report_page:
             page, beside = flags.report_page, os.path.dirname(first[0])
             write_card(page, beside, first, summaries["records"][""], flags.vocab_file)
@@ -438,7 +436,7 @@ class Pack(command_line.EngineFlags):
     overwrite: bool = False
 
 
-def pack_files(flags: Pack) -> dict:
+def pack_files(flags: Any) -> dict:
     """Writes the packed records; returns the numbers of the plan with those of the files."""
     from official.data.packing import creation  # after the flags are checked: it loads TensorFlow
 
@@ -459,7 +457,7 @@ def run_pack() -> None:
         raise ConfigError("Give --input_files and --output_dir, or --histogram to plan only.")
     outputs.check_files(flags, "report", picture="picture")
     command_line.configure_logging()
-    numbers = {"algorithm": flags.algorithm}
+    numbers: dict[str, Any] = {"algorithm": flags.algorithm}
     if flags.histogram:
         from official.data.packing import algorithms
 
@@ -478,8 +476,9 @@ def run_pack() -> None:
     if flags.report:
         outputs.write_json(flags.report, numbers)
     if flags.picture:
-        counts = {"a sequence": numbers["lengths"], "a packed row": numbers["tokens_of_rows"]}
+        counts = {
+            f"a sequence ({numbers['padding_before']:.1%} padding)": numbers["lengths"],
+            f"a packed row ({numbers['padding_after']:.1%})": numbers["tokens_of_rows"],
+        }
         chart = chart_of_tokens(counts, "Before and after", "share of the sequences, share of the rows")
-        padding = "{padding_before:.1%} one a row, {padding_after:.1%} packed".format(**numbers)
-        figure = plots.plot_charts([chart], [("padding", padding, palette.INK)])
-        outputs.write_picture(flags.picture, figure)
+        outputs.write_chart(flags.picture, chart)

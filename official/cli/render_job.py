@@ -61,14 +61,8 @@ class Main(command_line.Flags):
     """
 
     POSITIONAL = ("command",)
-    RANGES = {
-        "workers": (1, 100_000),  # the most pods of an Indexed Job
-        "gpus": (0, 1024),
-        "instances": (1, manifests.MOST_IPUS),
-        "port": (1, 2**16 - 1),
-        "max_restarts": (0, 10_000),
-        "grace_secs": (1, 86_400),
-    }
+    RANGES = dict(workers=(1, 100_000), gpus=(0, 1024), instances=(1, manifests.MOST_IPUS))
+    RANGES |= dict(port=(1, 2**16 - 1), max_restarts=(0, 10_000), grace_secs=(1, 86_400))
     OF = (manifests.Job,)
     kind: str
     name: str = "bert"
@@ -208,22 +202,15 @@ def check_command(kind: str, job: manifests.Job) -> str:
 def _workers(config: Config, job: manifests.Job) -> BatchPlan:
     """Returns the batches of workers. Raises ConfigError where they would not train together."""
     backend = BACKENDS[config.distribution_strategy]
-    command_line.refuse(
-        (
-            config.worker_hosts is not None or config.task_index is not None,
-            "--worker_hosts and --task_index are not for a manifest, which says both. Drop them.",
-        ),
-        (
-            job.workers > 1 and not backend.several_processes,
-            f"distribution_strategy={backend.name} keeps to itself: each of the {job.workers} workers would"
-            " train alone. Add --distribution_strategy=multi_worker_mirrored.",
-        ),
-        (
-            config.num_gpus not in (None, job.gpus),
-            f"--gpus={job.gpus} and num_gpus={config.num_gpus} of the command differ. Give"
-            f" --gpus={config.num_gpus}, or add --num_gpus={job.gpus} to the command.",
-        ),
-    )
+    if config.worker_hosts is not None or config.task_index is not None:
+        raise ConfigError("--worker_hosts and --task_index are for no manifest, which says both. Drop them.")
+    if job.workers > 1 and not backend.several_processes:
+        told = f"distribution_strategy={backend.name} keeps to itself: each of the {job.workers} workers"
+        raise ConfigError(f"{told} would train alone. Add --distribution_strategy=multi_worker_mirrored.")
+    if config.num_gpus not in (None, job.gpus):
+        ours, theirs = f"--gpus={job.gpus}", f"num_gpus={config.num_gpus}"
+        told = f"{ours} and {theirs} of the command differ. Give --gpus={config.num_gpus}, or"
+        raise ConfigError(f"{told} add --num_gpus={job.gpus} to the command.")
     return lay_out(config, job.workers, job.workers * max(job.gpus, 1), noted=None)[0]
 
 

@@ -103,14 +103,9 @@ def record_of(model_dir: str) -> dict:
     folders = [model_dir]
     if repeats > 1:
         folders = [os.path.join(model_dir, f"run-{number}") for number in range(1, repeats + 1)]
+    found = {"command": read_file(folders[0], "command.txt").strip(), "seed": seed, "repeats": repeats}
     evaluations = [_evaluations(folder) for folder in folders]
-    return {
-        "command": read_file(folders[0], "command.txt").strip(),
-        "seed": seed,
-        "repeats": repeats,
-        "result": result,
-        "evaluations": evaluations if repeats > 1 else evaluations[0],
-    }
+    return {**found, "result": result, "evaluations": evaluations if repeats > 1 else evaluations[0]}
 
 
 def _evaluations(folder: str) -> list[dict]:

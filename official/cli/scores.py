@@ -12,7 +12,7 @@ from official.data.glue.tasks import TASKS, GlueTask
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
 from official.io.writing import check_output_file
-from official.reporting import charts, palette, plots
+from official.reporting import charts, palette
 
 _TITLES = {
     "pr_exact": "Precision and recall, exact match",
@@ -74,13 +74,7 @@ class SquadV2(command_line.Flags):
     """
 
     POSITIONAL = ("data", "predictions")
-    SHORT = {
-        "na_prob_file": "n",
-        "na_prob_thresh": "t",
-        "out_file": "o",
-        "out_image_dir": "p",
-        "verbose": "v",
-    }
+    SHORT = dict(na_prob_file="n", na_prob_thresh="t", out_file="o", out_image_dir="p", verbose="v")
     data: str
     predictions: str
     na_prob_file: str | None = None
@@ -134,7 +128,7 @@ def _draw(
 
 def _draw_line(folder: str, name: str, title: str, unit: str, points: list, x_name: str) -> None:
     chart = charts.Chart(title, unit, [charts.Curve("", points, palette.BLUE)], x_name=x_name, x_last=100)
-    outputs.write_file(os.path.join(folder, f"{name}.png"), plots.render(plots.plot_charts([chart]), "png"))
+    outputs.write_chart(os.path.join(folder, f"{name}.png"), chart)
 
 
 def _explain(gold: squad_files.GoldAnswers, predictions: dict[str, str]) -> None:
@@ -213,11 +207,11 @@ def run_glue_submission() -> None:
     reports = [_report(task, flags) for task in TASKS.values()]
     paths = [path for path, _ in reports if path]
     wrong = [wrong for _, wrong in reports if wrong]
-    told = f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right"
-    command_line.refuse(
-        (wrong, f"{told}: {'; '.join(wrong)}."),
-        (not paths, f"--predictions={' '.join(flags.predictions)} has no file of predictions."),
-    )
+    if wrong:
+        told = f"nothing is written, {len(wrong)} of {len(TASKS)} files are not right"
+        raise ConfigError(f"{told}: {'; '.join(wrong)}.")
+    if not paths:
+        raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in paths:

@@ -54,22 +54,11 @@ class Main(command_line.LowerCaseFlag, command_line.LengthFlag, ask.InferenceFla
       grace_secs: When the server stops: for the requests that it has accepted.
     """
 
-    RANGES = {
-        "port": (0, 65535),
-        "batch_delay_ms": (0, 10_000),
-        "max_batch_size": (1, 4096),
-        "max_batch_tokens": (1, 2**24),
-        "max_queue": (1, 10**6),
-        "max_request_bytes": (1024, 2**28),
-        "max_instances": (1, 10**5),
-        "max_text_chars": (1, 2**24),
-        "max_connections": (1, 10**5),
-        "request_timeout_secs": _SECS,
-        "idle_timeout_secs": _SECS,
-        "body_timeout_secs": _SECS,
-        "poll_secs": (0.1, 86400),
-        "grace_secs": (0, 86400),
-    }
+    RANGES = dict(port=(0, 65535), poll_secs=(0.1, 86400), grace_secs=(0, 86400))
+    RANGES |= dict.fromkeys(("request_timeout_secs", "idle_timeout_secs", "body_timeout_secs"), _SECS)
+    RANGES |= dict(batch_delay_ms=(0, 10_000), max_batch_size=(1, 4096), max_batch_tokens=(1, 2**24))
+    RANGES |= dict(max_queue=(1, 10**6), max_request_bytes=(1024, 2**28), max_instances=(1, 10**5))
+    RANGES |= dict(max_text_chars=(1, 2**24), max_connections=(1, 10**5))
     OF = (Endpoint, Limits)
     vocab_file: str | None = None
     methods: str | None = None

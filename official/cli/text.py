@@ -62,14 +62,9 @@ class Create(command_line.TextFlags, command_line.LowerCaseFlag, command_line.En
     """
 
     # Graphcore's names of the flags
-    ALIASES = {
-        "input_file": "input_files",
-        "sequence_length": "max_seq_length",
-        "mask_tokens": "max_predictions_per_seq",
-        "duplication_factor": "dupe_factor",
-        "mlm_prob": "masked_lm_prob",
-        "seed": "random_seed",
-    }
+    ALIASES = dict(input_file="input_files", sequence_length="max_seq_length", seed="random_seed")
+    ALIASES |= dict(mask_tokens="max_predictions_per_seq", duplication_factor="dupe_factor")
+    ALIASES |= dict(mlm_prob="masked_lm_prob")
     LISTS = ("output_file",)
     OF = (examples.ExampleRules, plan.Job)
     output_dir: str | None = None
@@ -83,21 +78,15 @@ def create_flags() -> Create:
     parser = Create.parser()
     flags = parser.parse()
     shards, padding = flags.num_shards, flags.pad_position_value
-    command_line.refuse(
-        (
-            bool(flags.output_dir) == bool(flags.output_file),
-            "Give one of --output_dir=DIR and --output_file=FILES. See --help.",
-        ),
-        (
-            flags.output_file and shards,
-            f"num_shards={shards} excludes --output_file, which names the files.",
-        ),
-        (
-            flags.remask and flags.record_format != "plain",
-            f"--remask and --record_format={flags.record_format} exclude each other. Drop one of the two.",
-        ),
-        (padding is not None and not flags.remask, f"pad_position_value={padding} needs --remask."),
-    )
+    if bool(flags.output_dir) == bool(flags.output_file):
+        raise ConfigError("Give one of --output_dir=DIR and --output_file=FILES. See --help.")
+    if flags.output_file and shards:
+        raise ConfigError(f"num_shards={shards} excludes --output_file, which names the files.")
+    if flags.remask and flags.record_format != "plain":
+        told = f"--remask and --record_format={flags.record_format} exclude each other"
+        raise ConfigError(f"{told}. Drop one of the two.")
+    if padding is not None and not flags.remask:
+        raise ConfigError(f"pad_position_value={padding} needs --remask.")
     if flags.output_file:
         for path in flags.output_file.split(","):
             check_output_file(path, "output_file", flags.overwrite)
@@ -115,11 +104,10 @@ def run_create() -> None:
     paths = flags.output_file.split(",") if flags.output_file else []
     if paths:
         flags.num_shards, flags.output_dir = len(paths), f"{paths[0]}.unfinished"
-    if flags.remask:
-        flags.record_format = "remask"
     from official.data.pretraining import creation  # after the flags are checked
 
-    job = flags.make(plan.Job, rules=flags.make(examples.ExampleRules))
+    kept = {"record_format": "remask"} if flags.remask else {}
+    job = flags.make(plan.Job, rules=flags.make(examples.ExampleRules), **kept)
     if creation.is_finished(job):
         print(f"All of this is done already in {job.output_dir}; nothing is written.")
     manifest = creation.create_pretraining_data(job)
@@ -251,11 +239,8 @@ def run_corpus() -> None:
     for path, documents in zip(paths, (train, evaluation)):
         text = "\n\n".join("\n".join(document) for document in documents) + "\n"
         outputs.write_file(path, text)
-        row = {
-            "documents": len(documents),
-            "sentences": sum(map(len, documents)),
-            "bytes": len(text.encode()),
-        }
+        sentences, size = sum(map(len, documents)), len(text.encode())
+        row = dict(documents=len(documents), sentences=sentences, bytes=size)
         name = os.path.basename(path)
         summary[name.removesuffix(".txt")] = row
         told.append(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in row.items()) + ".")

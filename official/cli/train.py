@@ -55,10 +55,10 @@ def main(arguments: list[str]) -> int:
         print(text)
         return 0
     except (ConfigError, PeerError) as error:
-        details = getattr(error, "details", {})
-        for title, names in details.items():
+        for title, names in getattr(error, "details", {}).items():
             logging.debug("%s: %s", title, ", ".join(names))
-        hint = " --verbosity=1 lists all names." if details and error.is_shortened else ""
+        is_shortened = isinstance(error, ConfigError) and error.is_shortened
+        hint = " --verbosity=1 lists all names." if is_shortened else ""
         report_error(command_line.program(), f"{error}{hint}")
         return 4 if isinstance(error, PeerError) else 2
     except KeyboardInterrupt as error:

@@ -371,29 +371,16 @@ def _made(
         of_tpu = {f"{of_gke}-accelerator": job.tpu_type, f"{of_gke}-topology": job.tpu_topology}
         labels = of_tpu | labels
     environment = {**variables, **job.variables}
-    values = {
-        "name": job.name,
-        "namespace": job.namespace or None,
-        "labels": {"app.kubernetes.io/name": job.name},
-        "container": _CONTAINER,
-        "image": job.image,
-        "command": [literal(word) for word in job.command],
-        "env": [{"name": each, "value": value} for each, value in environment.items()] or None,
-        "ports": [{"name": "peers", "containerPort": job.port, "protocol": "TCP"}],
-        "resources": {name: part for name, part in resources.items() if part} or None,
-        "mounts": mounts(job, "shm"),
-        "pod_restarts": "Never",
-        "grace_secs": job.grace_secs,
-        "node_selector": labels or None,
-        "volumes": volumes(job, "shm"),
-        "subdomain": None,
-        "workers": job.workers,
-        "port": job.port,
-        "max_restarts": job.max_restarts,
-        "backoff_limit": backoff_limit,
-        **more,
-    }
-    return _filled(_templates()[kind], values)
+    usual: dict[str, Any] = dict(name=job.name, labels={"app.kubernetes.io/name": job.name})
+    usual |= dict(namespace=job.namespace or None, container=_CONTAINER, image=job.image, port=job.port)
+    usual["command"] = [literal(word) for word in job.command]
+    usual["env"] = [{"name": each, "value": value} for each, value in environment.items()] or None
+    usual["ports"] = [{"name": "peers", "containerPort": job.port, "protocol": "TCP"}]
+    usual["resources"] = {name: part for name, part in resources.items() if part} or None
+    usual |= dict(mounts=mounts(job, "shm"), volumes=volumes(job, "shm"), node_selector=labels or None)
+    usual |= dict(pod_restarts="Never", grace_secs=job.grace_secs, subdomain=None, workers=job.workers)
+    usual |= dict(max_restarts=job.max_restarts, backoff_limit=backoff_limit)
+    return _filled(_templates()[kind], usual | more)
 
 
 def _jobset(job: Job) -> list[Document]:
