@@ -106,9 +106,9 @@ def job_of(flags: Main, command: tuple[str, ...]) -> job.Job:
     ssh = tuple(flags.ssh.split())
     if not ssh:
         raise ConfigError("--ssh= is empty, expected a command such as ssh.")
-    order = job.Order(command, os.getcwd(), environment, ssh)
-    places = job.read_hosts(flags.hosts or "localhost", flags.instances_per_host)
-    return job.Job(places, flags.instances_per_host, order, flags.max_restarts, flags.host_timeout_secs)
+    per_host, restarts = flags.instances_per_host, flags.max_restarts
+    hosts = job.read_hosts(flags.hosts or "localhost", per_host)
+    return job.Job(hosts, per_host, command, os.getcwd(), environment, ssh, restarts, flags.host_timeout_secs)
 
 
 def main() -> int:

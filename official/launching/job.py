@@ -175,20 +175,28 @@ _LONGEST_LINE_BYTES = 2**16
 _SUPERVISOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor.py")
 
 
-class Order(NamedTuple):
-    """Command, folder and environment of the processes of a job.
+class Job(NamedTuple):
+    """Settings of a job.
 
     Attributes:
-      command: its words.
+      hosts: the machines.
+      instances_per_host: processes on each.
+      command: the words of each process.
       folder: its working directory, the same on every host.
       environment: variables beside those that its host has.
       ssh: words of the program that starts something on another host.
+      max_restarts: how often all are started again after one was lost.
+      host_timeout_secs: how long a host that was lost is waited for before that.
     """
 
+    hosts: list[Host]
+    instances_per_host: int
     command: tuple[str, ...]
     folder: str
     environment: dict[str, str]
     ssh: tuple[str, ...] = ("ssh",)
+    max_restarts: int = 0
+    host_timeout_secs: float = 600.0
 
 
 class Rank:
@@ -200,7 +208,7 @@ class Rank:
       is_cut_off: whether it has ended because its host could not be reached, any more or at all.
     """
 
-    def __init__(self, order: Order, workers: list[Worker], rank: int):
+    def __init__(self, job: Job, workers: list[Worker], rank: int):
         """Starts the process. Raises ConfigError where that cannot even be tried."""
         self.worker = workers[rank]
         self.code: int | None = None
@@ -208,7 +216,7 @@ class Rank:
         pipe = subprocess.PIPE
         try:  # Ctrl-C is for the launcher, which passes it on: so a session of its own
             self._process = subprocess.Popen(
-                _words(order, self.worker), 0, None, pipe, pipe, pipe, start_new_session=True
+                _words(job.ssh, self.worker), 0, None, pipe, pipe, pipe, start_new_session=True
             )
         except OSError as error:
             raise ConfigError(f"{self.worker.name} cannot be started: {error.strerror}.") from None
@@ -218,9 +226,9 @@ class Rank:
             Stream(self._process.stdout, sys.stdout.buffer, rank, "stdout"),
             Stream(self._process.stderr, sys.stderr.buffer, rank, "stderr"),
         ]
-        variables = {**order.environment, "TF_CONFIG": tf_config(workers, rank)}
+        variables = {**job.environment, "TF_CONFIG": tf_config(workers, rank)}
         silence = None if self.worker.is_local else SILENCE_SECS
-        values = {"command": order.command, "folder": order.folder, "environment": variables}
+        values = {"command": job.command, "folder": job.folder, "environment": variables}
         self._tell(json.dumps({**values, "silence_secs": silence}))
 
     def send(self, number: int) -> None:
@@ -329,11 +337,11 @@ def answers(ssh: tuple[str, ...], host: str, stop: Callable[[], bool]) -> bool:
         return process.returncode == 0
 
 
-def _words(order: Order, worker: Worker) -> list[str]:
+def _words(ssh: tuple[str, ...], worker: Worker) -> list[str]:
     supervisor = [sys.executable, "-I", "-S", _SUPERVISOR]
     if worker.is_local:
         return supervisor
-    return ssh_words(order.ssh, worker.host, f"exec {shlex.join(supervisor)}")
+    return ssh_words(ssh, worker.host, f"exec {shlex.join(supervisor)}")
 
 
 def _kill_session(session: int) -> None:
@@ -357,24 +365,6 @@ _GRACE_SECS = 5.0  # from SIGTERM to SIGKILL for those that cannot go on; for la
 _ROUND_SECS = 0.1
 _BETWEEN_CALLS_SECS = 2.0
 _SIGPIPE = 128 + signal.SIGPIPE
-
-
-class Job(NamedTuple):
-    """Settings of a job.
-
-    Attributes:
-      hosts: the machines.
-      instances_per_host: processes on each.
-      order: command and environment of each process.
-      max_restarts: how often all are started again after one was lost.
-      host_timeout_secs: how long a host that was lost is waited for before that.
-    """
-
-    hosts: list[Host]
-    instances_per_host: int
-    order: Order
-    max_restarts: int = 0
-    host_timeout_secs: float = 600.0
 
 
 def run(job: Job, say: Callable[[str], None]) -> int:
@@ -436,7 +426,7 @@ def _run_once(job: Job, inbox: _Inbox, say: Callable[[str], None]) -> Ending:
     ended = threading.Event()
     try:
         for worker in workers:
-            ranks.append(Rank(job.order, workers, worker.rank))
+            ranks.append(Rank(job, workers, worker.rank))
         if not all(worker.is_local for worker in workers):
             threading.Thread(target=_keep_alive, args=(ranks, ended), daemon=True).start()
         return _Watch(ranks, inbox, say).to_the_end()
@@ -558,7 +548,7 @@ def _wait_for_hosts(
     quiet = began + SILENCE_SECS + _GRACE_SECS  # by then nothing runs there any more
     missing, is_asked_to_end = list(cut_off), lambda: inbox.received is not None
     while time.monotonic() < began + job.host_timeout_secs or not missing:
-        missing = [host for host in cut_off if not answers(job.order.ssh, host, is_asked_to_end)]
+        missing = [host for host in cut_off if not answers(job.ssh, host, is_asked_to_end)]
         if inbox.received is not None:
             return 128 + inbox.received
         if not missing and time.monotonic() >= quiet:

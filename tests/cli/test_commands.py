@@ -13,15 +13,7 @@ from official.reporting import plots
 from tests import programs
 from tests.conftest import ROOT
 
-COMMANDS = [
-    "train.py",
-    *sorted(
-        str(path.relative_to(ROOT))
-        for folder in ("scripts", "checkpoints_tools")
-        for path in (ROOT / folder).glob("*.py")
-        if "__main__" in path.read_text(encoding="utf-8")
-    ),
-]
+COMMANDS = ["train.py", *programs.SCRIPTS]
 # Asks all for help in one process, and says which loads TensorFlow for it or has a flag without a word.
 ASK_FOR_HELP = """
 import argparse, contextlib, io, os, runpy, sys

@@ -1,4 +1,4 @@
-"""Masks in typed text: a tiny model that knows one sentence by heart, and what may be typed wrong."""
+"""Typed text: masks, with a tiny model that knows one sentence by heart, what may be wrong, and questions."""
 
 import contextlib
 import io
@@ -16,8 +16,10 @@ import tensorflow as tf
 from official import config as config_lib
 from official import inference
 from official.checkpoint import convert as convert_lib
+from official.checkpoint.containers import bundle
 from official.checkpoint.manager import CheckpointManager
 from official.cli import ask
+from official.inference import source
 from official.io.errors import ConfigError
 from official.modeling.models import BertPretrainer
 from tests.conftest import TINY
@@ -217,3 +219,17 @@ def test_a_line_that_never_ends_and_no_text_are_refused(run, monkeypatch, capsys
 def test_small_probabilities_are_no_zeros():
     for probability, text in ((0.99951, "1.000"), (0.4172, "0.417"), (0.001, "0.001"), (6.86e-5, "6.9e-05")):
         assert ask.shown_masks("", [[("a", probability)]], as_json=False) == f"a {text}"
+
+
+def test_typed_questions_are_answered(tmp_path, monkeypatch, capsys):
+    sizes = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 40}
+    found = source.random_source(config_lib.bert_config_from_dict(sizes, "sizes"), "answer")
+    bundle.write(found.tensors, str(tmp_path / "ckpt-0"))
+    words = "\n".join(found.vocabulary.words)
+    for name, text in (("config.json", json.dumps(sizes)), ("vocab.txt", words), ("text", "word7 word8")):
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(sys, "argv", ["bert ask", f"--checkpoint={tmp_path}", f"--context={tmp_path}/text"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("word7 word8?\n\nword9?\n"))
+    assert ask.run_ask() == 0
+    answers = capsys.readouterr().out.splitlines()
+    assert len(answers) == 2 and all(0 < float(answer.split()[-1]) <= 1 for answer in answers)

@@ -8,16 +8,13 @@ import pytest
 from fuzzing import commands, damage, processes  # pylint: disable=wrong-import-position
 
 from tests import programs
-from tests.conftest import ROOT
 
 # Commands that need no run: the workspace is there at once.
+NEED_RUNS = ("runs", "formats", "records", "cache", "unfinished")
 QUICK = [
     name
     for name, command in commands.COMMANDS.items()
-    if not any(
-        part.startswith(("runs", "formats", "records", "cache", "unfinished")) for part in command.parts
-    )
-    and command.script != "train.py"
+    if not any(part.startswith(NEED_RUNS) for part in command.parts) and command.script != "train.py"
 ]
 
 
@@ -46,12 +43,7 @@ def test_much_random_damage_to_every_command_ends_in_order(tmp_path):
 def test_every_command_that_takes_files_is_there():
     """A script that is not damaged fetches from the network, or is no command."""
     left_out = "download_glue_data fuzz kill_runs kill_workers measured_page ratchet".split()
-    scripts = {
-        path.name
-        for folder in ("scripts", "checkpoints_tools")
-        for path in (ROOT / folder).glob("*.py")
-        if "__main__" in path.read_text(encoding="utf-8")
-    }
+    scripts = {path.rpartition("/")[2] for path in programs.SCRIPTS}
     damaged = {command.script.rpartition("/")[2] for command in commands.COMMANDS.values()}
     assert scripts - {f"{name}.py" for name in left_out} <= damaged and "train.py" in damaged
 

@@ -24,8 +24,8 @@ def test_the_settings_of_a_job(monkeypatch, tmp_path):
     words = shlex.split("--hosts=a:1,b:1 --max_restarts=3 -x KNOWN -x OTHER=1=2 '--ssh=ssh -p 22' -- run")
     job = launch.job_of(*launch.parse_flags(words))
     assert job.max_restarts == 3 and [host.name for host in job.hosts] == ["a", "b"]
-    assert job.order.command == ("run",) and job.order.folder == str(tmp_path)
-    assert job.order.environment == {"KNOWN": "here", "OTHER": "1=2"} and job.order.ssh == ("ssh", "-p", "22")
+    assert job.command == ("run",) and job.folder == str(tmp_path)
+    assert job.environment == {"KNOWN": "here", "OTHER": "1=2"} and job.ssh == ("ssh", "-p", "22")
 
 
 def test_wrong_flags_are_one_line():

@@ -45,10 +45,10 @@ def run(quick, tmp_path):
     said."""
 
     def run_job(script: str, names: str = "localhost", instances: int = 2, **more) -> tuple[int, list[str]]:
-        settings = {"environment": {}} | {key: more.pop(key) for key in {"environment", "ssh"} & more.keys()}
-        order = job.Order(("bash", "-c", RANK + script), str(tmp_path), **settings)
         said: list[str] = []
-        return job.run(job.Job(job.read_hosts(names), instances, order, **more), said.append), said
+        command, settings = ("bash", "-c", RANK + script), {"environment": {}, **more}
+        asked = job.Job(job.read_hosts(names), instances, command, str(tmp_path), **settings)
+        return job.run(asked, said.append), said
 
     return run_job
 
@@ -146,8 +146,8 @@ def test_a_process_that_does_not_end_is_killed(run):
 
 
 def test_a_program_that_is_not_there_is_bad_input(quick, tmp_path, capfd):
-    order = job.Order(("no-such-program",), str(tmp_path), {})
-    assert job.run(job.Job(job.read_hosts("localhost"), 1, order, 3), lambda text: None) == 2
+    asked = job.Job(job.read_hosts("localhost"), 1, ("no-such-program",), str(tmp_path), {}, max_restarts=3)
+    assert job.run(asked, lambda text: None) == 2
     assert "launch: no-such-program: No such file or directory" in capfd.readouterr().err
 
 
