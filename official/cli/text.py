@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -12,11 +11,13 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from official.cli import command_line, outputs, records
-from official.io import engines, files
+from official.io import engines, files, jobs
 from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from official.data.text.documents import ReadCounts
 
 
@@ -130,9 +131,7 @@ def run_create() -> None:
 
     rules = {name: flags.pop(name) for name in examples.ExampleRules.__dataclass_fields__}
     job = plan.Job(rules=examples.ExampleRules(**rules), **flags)
-    if creation.is_finished(job):
-        print(f"All of this is done already in {job.output_dir}; nothing is written.")
-    manifest = creation.create_pretraining_data(job)
+    manifest = run_once(creation.create_pretraining_data, job)
     show_manifest(manifest)
     made = [os.path.join(job.output_dir, name) for name in manifest["files"]]
     if not paths:
@@ -141,6 +140,15 @@ def run_create() -> None:
     for path, file in zip(paths, made, strict=True):
         shutil.move(file, path)
     shutil.rmtree(job.output_dir)
+
+
+def run_once(make: Callable[[Any], dict], job: Any) -> dict:
+    """Returns the manifest of a job, and says so where all of it was done before."""
+    rounds = len(jobs.rounds)
+    manifest = make(job)
+    if len(jobs.rounds) == rounds:
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    return manifest
 
 
 def print_counts(manifest: dict, *names: str) -> None:
@@ -212,9 +220,7 @@ def run_prepare() -> None:
     from official.data.text import preparation, read_counts  # after the flags are checked
 
     job = preparation.Job(**vars(flags))
-    if preparation.is_finished(job):
-        print(f"All of this is done already in {job.output_dir}; nothing is written.")
-    manifest = preparation.prepare(job)
+    manifest = run_once(preparation.prepare, job)
     print_counts(manifest, "short_documents", "empty_sentences", "skipped_lines", "cut_documents")
     if manifest.get("undecodable_bytes"):
         print(
@@ -262,8 +268,7 @@ def run_corpus() -> None:
         raise ConfigError(f"--eval_share={flags.eval_share} is out of range. Allowed: above 0, below 1.")
     for name in ("train.txt", "eval.txt", "corpus.json"):
         check_output_file(os.path.join(flags.output_dir, name), "output_dir", flags.overwrite)
-    counts = docstring_corpus.CorpusCounts()
-    train, evaluation = docstring_corpus.build_corpus(flags.sources.split(","), flags.eval_share, counts)
+    train, evaluation, counts = docstring_corpus.build_corpus(flags.sources.split(","), flags.eval_share)
     if not train or not evaluation:
         raise ConfigError(
             f"--sources={flags.sources} --eval_share={flags.eval_share}: {len(train)} documents to train on"
@@ -278,7 +283,7 @@ def run_corpus() -> None:
         sentences, size = sum(map(len, documents)), len(text.encode())
         summary[name] = {"documents": len(documents), "sentences": sentences, "bytes": size}
         told.append(f"{name}.txt: {len(documents):,} documents, {sentences:,} sentences, {size:,} bytes.")
-    summary |= dataclasses.asdict(counts)
+    summary |= counts
     outputs.write_file(os.path.join(flags.output_dir, "corpus.json"), json.dumps(summary, indent=2) + "\n")
     print("\n".join(told))
 

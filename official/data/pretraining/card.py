@@ -12,7 +12,7 @@ import io
 import itertools
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -52,7 +52,7 @@ def gather(
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
-        "texts": facts_of(shown["documents"], vocabulary),
+        "texts": facts_of(tuple(shown["documents"]), vocabulary),
         "records": {},
         "examples": [],
     }
@@ -62,31 +62,25 @@ def gather(
 
 
 def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None) -> dict:
-    """Returns "records", their numbers, and "examples", the first of some files; `summary` as of `gather`."""
+    """Returns "records", their numbers, and "examples", the first of some files; `summary` as of `gather`:
+    without one the first records of a few files are read."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
-    found = summary or some_of(paths, vocabulary)
-    shown = []
+    found, shown = summary, []
+    if found is None:
+        kind, features = inspection.describe_first(paths[0], vocabulary)
+        found = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
+        mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
+        for number in spread_out(len(paths), SHARDS):
+            batches = inspection.read_checked(paths[number], kind, features)
+            for count, values in itertools.islice(batches, _BATCHES_LOOKED_AT):
+                found.add(count, values, mask_id)
+            found.files += 1
     if vocabulary:
         for number in spread_out(len(paths), _SHOWN_EXAMPLES):
             examples = inspection.first_examples(paths[number], 1, vocabulary)
             shown += [(example.title, example.words) for example in examples]
     return {"records": found.numbers(is_all=summary is not None), "examples": shown}
-
-
-def some_of(paths: list[str], vocabulary: Vocabulary | None) -> Summary:
-    """Returns the summary of the first records of a few files."""
-    from official.data.pretraining import inspection  # late: it loads TensorFlow
-
-    kind, features = inspection.describe_first(paths[0], vocabulary)
-    summary = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
-    mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
-    for number in spread_out(len(paths), SHARDS):
-        batches = inspection.read_checked(paths[number], kind, features)
-        for count, values in itertools.islice(batches, _BATCHES_LOOKED_AT):
-            summary.add(count, values, mask_id)
-        summary.files += 1
-    return summary
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -123,30 +117,19 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
     summary, shown = None, []
     rows_per_record = encoding.rows_per_record(record_format)
     for shard in spread_out(plan.num_shards, SHARDS):
-        some = _read_examples(_examples_path(folder, shard))
-        if some is None:
+        try:
+            with files.open_binary(_examples_path(folder, shard)) as file, np.load(file) as arrays:
+                some = Examples(**{field.name: arrays[field.name] for field in dataclasses.fields(Examples)})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             continue
         values = {name: value.astype(np.int64) for name, value in some.features().items()}
-        if summary is None:
-            summary = Summary(record_format, some.input_ids.shape[1], some.positions.shape[1])
+        summary = summary or Summary(record_format, some.input_ids.shape[1], some.positions.shape[1])
         summary.add(-(-len(some) // rows_per_record), values, words.id_of("[MASK]"))
         summary.files += 1
         place = f"{plan.file(shard)}, record 1" + ", example 1" * (rows_per_record > 1)
-        shown.append(summary_lib.example_of(place, {name: value[0] for name, value in values.items()}, words))
-    if summary is None:
-        return {}
-    return {
-        "records": summary.numbers(is_all=False),
-        "examples": [[example.title, example.words] for example in shown],
-    }
-
-
-def _read_examples(path: str) -> Examples | None:
-    try:
-        with files.open_binary(path) as file, np.load(file, allow_pickle=False) as arrays:
-            return Examples(**{field.name: arrays[field.name] for field in dataclasses.fields(Examples)})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
+        example = summary_lib.example_of(place, {name: value[0] for name, value in values.items()}, words)
+        shown.append([example.title, example.words])
+    return {"records": summary.numbers(is_all=False), "examples": shown} if summary else {}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -157,18 +140,16 @@ _MAX_LISTED = 12  # of what is counted by name
 _SHOWN_TEXTS = 4
 
 
-def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
+@functools.lru_cache(maxsize=1)  # of a job, and then of its card
+def facts_of(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
     """Returns the facts about a sample; empty where there is none. They are found once for the same texts.
 
     Args:
       texts: the beginnings of documents.
       vocabulary: whose [UNK] is looked for; None: it is not known.
     """
-    return _found(tuple(texts), vocabulary) if texts else {}
-
-
-@functools.lru_cache(maxsize=1)  # of a job, and then of its card
-def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
+    if not texts:
+        return {}
     identifier = samples.identifier()
     unknown = unknown_words(texts, vocabulary) if vocabulary else {}
     return {
@@ -177,7 +158,7 @@ def _found(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
         "scripts": _most(samples.scripts_of(texts)),
         "identifier": identifier,
         "languages": _most(samples.languages_of(texts)) if identifier else [],
-        "unknown": _most(collections.Counter(unknown)),
+        "unknown": _most(unknown),
         "unknown_words": sum(unknown.values()),
         "shown": list(texts[:_SHOWN_TEXTS]),
     }
@@ -194,11 +175,11 @@ def found_beside(texts: list[str], vocabulary: Vocabulary, is_alone: bool) -> It
         yield
         return
     with ThreadPoolExecutor(1, "facts") as thread:
-        thread.submit(facts_of, texts, vocabulary)
+        thread.submit(facts_of, tuple(texts), vocabulary)
         yield
 
 
-def _most(counts: collections.Counter[str]) -> list[list]:
+def _most(counts: Mapping[str, int]) -> list[list]:
     """Returns [name, count] of the most frequent ones, by name where they are equal, and of all others as
     "others"."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -42,25 +42,26 @@ class Job:
     mixture: str | None = None
     eval_share: float | None = None  # of the documents are held out by their text; with `side`
     side: str | None = None  # "train" or "eval": which documents are read; None: all
+    vocabulary_sha256: str = ""  # no flag: of the vocabulary that the job began with
 
     def flags(self) -> dict:
         """Returns the flags on which the records depend."""
         flags = dataclasses.asdict(self)
-        for name in ("output_dir", "overwrite", *engines.FIELDS):
+        for name in ("output_dir", "overwrite", "vocabulary_sha256", *engines.FIELDS):
             del flags[name]
         return flags | flags.pop("rules")
 
 
 @functools.lru_cache(maxsize=1)
-def vocabulary_of(vocab_file: str, sha256: str) -> Vocabulary:
+def vocabulary_of(job: Job) -> Vocabulary:
     """Loads the vocabulary of a job, once as long as the file does not change.
 
     Raises:
       ConfigError: where it is not the one that the job began with.
     """
-    words = load_vocabulary(vocab_file)
-    if words.sha256 != sha256:
-        raise ConfigError(f"--vocab_file={vocab_file} was changed while it was read.")
+    words = load_vocabulary(job.vocab_file)
+    if words.sha256 != job.vocabulary_sha256:
+        raise ConfigError(f"--vocab_file={job.vocab_file} was changed while it was read.")
     return words
 
 
@@ -103,17 +104,14 @@ def find_sources(job: Job) -> list[Source]:
             f" {', '.join(patterns)}. Give each source in both: --input_files='NAME=FILES,..'"
             " --mixture='NAME=SHARE,..'."
         )
-    found = [
-        Source(name, share, files.find_files(",".join(patterns[name]), "input_files"))
-        for name, share in shares.items()
-    ]
-    owners: dict[str, str] = {}
-    for source in found:
-        for path in source.paths:
-            if owners.setdefault(path, source.name) != source.name:
+    found, owners = [], {}
+    for name, share in shares.items():
+        found.append(Source(name, share, files.find_files(",".join(patterns[name]), "input_files")))
+        for path in found[-1].paths:
+            if owners.setdefault(path, name) != name:
                 raise ConfigError(
-                    f"--input_files: {path} belongs to two sources, {owners[path]} and {source.name}. Give it"
-                    " to one of them."
+                    f"--input_files: {path} belongs to two sources, {owners[path]} and {name}. Give it to"
+                    " one of them."
                 )
     return found
 
