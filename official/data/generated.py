@@ -124,7 +124,7 @@ def write_squad(path: str, split: str, text: Text, with_negative: bool) -> str:
       text: draws the words.
       with_negative: as version 2.0: a third of the questions has no answer.
     """
-    paragraphs = []
+    paragraphs: list[dict] = []
     for number in range(_CONTEXTS[split]):
         words, questions = text.words(*_CONTEXT), []
         for place in range(_QUESTIONS):

@@ -31,10 +31,6 @@ from official.io import files, jobs, json_files, writing
 # Card
 
 
-_BATCHES_LOOKED_AT = 4  # of each: about a thousand examples each
-_SHOWN_EXAMPLES = 4
-
-
 def gather(
     folder: str, paths: list[str], vocabulary: Vocabulary | None, summary: Summary | None = None
 ) -> dict:
@@ -66,20 +62,20 @@ def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summ
     without one the first records of a few files are read."""
     from official.data.pretraining import inspection  # late: it loads TensorFlow
 
-    found, shown = summary, []
+    found = summary
+    shown: list[tuple] = []
     if found is None:
         kind, features = inspection.describe_first(paths[0], vocabulary)
         found = Summary(kind, features["input_ids"].length, features["masked_lm_ids"].length)
         mask_id = vocabulary.id_of("[MASK]") if vocabulary else -1
         for number in spread_out(len(paths), SHARDS):
             batches = inspection.read_checked(paths[number], kind, features)
-            for count, values in itertools.islice(batches, _BATCHES_LOOKED_AT):
+            for count, values in itertools.islice(batches, 4):  # about a thousand examples each
                 found.add(count, values, mask_id)
             found.files += 1
     if vocabulary:
-        for number in spread_out(len(paths), _SHOWN_EXAMPLES):
-            examples = inspection.first_examples(paths[number], 1, vocabulary)
-            shown += [(example.title, example.words) for example in examples]
+        for number in spread_out(len(paths), 4):
+            shown += map(tuple, inspection.first_examples(paths[number], 1, vocabulary))
     return {"records": found.numbers(is_all=summary is not None), "examples": shown}
 
 
@@ -88,7 +84,6 @@ def _read_records(paths: list[str], vocabulary: Vocabulary | None, summary: Summ
 
 
 SHARDS = 4  # that are looked at
-_EXAMPLES = 256  # of each
 
 
 def spread_out(number: int, count: int) -> list[int]:
@@ -106,7 +101,7 @@ def keep_first_examples(folder: str, shard: int, num_shards: int, first: Example
     if shard not in spread_out(num_shards, SHARDS):
         return
     file = io.BytesIO()
-    np.savez(file, **{name: array[:_EXAMPLES] for name, array in vars(first).items()})
+    np.savez(file, **{name: array[:256] for name, array in vars(first).items()})
     writing.replace_file(_examples_path(folder, shard), file.getvalue(), durable=False)
 
 
@@ -114,7 +109,8 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
     """Returns a data card's entries on the examples that `note` has kept: "records", as `Summary.numbers`
     returns it, and "examples", [title, words] each as of `ShownExample`. Those of a shard are left out whose
     file a power failure has damaged."""
-    summary, shown = None, []
+    summary: Summary | None = None
+    shown: list[list] = []
     rows_per_record = encoding.rows_per_record(record_format)
     for shard in spread_out(plan.num_shards, SHARDS):
         try:
@@ -127,8 +123,8 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
         summary.add(-(-len(some) // rows_per_record), values, words.id_of("[MASK]"))
         summary.files += 1
         place = f"{plan.file(shard)}, record 1" + ", example 1" * (rows_per_record > 1)
-        example = summary_lib.example_of(place, {name: value[0] for name, value in values.items()}, words)
-        shown.append([example.title, example.words])
+        first = {name: value[0] for name, value in values.items()}
+        shown.append(list(summary_lib.example_of(place, first, words)))
     return {"records": summary.numbers(is_all=False), "examples": shown} if summary else {}
 
 
@@ -137,7 +133,6 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
 
 
 _MAX_LISTED = 12  # of what is counted by name
-_SHOWN_TEXTS = 4
 
 
 @functools.lru_cache(maxsize=1)  # of a job, and then of its card
@@ -160,7 +155,7 @@ def facts_of(texts: tuple[str, ...], vocabulary: Vocabulary | None) -> dict:
         "languages": _most(samples.languages_of(texts)) if identifier else [],
         "unknown": _most(unknown),
         "unknown_words": sum(unknown.values()),
-        "shown": list(texts[:_SHOWN_TEXTS]),
+        "shown": list(texts[:4]),
     }
 
 

@@ -15,7 +15,7 @@ the job is started once more.
 import collections
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -45,7 +45,12 @@ def create_pretraining_data(job: Job) -> dict:
       ConfigError: for input that cannot be used, or an output folder that is in use already or cannot be
         written to.
     """
-    job, words = _checked(job)
+    engines.check(job)
+    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
+    samples.check(job.side, job.eval_share)
+    words = load_for_text(job.vocab_file, job.do_lower_case)
+    encoding.check_vocabulary(words, job.record_format)
+    job = dataclasses.replace(job, do_lower_case=words.do_lower_case, vocabulary_sha256=words.sha256)
     sources = find_sources(job)
     paths = [path for source in sources for path in source.paths]
     states, versions = files.states(paths), files.versions(paths)
@@ -84,14 +89,16 @@ def create_pretraining_data(job: Job) -> dict:
             for number, task in enumerate(tasks)
         )
         run(text_tasks, len(tasks), "Tokenising", "documents")
-        sums, listed = read_counts.Sum(), []
+        sums = read_counts.Sum()
+        listed: list[tuple[int, dict]] = []
         by_source: list[collections.Counter[str]] = [collections.Counter() for _ in sources]
         counted = jobs.each_done(rounds.counts_path(folder, number) for number in range(len(tasks)))
         for (source, _), done in zip(tasks, counted):
             sums.add(done)
             by_source[source].update(done["totals"])
             listed.append((source, done["keys"]))
-        text, tokens = sums.totals, [own["tokens"] for own in by_source]
+        text = sums.totals
+        tokens: Sequence[float] = [own["tokens"] for own in by_source]
         if rounds.needs_dedup_estimate(job):
             tokens = rounds.tokens_left(tokens, listed)
         del listed
@@ -129,21 +136,6 @@ def create_pretraining_data(job: Job) -> dict:
         manifest["inputs"] = read_counts.listed(sums.by_file)
         record_paths.put_vocabulary(job.output_dir, job.vocab_file)
         return jobs.write_manifest(job.output_dir, identity, manifest)
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Checks
-
-
-def _checked(job: Job) -> tuple[Job, Vocabulary]:
-    """Returns the job, with what its vocabulary decides, and the vocabulary."""
-    engines.check(job)
-    shard_files.check_flags(job.random_seed, {"num_shards": job.num_shards})
-    samples.check(job.side, job.eval_share)
-    words = load_for_text(job.vocab_file, job.do_lower_case)
-    encoding.check_vocabulary(words, job.record_format)
-    changes = {"do_lower_case": words.do_lower_case, "vocabulary_sha256": words.sha256}
-    return dataclasses.replace(job, **changes), words
 
 
 def _manifest(

@@ -4,7 +4,6 @@ import contextlib
 import os
 import pathlib
 import shutil
-from typing import NamedTuple
 
 import numpy as np
 from absl import logging
@@ -20,23 +19,8 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
 from official.io.errors import ConfigError
 
-_SHARE, _MIN_BYTES, _MAX_BYTES = 64, 1 << 15, 1 << 19  # a 64th of the text is sampled; bytes of all samples
-_MAX_SAMPLES = 8  # each from the beginning of a task
 _PARQUET_TEXT = 2  # bytes of text in a byte of Parquet, about
 _MAX_EXAMPLES = 1536  # are encoded
-_FRAME_BYTES = 16  # of a record
-
-
-class DiskNeeds(NamedTuple):
-    """Bytes of documents in the work folder, and of records."""
-
-    work: float
-    records: float
-
-    @property
-    def most(self) -> float:
-        """Most bytes on the disk at the same time: documents may be regrouped before there are records."""
-        return self.work + max(self.records, self.work)
 
 
 def check(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary) -> None:
@@ -47,41 +31,40 @@ def check(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary)
     """
     if files.is_remote(job.output_dir):
         return
-    needs = estimate(job, tasks, num_bytes, words)
+    work, records = estimate(job, tasks, num_bytes, words)
+    most = work + max(records, work)  # at the same time: documents may be regrouped before there are records
     folder, there = pathlib.Path(job.output_dir).absolute(), 0
     for root, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):  # another job may be at work, which is refused later
                 there += os.lstat(os.path.join(root, name)).st_size
     total, _, free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists()))
-    sizes = (needs.most, needs.records, free + there)
-    needed, records, available = (tqdm.format_sizeof(size, "B") for size in sizes)
-    logging.info(
-        "About %s of disk are needed, %s of them for the records; %s are free.", needed, records, available
-    )
-    if total and needs.most > free + there:  # a file system without a size will say what is wrong
+    needed, of_records, available = (tqdm.format_sizeof(size, "B") for size in (most, records, free + there))
+    told = f"about {needed}, {of_records} of them for the records; {available} are free"
+    logging.info("The job needs %s.", told)
+    if total and most > free + there:  # a file system without a size will say what is wrong
         raise ConfigError(
-            f"--output_dir={job.output_dir} needs about {needed}, {records} of them for the records;"
-            f" {available} are free. Lower --dupe_factor={job.rules.dupe_factor}, give"
+            f"--output_dir={job.output_dir} needs {told}. Lower --dupe_factor={job.rules.dupe_factor}, give"
             " --record_format=compact, or a folder of another disk."
         )
 
 
-def estimate(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary) -> DiskNeeds:
-    """Returns the disk needs of a job, from samples of its text, tokenised, cut and encoded.
+def estimate(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabulary) -> tuple[float, float]:
+    """Returns bytes of documents in the work folder and of records, from samples of the text, tokenised, cut
+    and encoded.
 
     Args:
       tasks: of the first round: the parts of the text of each.
       num_bytes: of all files.
     """
     parts: list[examples_lib.TokenizedDocuments] = []
-    read, numbers = 0.0, card.spread_out(len(tasks), _MAX_SAMPLES)
-    wanted = min(max(num_bytes // _SHARE, _MIN_BYTES), _MAX_BYTES) // len(numbers)
+    read, numbers = 0.0, card.spread_out(len(tasks), 8)
+    wanted = min(max(num_bytes // 64, 1 << 15), 1 << 19) // len(numbers)  # bytes of a sample
     for number in numbers:
         found, own_bytes = _sample(job, tasks[number][0], wanted)
         parts, read = parts + found, read + own_bytes
     if not any(part.num_documents for part in parts):
-        return DiskNeeds(0, 0)  # the job will say what is wrong
+        return 0, 0  # the job will say what is wrong
     sample = examples_lib.concatenate(parts)
     held_out = job.eval_share or 0.0
     scale = num_bytes / read * (held_out if job.side == "eval" else 1 - held_out)
@@ -91,9 +74,10 @@ def estimate(job: Job, tasks: list[list[Split]], num_bytes: int, words: Vocabula
     pairs = examples_lib.plan_pairs(twice, chosen, np.zeros_like(chosen), job.rules, rng)
     examples = examples_lib.build_examples(pairs[:_MAX_EXAMPLES], twice, words, job.rules, rng)
     encoded = encoding.encode(examples, job.record_format, job.pad_position_value)
-    record_bytes = (sum(map(len, encoded)) + _FRAME_BYTES * len(encoded)) * len(pairs) / len(examples) / 2
+    # A record has a frame of 16 bytes.
+    record_bytes = (sum(map(len, encoded)) + 16 * len(encoded)) * len(pairs) / len(examples) / 2
     work = rounds.size(rounds.Sample(sample, keys, keys))
-    return DiskNeeds(work * scale, record_bytes * job.rules.dupe_factor * scale)
+    return work * scale, record_bytes * job.rules.dupe_factor * scale
 
 
 def _sample(job: Job, split: Split, wanted: int) -> tuple[list[examples_lib.TokenizedDocuments], float]:
@@ -105,7 +89,8 @@ def _sample(job: Job, split: Split, wanted: int) -> tuple[list[examples_lib.Toke
     end = split.start + wanted
     if not is_whole and (split.end is None or end < split.end):
         split = Split(split.path, split.start, end)
-    counts, given, parts, share = documents.ReadCounts(), 0, [], 1.0
+    counts, given, share = documents.ReadCounts(), 0, 1.0
+    parts: list[examples_lib.TokenizedDocuments] = []
     found = documents.read_in_blocks([split], job.sentence_splitting, counts, job.text_field)
     for number, lines in enumerate(found, 1):
         parts.append(rounds.tokenized(lines, rounds.tokenizer_of(job)))

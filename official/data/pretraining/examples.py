@@ -138,9 +138,7 @@ class Examples:
 # Columns of a plan: the first token and the number of tokens of both segments, and whether the second is a
 # random one.
 A_START, A_LENGTH, B_START, B_LENGTH, IS_RANDOM = range(5)
-_SPECIALS_PER_EXAMPLE = 3  # [CLS] A [SEP] B [SEP]
 _FEW_LANES = 16  # a step of so many takes as long as that many pairs one by one
-_DRAWN = 1024  # numbers at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +199,7 @@ class ExampleRules:
 
     @property
     def max_pair_length(self) -> int:
-        return self.max_tokens - _SPECIALS_PER_EXAMPLE
+        return self.max_tokens - 3  # [CLS] A [SEP] B [SEP]
 
 
 def plan_pairs(
@@ -253,7 +251,7 @@ def plan_pairs(
     few = [
         pair
         for place in zip(*(each.tolist() for each in (lane, sentence, last, target)))
-        for pair in _cut_one(all_starts, *place, draws)
+        for pair in _cut_one(all_starts, draws, *place)
     ]
     steps.append(tuple(np.array(few, np.int64).reshape(-1, 5).T))
     lane, sentence, middle, end, is_random = map(np.concatenate, zip(*steps))
@@ -274,11 +272,11 @@ def plan_pairs(
 
 def _draws(rng: np.random.Generator) -> Iterator[float]:
     """Yields random numbers from 0 to 1 without an end."""
-    return itertools.chain.from_iterable(rng.random(_DRAWN).tolist() for _ in itertools.count())
+    return itertools.chain.from_iterable(rng.random(1024).tolist() for _ in itertools.count())
 
 
 def _cut_one(
-    starts: list[int], lane: int, sentence: int, last: int, target: int, draws: Iterator[float]
+    starts: list[int], draws: Iterator[float], lane: int, sentence: int, last: int, target: int
 ) -> list[tuple[int, int, int, int, bool]]:
     """Returns (lane, sentence, where segment A ends, where B ends, whether B is random) of all pairs of a
     lane, whose sentences end before `last`."""
@@ -339,10 +337,6 @@ def kept_lengths(
 # words.
 
 
-_SHARE_MASKED = 0.8  # of the predicted tokens; half of the others stay, half become a random word
-_SHARE_NOT_RANDOM = 0.9
-
-
 def build_examples(
     plan: np.ndarray,
     documents: TokenizedDocuments,
@@ -372,9 +366,10 @@ def build_examples(
     positions_NP, labels_NP = np.zeros((2, len(plan), rules.max_predictions_per_seq), np.int32)
     labels = input_ids_NL.ravel()[place]
     positions_NP.ravel()[slot], labels_NP.ravel()[slot] = column, labels
+    # Of the predicted tokens 80 % are masked, 10 % stay, 10 % become a random word.
     fate = rng.random(len(labels))
-    other = np.where(fate < _SHARE_NOT_RANDOM, labels, rng.integers(vocabulary.size, size=len(labels)))
-    input_ids_NL.ravel()[place] = np.where(fate < _SHARE_MASKED, vocabulary.id_of("[MASK]"), other)
+    other = np.where(fate < 0.9, labels, rng.integers(vocabulary.size, size=len(labels)))
+    input_ids_NL.ravel()[place] = np.where(fate < 0.8, vocabulary.id_of("[MASK]"), other)
     return Examples(
         input_ids=input_ids_NL,
         lengths=text_N + 3,

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import os
-import pickle
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,9 +16,6 @@ from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import engines, files, writing
 from official.io.engines import Engine, Round
 from official.io.errors import ConfigError
-
-_BYTES_PER_WORKER = 64 << 20  # where no number of workers is given: starting one costs seconds
-_MAX_TASKS = 64  # a task writes up to 32 MB
 
 
 def summarize(
@@ -41,17 +37,18 @@ def summarize(
     states = files.states(paths)
     total = sum(files.sizes(paths))
     engine = engine or engines.Local(1)
-    # Few tasks, so that what they write stays little, however many files there are.
-    count = min(1 if engine.num_workers == 1 else _MAX_TASKS, len(paths))
+    # Few tasks, so that what they write stays little: 32 MB each, however many files there are. Starting a
+    # process costs seconds: where no number of them is given, each has 64 MB to read.
+    count = min(1 if engine.num_workers == 1 else 64, len(paths))
     bounds = np.linspace(0, len(paths), count + 1).astype(int)
     groups = [paths[first:end] for first, end in zip(bounds, bounds[1:])]
     with writing.new_folder(work_dir) as folder:
         tasks = [
-            (count_files, os.path.join(folder, f"{number:05d}"), paths[0], group, vocabulary)
+            (count_files, os.path.join(folder, f"{number:05d}.npz"), paths[0], group, vocabulary)
             for number, group in enumerate(groups)
         ]
-        engine.run(Round(tasks, len(tasks), total, "Inspecting", "examples", __name__, _BYTES_PER_WORKER))
-        parts = (pickle.loads(files.read_bytes(path, path)) for _, path, *_ in tasks)
+        engine.run(Round(tasks, len(tasks), total, "Inspecting", "examples", __name__, 64 << 20))
+        parts = (Summary.load(path) for _, path, *_ in tasks)
         summary = next(parts)
         for part in parts:
             summary.merge(part)
@@ -63,7 +60,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
     """A task of `summarize`: reads and checks the records of some files, and writes what they hold.
 
     Args:
-      path: for the `Summary`, pickled.
+      path: for the numbers, as `Summary.save` writes them.
       first: the file whose first record says what all are like.
       group: the files.
       vocabulary: as of `summarize`.
@@ -77,8 +74,7 @@ def count_files(path: str, first: str, group: list[str], vocabulary: Vocabulary 
             summary.add(count, values, mask_id)
         summary.files, summary.bytes = summary.files + 1, summary.bytes + size
         engines.report(size, summary.records - done)
-    with open(path, "wb") as file:
-        pickle.dump(summary, file)
+    summary.save(path)
 
 
 def read_checked(path: str, kind: str, features: dict) -> Iterator[tuple[int, dict[str, np.ndarray]]]:

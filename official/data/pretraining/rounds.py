@@ -43,9 +43,7 @@ _HEADER = struct.Struct("<8sBBBBQ")
 _MAGIC = b"BERTDOCS"
 _CHUNK = struct.Struct("<QQQ")  # documents, sentences, tokens
 _PLACE = np.dtype("<u8")
-_ALIGNED_BYTES = 8
 _CHUNK_BYTES = 1 << 14  # on average: what is read in vain at either end of a range
-_MAX_CHUNK_BITS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +122,7 @@ def write_block(path: str, sample: Sample, first_key: int = 0, range_bits: int =
     Raises:
       OSError: and there is no file of that name, or the one that was there.
     """
-    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, _MAX_CHUNK_BITS, range_bits)
+    bits = min(max(size(sample) // _CHUNK_BYTES, 1).bit_length() - 1, 12, range_bits)
     step = 1 << (range_bits - bits)
     bounds = [_find(sample.keys, first_key + number * step) for number in range((1 << bits) + 1)]
     chunks = [_chunk(sample, *bound) for bound in zip(bounds, bounds[1:])]
@@ -147,7 +145,7 @@ def _chunk(sample: Sample, first: int, end: int) -> bytes:
     counts, lengths = np.diff(sentences).astype(np.uint32), lengths.astype(np.uint32)
     arrays = (sample.keys[first:end], counts, lengths, tokens, sample.sources[first:end])
     data = _CHUNK.pack(end - first, len(lengths), len(tokens)) + b"".join(array.tobytes() for array in arrays)
-    return data + bytes(-len(data) % _ALIGNED_BYTES)
+    return data + bytes(-len(data) % 8)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -263,7 +261,7 @@ def list_keys(keys: list[np.ndarray], tokens: list[np.ndarray], num_tasks: int) 
     return {"halvings": halvings, "keys": all_keys.view(np.int64).tolist(), "tokens": all_tokens.tolist()}
 
 
-def tokens_left(tokens: Sequence[int], listed: Iterable[tuple[int, dict]]) -> list[float]:
+def tokens_left(tokens: Sequence[float], listed: Iterable[tuple[int, dict]]) -> list[float]:
     """Returns the tokens of each source that will be left.
 
     Args:
@@ -325,7 +323,8 @@ def tokenize_text(
     if job.side and job.eval_share:
         read = samples.of_split(read, job.side, job.eval_share, kept)
     shown = samples.DocumentSample(number, num_tasks)
-    keys, tokens = [], []
+    keys: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
     store_of(grouping.folder).make_folder(grouping.level_folder)
     for texts in _blocks(parts):
@@ -391,7 +390,6 @@ def tokenizer_of(job: Job) -> Tokenizer:
 
 PLAN, MASKS = 0, 1  # kinds of random streams; see `KEYS`
 _MAX_EXAMPLES = 1536  # are laid out, masked and encoded at once: their arrays stay in the cache
-_POOLS_KEPT = 10  # by a process: shards that follow each other read the same ones, a pass apart
 
 
 def shard_counts_path(folder: str, number: int) -> str:
@@ -399,7 +397,8 @@ def shard_counts_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"shard-{number:05d}.json")
 
 
-@functools.lru_cache(maxsize=_POOLS_KEPT)
+# By a process: shards that follow each other read the same ones, a pass apart.
+@functools.lru_cache(maxsize=10)
 def _pool(
     grouping: Grouping, first_key: int, end_key: int, drop_duplicates: bool, unknown: int
 ) -> tuple[Sample, dict[str, int]]:

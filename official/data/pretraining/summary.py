@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from official.data.word_pieces.vocabulary import Vocabulary
 
 
 _MAX_KEPT = 1 << 20  # 16 MB
-_TOO_FAR = 6.0  # standard deviations
 
 
 class Share(NamedTuple):
@@ -73,7 +72,8 @@ class Repeats:
         counts = self._counts.astype(float)
         off = counts.sum() / kept - self.total
         squares = float(counts @ counts)
-        is_spoilt = abs(off) > _TOO_FAR * math.sqrt(squares * (1 - kept)) / kept
+        # By more than six standard deviations.
+        is_spoilt = abs(off) > 6.0 * math.sqrt(squares * (1 - kept)) / kept
         weight = 0.0 if is_spoilt or not squares else counts.sum() / squares
         error = math.sqrt(float(((1 - weight * counts) ** 2).sum()) * (1 - kept)) / kept
         distinct = min(max(len(counts) / kept - weight * off, 1.0), self.total)
@@ -117,26 +117,16 @@ def mixed(values: np.ndarray) -> np.ndarray:
 # Examples as words
 
 
-@dataclasses.dataclass(frozen=True)
-class ShownExample:
+class ShownExample(NamedTuple):
     """An example as words.
 
     Attributes:
-      place: the file's name and the number of the record, and of the example in a record of several.
+      title: place, numbers, and where the second segment is from.
       words: (word piece that stands there, the one to be predicted there or None) of each token.
-      is_random: whether the second segment is from another document.
     """
 
-    place: str
+    title: str
     words: list[tuple[str, str | None]]
-    is_random: bool
-
-    @property
-    def title(self) -> str:
-        predicted = sum(label is not None for _, label in self.words)
-        relation = "a random one" if self.is_random else "the next one"
-        counts = f"{len(self.words)} tokens, {predicted} predicted"
-        return f"{self.place}: {counts}, the second segment is {relation}"
 
     def text(self) -> str:
         """Returns the title and, below it, the words; a predicted one is {word>what stands in its place},
@@ -149,13 +139,20 @@ class ShownExample:
 
 
 def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary) -> ShownExample:
-    """Returns an example as words; `values` are its features {name: [length]}."""
+    """Returns an example as words.
+
+    Args:
+      place: the file's name and the number of the record, and of the example in a record of several.
+      values: its features {name: [length]}.
+    """
     length, count = int(values["input_mask"].sum()), int((values["masked_lm_weights"] > 0).sum())
     labels: list[str | None] = [None] * length
     for position, label in zip(values["masked_lm_positions"][:count], values["masked_lm_ids"]):
         labels[position] = vocabulary.words[label]
     words = [vocabulary.words[token] for token in values["input_ids"][:length]]
-    return ShownExample(place, list(zip(words, labels)), bool(values["next_sentence_labels"][0]))
+    relation = "a random one" if values["next_sentence_labels"][0] else "the next one"
+    title = f"{place}: {length} tokens, {count} predicted, the second segment is {relation}"
+    return ShownExample(title, list(zip(words, labels)))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -164,7 +161,6 @@ def example_of(place: str, values: dict[str, np.ndarray], vocabulary: Vocabulary
 # Shapes: N examples, L tokens of an example at most.
 
 
-_HASH_SEED = 7
 _ADDED_UP = ("files", "records", "rows", "bytes", "predictions", "masked", "kept", "random_next", "lengths")
 
 
@@ -256,7 +252,7 @@ class Summary:
         original[row, column] = labels
         length = original.shape[1]
         # Of the tokens, of what stands in the places of predicted ones, of the second segment's length.
-        weights = np.random.default_rng(_HASH_SEED).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
+        weights = np.random.default_rng(7).integers(1, 2**63, 2 * length + 1, dtype=np.uint64)
         segments = values["segment_ids"].sum(axis=1).astype(np.uint64)
         text = original.astype(np.uint64) @ weights[:length] + segments * weights[-1]
         chosen = np.zeros(original.shape, np.uint64)
@@ -270,6 +266,31 @@ class Summary:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.repeated_records.merge(other.repeated_records)
         self.repeated_texts.merge(other.repeated_texts)
+
+    def save(self, path: str) -> None:
+        """Writes all of it to a file (.npz)."""
+        arrays: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Repeats):
+                value._settle()
+                arrays |= {f"{name}.{key}": each for key, each in vars(value).items() if key != "_new"}
+            else:
+                arrays[name] = value
+        np.savez(path, **arrays)
+
+    @classmethod
+    def load(cls, path: str) -> Summary:
+        """Returns the summary that `save` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+        values = {name: value if value.ndim else value.item() for name, value in found.items()}
+        summary = cls(
+            *(values[name] for name in ("record_format", "max_seq_length", "max_predictions_per_seq"))
+        )
+        for name, value in values.items():
+            owner, dot, key = name.rpartition(".")
+            setattr(getattr(summary, owner) if dot else summary, key, value)
+        return summary
 
 
 def largest_gap(a: np.ndarray, b: np.ndarray) -> float:

@@ -13,6 +13,7 @@ import ast
 import hashlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import sysconfig
@@ -57,7 +58,10 @@ def build_corpus(
     counts = dict.fromkeys(_COUNTS, 0)
     train: list[list[str]] = []
     evaluation: list[list[str]] = []
-    documents = [document for source in sources for document in _documents_of(source, counts)]
+    documents = []
+    for docstrings in itertools.chain.from_iterable(_docstrings_of(source, counts) for source in sources):
+        documents.append([sentence for docstring in docstrings for sentence in prose_sentences(docstring)])
+    counts["modules"], counts["sentences_found"] = len(documents), sum(map(len, documents))
     for document in _without_repetitions(documents, counts):
         text = "\n".join(" ".join(_words(sentence)) for sentence in document)
         digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
@@ -70,15 +74,6 @@ def build_corpus(
 
 # ------------------------------------------------------------------------------------------------------------
 # Sources
-
-
-def _documents_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:
-    """Yields the sentences of each module of a source, in the order of the file names, or of each topic."""
-    for docstrings in _docstrings_of(source, counts):
-        counts["modules"] += 1
-        document = [sentence for docstring in docstrings for sentence in prose_sentences(docstring)]
-        counts["sentences_found"] += len(document)
-        yield document
 
 
 def _docstrings_of(source: str, counts: dict[str, int]) -> Iterator[list[str]]:

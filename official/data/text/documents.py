@@ -318,9 +318,6 @@ _TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
 _JSON_START = re.compile(r'\{\s*("|$)')
 _DUMP_START = "<mediawiki"
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
-_MAX_OPENING_CHARACTERS = 1 << 22  # of a document whose escapes are looked for at once
-_MAX_CHECKED = 100  # elements of an array, for the field that is missing
-_MAX_CHECKED_LINES = 4  # of long lines of JSON
 
 
 # Lines as a format gets them: whether it is one that opens a document, and the text as `strip` leaves it.
@@ -372,6 +369,7 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
     """
     lines = _head_lines(head)
     first = next(lines, "")
+    items: Callable[..., Items]
     if text_files.is_parquet(head):
         return Format(functools.partial(_row_items, field=text_field), has_lines=False)
     if text_files.is_json_array(head):
@@ -407,10 +405,10 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
     if _heading_level(first):
         return Format(_wikitext_items, lambda line: _heading_level(line) == 1)
     text = head.decode("utf-8", "ignore")
-    items, plain = _plain_items, list
     if wrote_text(text, len(head) < text_files.HEAD_BYTES) and not is_unescaped(text):
-        items, plain = _unescaped(_plain_items), without_escapes
-    return Format(items, lambda line: not line, may_hold_sentences=True, plain=plain)
+        unescaped = _unescaped(_plain_items)
+        return Format(unescaped, lambda line: not line, may_hold_sentences=True, plain=without_escapes)
+    return Format(_plain_items, lambda line: not line, may_hold_sentences=True)
 
 
 def _unescaped(items_of: Callable[..., Items]) -> Callable[..., Items]:
@@ -421,7 +419,7 @@ def _unescaped(items_of: Callable[..., Items]) -> Callable[..., Items]:
         document: list[str] = []
         characters = 0
         for item in items_of(lines, counts):
-            if item is None or characters > _MAX_OPENING_CHARACTERS:
+            if item is None or characters > 1 << 22:  # so many are looked at at once
                 yield from without_escapes(document)
                 document, characters = [], 0
             if item is None:
@@ -486,12 +484,12 @@ def _json_items(lines: Lines, counts: ReadCounts, field: str, unchecked: str | N
     # Neither the rest of a line that is too long nor a blank one.
     values = (_parse(line) for opens, line in lines if opens and line)
     objects = (value if isinstance(value, dict) else None for value in values)
-    return _items_of(_pages_of(objects, field, unchecked, _MAX_CHECKED_LINES, is_bare), counts)
+    return _items_of(_pages_of(objects, field, unchecked, 4, is_bare), counts)
 
 
 def _array_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:
     """As `_json_items`, for the file that is one array; it is one split."""
-    return _items_of(_pages_of(read_elements(file.text, path, counts), field, path, _MAX_CHECKED), counts)
+    return _items_of(_pages_of(read_elements(file.text, path, counts), field, path, 100), counts)
 
 
 def _row_items(file: TextFile, path: str, counts: ReadCounts, field: str) -> Items:

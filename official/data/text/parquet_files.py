@@ -50,7 +50,23 @@ def read_texts(
         do.
     """
     with _reading(file, path) as parquet:
-        _check_column(parquet, path, field)
+        from pyarrow import types
+
+        texts: list[str] = []
+        found = None
+        fields = [(each.name, each.type) for each in parquet.schema_arrow]
+        for place, (name, kind) in enumerate(fields, 1):
+            if types.is_struct(kind):  # its parts follow it: a.b
+                fields[place:place] = [(f"{name}.{part.name}", part.type) for part in kind.fields]
+            value = kind.value_type if types.is_dictionary(kind) else kind
+            if str(value) in ("string", "large_string", "string_view"):
+                texts.append(name)
+            if name == field:
+                found = kind
+        if field not in texts:
+            what = "no column" if found is None else f"no text, but {found}, in the column"
+            told = ", ".join(texts[:20]) or "none"
+            raise ConfigError(f"{path} has {what} --text_field={field}. Columns with text: {told}.")
         groups = [
             number
             for number, place in enumerate(_starts(parquet))
@@ -96,24 +112,3 @@ def _starts(parquet) -> list[int]:
         pages = [(column.dictionary_page_offset, column.data_page_offset) for column in columns]
         starts.append(min(filter(None, itertools.chain.from_iterable(pages)), default=0))
     return starts
-
-
-def _check_column(parquet, path: str, field: str) -> None:
-    import pyarrow
-
-    texts, found = [], None
-    fields = [(each.name, each.type) for each in parquet.schema_arrow]
-    for place, (name, kind) in enumerate(fields, 1):
-        if pyarrow.types.is_struct(kind):
-            fields[place:place] = [(f"{name}.{part.name}", part.type) for part in kind.fields]  # follow it
-        value = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-        if str(value) in ("string", "large_string", "string_view"):
-            texts.append(name)
-        if name == field:
-            found = kind
-    if field in texts:
-        return
-    what = "no column" if found is None else f"no text, but {found}, in the column"
-    raise ConfigError(
-        f"{path} has {what} --text_field={field}. Columns with text: {', '.join(texts[:20]) or 'none'}."
-    )

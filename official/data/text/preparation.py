@@ -66,7 +66,9 @@ def prepare(job: Job) -> dict:
     engines.check(job)
     paths = files.find_files(job.input_files, "input_files")
     states, versions = files.states(paths), files.versions(paths)
-    identity = {**_flags(job), "text": text_files.identify(paths, versions)}
+    others = ("output_dir", "overwrite", *engines.FIELDS)
+    flags = {name: value for name, value in vars(job).items() if name not in others}
+    identity = {**flags, "text": text_files.identify(paths, versions)}
     manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if manifest:
         return manifest
@@ -79,8 +81,10 @@ def prepare(job: Job) -> dict:
             store.remove(manifest_path)
         for side in SPLITS:
             store.make_folder(os.path.join(job.output_dir, side))
+        counted = [os.path.join(folder, f"text-{number:05d}.json") for number in range(len(tasks))]
         prepare_tasks = (
-            (_prepare_text, job, folder, number, splits, len(tasks)) for number, splits in enumerate(tasks)
+            (_prepare_text, job, counted[number], number, splits, len(tasks))
+            for number, splits in enumerate(tasks)
         )
         num_bytes = sum(sizes.values())
         engine.run(engines.Round(prepare_tasks, len(tasks), num_bytes, "Cleaning", "documents", __name__))
@@ -91,18 +95,12 @@ def prepare(job: Job) -> dict:
             for path in {os.path.join(folder_of_side, name) for name in found} - made:
                 store.remove(path)  # of a job that was thrown away, or killed while it wrote
         sums = read_counts.Sum()
-        for done in jobs.each_done(_counts_path(folder, number) for number in range(len(tasks))):
+        for done in jobs.each_done(counted):
             sums.add(done)
         samples.publish(sums.sample, job.output_dir)
-        counted = {name: value for name, value in sums.totals.items() if value}
-        manifest = {"flags": _flags(job), **counted, "inputs": read_counts.listed(sums.by_file)}
+        totals = {name: value for name, value in sums.totals.items() if value}
+        manifest = {"flags": flags, **totals, "inputs": read_counts.listed(sums.by_file)}
         return jobs.write_manifest(job.output_dir, identity, manifest)
-
-
-def _flags(job: Job) -> dict:
-    """Returns the flags on which the files depend."""
-    others = ("output_dir", "overwrite", *engines.FIELDS)
-    return {name: value for name, value in vars(job).items() if name not in others}
 
 
 def _parts(job: Job, number: int) -> dict[str, str]:
@@ -110,14 +108,10 @@ def _parts(job: Job, number: int) -> dict[str, str]:
     return {side: os.path.join(job.output_dir, side, f"part-{number:05d}.txt") for side in SPLITS}
 
 
-def _counts_path(folder: str, number: int) -> str:
-    return os.path.join(folder, f"text-{number:05d}.json")
-
-
-def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
+def _prepare_text(job: Job, result: str, number: int, splits: list[text_files.Split], num_tasks: int) -> None:
     """Writes the two files of a task, some of its documents and, last, its counts."""
     paths = _parts(job, number)
-    if jobs.read_done(_counts_path(folder, number)) and all(map(files.is_file, paths.values())):
+    if jobs.read_done(result) and all(map(files.is_file, paths.values())):
         return
     counts, done = documents.ReadCounts(), 0
     sample = samples.DocumentSample(number, num_tasks)
@@ -142,4 +136,4 @@ def _prepare_text(job: Job, folder: str, number: int, splits: list[text_files.Sp
             done = counts.bytes
     in_part = text_files.read_in_part(splits)
     found = {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file, in_part)}
-    jobs.write_done(_counts_path(folder, number), found | {"sample": sample.documents()})
+    jobs.write_done(result, found | {"sample": sample.documents()})

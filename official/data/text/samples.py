@@ -91,7 +91,6 @@ def document_texts(lines: Lines) -> list[bytes]:
 
 
 _IDENTIFIER = "py3langid"  # carries its model with it
-_MIN_LETTERS = 20  # of a text whose language is guessed
 
 
 def scripts_of(texts: Iterable[str]) -> collections.Counter[str]:
@@ -115,13 +114,12 @@ def identifier() -> str | None:
 
 
 def languages_of(texts: Iterable[str]) -> collections.Counter[str]:
-    """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text with hardly a letter.
-    Call it where `identifier` returns one."""
+    """Returns {ISO 639-1 code: texts} as the package guesses; "too short" for a text of fewer than 20
+    letters. Call it where `identifier` returns one."""
     import py3langid  # late: an extra
 
     return collections.Counter(
-        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= _MIN_LETTERS else "too short"
-        for text in texts
+        py3langid.classify(text)[0] if sum(map(str.isalpha, text)) >= 20 else "too short" for text in texts
     )
 
 

@@ -131,7 +131,6 @@ _SENTENCES_OF_PARAGRAPHS = 1.5
 _SAFE_ENDING = re.compile(
     "[^\\W_\u01c3](?: ?[!-/:-@\\[-`{-~\u2019\u201d\u2026\u00bb\u300d]{0,6}|[\u3002\uff01\uff1f])\\Z"
 )
-_ENDING_CHARACTERS = 8
 _USUAL_ENDINGS = {character + "." for character in string.ascii_letters + string.digits}  # all of them safe
 _ENDS = (".", "!", "?")  # one of them at the end of a line ends no other sentence than the last
 
@@ -196,19 +195,24 @@ def split_documents(files: Iterable[Unit]) -> Iterator[Lines]:
 
 def _begin_units(units: list[Unit], splitter: ThreadPoolExecutor) -> Callable[[], Lines]:
     """Hands documents to the splitter. Returns what waits for it and returns their sentences."""
-    prepare = {"always": _prepare_documents, "never": _prepare_none, "auto": _prepare_files}
+    prepare: dict[str, Callable[[list], Prepared]] = {
+        "always": lambda files: _prepare_paragraphs(_paragraphs_of(files)),
+        "never": lambda files: ("", functools.partial(_as_they_are, _paragraphs_of(files))),
+        "auto": _prepare_files,
+    }
     parts: list[
         tuple[Callable[[], str], Callable[[str], Lines]]
     ] = []  # of which the paragraphs are documents
     for splitting, group in itertools.groupby(units, lambda unit: unit.splitting):
         text, make_lines = prepare[splitting]([unit.documents for unit in group])
-        parts.append((splitter.submit(blingfire.text_to_sentences, text).result if text else str, make_lines))
+        wait: Callable[[], str] = splitter.submit(blingfire.text_to_sentences, text).result if text else str
+        parts.append((wait, make_lines))
     # Here, so that what waits keeps no text that it need not.
     documents = [document for unit in units for document in unit.documents]
     paragraphs_before = np.cumsum([0, *map(len, documents)])
 
     def finish() -> Lines:
-        done = _join(make_lines(wait()) for wait, make_lines in parts)
+        done = _join(make(result()) for result, make in parts)
         sentences_before = ragged.offsets(done.counts)
         return Lines(done.text, np.diff(sentences_before[paragraphs_before]))
 
@@ -219,19 +223,11 @@ def _paragraphs_of(documents: Iterable[list[list[str]]]) -> list[str]:
     return list(itertools.chain.from_iterable(itertools.chain.from_iterable(documents)))
 
 
-def _prepare_documents(files: list[list[list[str]]]) -> Prepared:
-    return _prepare_paragraphs(_paragraphs_of(files))
-
-
-def _prepare_none(files: list[list[list[str]]]) -> Prepared:
-    return "", functools.partial(_as_they_are, _paragraphs_of(files))
-
-
 def _prepare_files(files: list[list[list[str]]]) -> Prepared:
     """Prepares whole files, whose sentences say whether they are taken."""
     numbers = np.array([sum(map(len, file)) for file in files])
     may_hold = np.fromiter(map(_may_hold_paragraphs, files), bool, len(files))
-    text, split_paragraphs_of = _prepare_documents(list(itertools.compress(files, may_hold)))
+    text, split_paragraphs_of = _prepare_paragraphs(_paragraphs_of(itertools.compress(files, may_hold)))
 
     def make_lines(split: str) -> Lines:
         found = split_paragraphs_of(split)
@@ -293,7 +289,7 @@ def _batches(items: Iterable, num_characters: Callable) -> Iterator[list]:
 def _prepare_paragraphs(paragraphs: list[str]) -> Prepared:
     """Prepares paragraphs, each of which becomes a document."""
     safe = [
-        paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-_ENDING_CHARACTERS:]) is not None
+        paragraph[-2:] in _USUAL_ENDINGS or _SAFE_ENDING.search(paragraph[-8:]) is not None
         for paragraph in paragraphs
     ]
     text, spans = _BETWEEN.join([*itertools.compress(paragraphs, safe), ""]), None

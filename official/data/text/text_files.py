@@ -161,7 +161,7 @@ def _text_of(file: BinaryIO, compression: str) -> BinaryIO:
     """Returns the text of a compressed file. Raises DAMAGES while reading."""
     if compression == "gzip":
         return io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES)
-    new_stream = lzma.LZMADecompressor if compression == "xz" else _new_zstd
+    new_stream: Callable = lzma.LZMADecompressor if compression == "xz" else _new_zstd
     return io.BufferedReader(_MadeText(functools.partial(_decompressed, file, new_stream)), _BUFFER_BYTES)
 
 
@@ -280,7 +280,8 @@ _FILLED_BYTES = [
 
 def find_marks(data: bytes) -> list[_Mark]:
     """Returns the marks that lie whole in some bytes, in order; bit 0 is the highest of the first byte."""
-    found, padded = [], data + b"\0"
+    found: list[_Mark] = []
+    padded = data + b"\0"
     for mark, shift, filled in _FILLED_BYTES:
         place = padded.find(filled, 1)
         while place > 0:
@@ -293,9 +294,10 @@ def find_marks(data: bytes) -> list[_Mark]:
 
 
 def _marks_from(file: BinaryIO, place: int) -> Iterator[_Mark]:
-    """Yields the marks from a byte on, in order; a few hundred kB are in memory, whatever lies between."""
+    """Yields the marks from a byte on, in order, up to the end of the file, or until a block after the last
+    one would be too long; a few hundred kB are in memory, whatever lies before the first."""
     data, last = b"", -1
-    while True:
+    while last < 0 or place <= last // 8 + 2 * _MAX_BLOCK_BYTES:
         file.seek(place)  # another one may have read
         more = file.read(_CHUNK_BYTES)
         if not more:
@@ -338,6 +340,7 @@ def read_bzip2_blocks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]
         bit = end.bit
         if end.is_end:
             bit, combined = _stream_at(file, _end_of_stream(file, bit, combined)), 0
+            marks = _marks_from(file, (bit or 0) // 8)
 
 
 def _read_block(file: BinaryIO, bit: int, marks: Iterator[_Mark]) -> tuple[bytes, _Mark, int]:
@@ -711,7 +714,7 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
     elif compression:
         text = _text_of(file, compression)
     if compression and split.start:
-        head = io.BufferedReader(BlockText(file, 0, None), HEAD_BYTES).read(HEAD_BYTES)
+        head = _head_of(split.path, files.version(split.path))
     else:
         head = text.read(HEAD_BYTES)
         text.seek(0)
@@ -720,3 +723,11 @@ def _opened(file: BinaryIO, magic: bytes, split: Split) -> TextFile:
         text = io.BufferedReader(LineFeeds(text), _BUFFER_BYTES)
         head = head.translate(_TO_LINE_FEEDS)
     return TextFile(text, part, head, packed)
+
+
+@functools.lru_cache(maxsize=8)
+def _head_of(path: str, version: tuple[int, int]) -> bytes:
+    """Returns the first bytes of the text of a bzip2 file, once for its splits."""
+    del version  # another one is another file
+    with files.open_binary(path) as file:
+        return io.BufferedReader(BlockText(file, 0, None), HEAD_BYTES).read(HEAD_BYTES)

@@ -226,8 +226,8 @@ def test_the_disk_that_is_needed_is_known_within_a_quarter(
     monkeypatch.setattr(disk_needs, "estimate", lambda *given: needs.append(estimate(*given)) or needs[0])
     monkeypatch.setattr(rounds, "write_shard", watched)
     manifest = creation.create_pretraining_data(job)
-    assert needs[0].records == pytest.approx(sum(manifest["file_bytes"].values()), rel=0.25)
-    assert needs[0].work == pytest.approx(sum(kept), rel=0.25)
+    assert needs[0][1] == pytest.approx(sum(manifest["file_bytes"].values()), rel=0.25)
+    assert needs[0][0] == pytest.approx(sum(kept), rel=0.25)
 
 
 def test_too_small_a_disk_is_refused_before_the_start(vocab_file, tmp_path, monkeypatch):

@@ -41,5 +41,5 @@ def test_own_text_becomes_records_to_train_and_to_evaluate(tmp_path):
         assert again == f"All of this is done already in records/{side}; nothing is written.\n{counted}\n"
     documents = {side: manifest["documents"] for side, manifest in manifests.items()}
     assert sum(documents.values()) == 240 and 20 < documents["eval"] < 80
-    inspected = run(tmp_path, "inspect_data.py", "records/train/*", "--examples=0")
+    inspected = run(tmp_path, "inspect_data.py", "records/train", "--examples=0")
     assert f"8 files, {manifests['train']['instances']:,} examples" in inspected
