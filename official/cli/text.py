@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any, Literal
 
 from official.cli import command_line, outputs, records
 from official.data.pretraining import examples, plan
 from official.data.text import preparation, read_counts
 from official.data.text.documents import ReadCounts, read_documents
-from official.io import engines, files
+from official.io import engines, files, jobs
 from official.io.errors import ConfigError, counted
 from official.io.writing import check_output_file
 
@@ -108,9 +108,7 @@ def run_create() -> None:
 
     kept = {"record_format": "remask"} if flags.remask else {}
     job = flags.make(plan.Job, rules=flags.make(examples.ExampleRules), **kept)
-    if creation.is_finished(job):
-        print(f"All of this is done already in {job.output_dir}; nothing is written.")
-    manifest = creation.create_pretraining_data(job)
+    manifest = run_once(creation.create_pretraining_data, job)
     show_manifest(manifest)
     made = [os.path.join(job.output_dir, name) for name in manifest["files"]]
     if not paths:
@@ -119,6 +117,15 @@ def run_create() -> None:
     for path, file in zip(paths, made, strict=True):
         shutil.move(file, path)
     shutil.rmtree(job.output_dir)
+
+
+def run_once(make: Callable[[Any], dict], job: Any) -> dict:
+    """Returns the manifest of a job, and says so where all of it was done before."""
+    rounds = len(jobs.rounds)
+    manifest = make(job)
+    if len(jobs.rounds) == rounds:
+        print(f"All of this is done already in {job.output_dir}; nothing is written.")
+    return manifest
 
 
 def print_counts(manifest: dict, *names: str) -> None:
@@ -181,9 +188,7 @@ def run_prepare() -> None:
     engines.load_ahead(flags, "official.data.text.preparation")
     command_line.configure_logging()
     job = flags.make(preparation.Job)
-    if preparation.is_finished(job):
-        print(f"All of this is done already in {job.output_dir}; nothing is written.")
-    manifest = preparation.prepare(job)
+    manifest = run_once(preparation.prepare, job)
     print_counts(manifest, "short_documents", "empty_sentences", "skipped_lines", "cut_documents")
     for side in preparation.SPLITS:
         documents, sentences = (manifest.get(f"{side}_{what}", 0) for what in ("documents", "sentences"))
@@ -226,8 +231,7 @@ def run_corpus() -> None:
     paths = [os.path.join(flags.output_dir, name) for name in ("train.txt", "eval.txt", "corpus.json")]
     for path in paths:
         check_output_file(path, "output_dir", flags.overwrite)
-    counts = docstring_corpus.CorpusCounts()
-    train, evaluation = docstring_corpus.build_corpus(flags.sources.split(","), share, counts)
+    train, evaluation, counts = docstring_corpus.build_corpus(flags.sources.split(","), share)
     if not train or not evaluation:
         raise ConfigError(
             f"--sources={flags.sources} --eval_share={share}: {len(train)} documents to train on and"
@@ -244,7 +248,7 @@ def run_corpus() -> None:
         name = os.path.basename(path)
         summary[name.removesuffix(".txt")] = row
         told.append(f"{name}: " + ", ".join(f"{count:,} {what}" for what, count in row.items()) + ".")
-    summary |= dataclasses.asdict(counts)
+    summary |= counts
     outputs.write_file(paths[2], json.dumps(summary, indent=2) + "\n")
     print("\n".join(told))
 
