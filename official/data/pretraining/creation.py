@@ -96,7 +96,8 @@ def create_pretraining_data(job: Job) -> dict:
         for (source, _), done in zip(tasks, counted):
             sums.add(done)
             by_source[source].update(done["totals"])
-            listed.append((source, done["keys"]))
+            if rounds.needs_dedup_estimate(job):  # else nothing grows with the number of tasks
+                listed.append((source, done["keys"]))
         text = sums.totals
         tokens: Sequence[float] = [own["tokens"] for own in by_source]
         if rounds.needs_dedup_estimate(job):
