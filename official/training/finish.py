@@ -28,7 +28,7 @@ from official.reporting.callback import End
 from official.reporting.result import TrainResult
 from official.training.loop import Outcome, RunLoop
 from official.training.metrics_window import NonFiniteError
-from official.training.resume import PreviousRun
+from official.training.run_lock import PreviousRun
 from official.training.task import Outputs, ScoredTask, Task, is_scored, reading
 
 _STOPPED = ("interrupted", "failed")  # a run that has no scores and no predictions

@@ -32,7 +32,7 @@ from official.reporting.callback import Built, Callback, Start
 from official.reporting.result import TrainResult, remove_result, result_dict, write_result
 from official.training import callbacks as callbacks_lib
 from official.training import feeding, finish, pipelined, resume, run_lock
-from official.training.resume import PreviousRun
+from official.training.run_lock import PreviousRun
 from official.training.strategy_loop import Loop
 from official.training.task import Task
 
@@ -76,7 +76,8 @@ def run(
     ):
         _log_start(ready)
         previous = PreviousRun(config.model_dir)
-        previous.check(asked, config)  # what is in the folder may have changed while the data were found
+        if config.do_train:  # what is in the folder may have changed while the data were found
+            previous.check(asked, config_lib.train_steps(config))
         state, pipeline = pipelined.make_state(config, task, ready.strategy), as_pipeline(ready.strategy)
         parameters = summary.parameter_table(state.model.trainable_variables)
         logging.info("Model: %s", summary.format_total(parameters))
@@ -303,7 +304,7 @@ def _is_complete(config: Config) -> bool:
     Raises:
       ConfigError: where the folder holds a single run, more runs, or runs of other settings.
     """
-    record = run_lock.read_record(config.model_dir)
+    record = PreviousRun(config.model_dir)
     before = record.settings.get("num_runs", 1)
     as_before = config_lib.replaced(config, num_runs=before)
     record.check(as_before if 1 < before <= config.num_runs else config)

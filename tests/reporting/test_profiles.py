@@ -165,7 +165,8 @@ def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
     head = {"steps": [1, 3], "devices": ["CPU:0"]}
     told = {"secs_per_step": 0.5, "trace": "x"}
     tables.write_times(str(tmp_path), head | told, tables.add_up(step, own, 2))
-    tables.write_memory(str(tmp_path), head, tables.memories(step, own, ["layer_1"]), {"layer_1": (40, 60)})
+    sizes = [{"part": "layer_1", "weights_bytes": 40, "slots_bytes": 60}]
+    tables.write_memory(str(tmp_path), head, tables.memories(step, own, ["layer_1"]), sizes)
     times, memory = report.profile_sections(str(tmp_path))
     names = [bar.name for bar in times.content["bars"]]
     assert len(names) == 3 and "matrix products" in names

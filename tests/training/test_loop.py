@@ -224,7 +224,7 @@ def test_a_run_whose_folder_is_gone_stops(make_config, monkeypatch, lose):
 
 def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path):
     folder = tmp_path / "run"
-    with run_lock.locked(str(folder)) as check:
+    with run_lock.writing(str(folder)) as check:
         check()
         folder.rename(tmp_path / "moved")
         folder.mkdir()

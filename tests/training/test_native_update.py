@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official.modeling import stages as copies_lib
 from official.optimization.optimizers import NativeOptimizer
-from official.training import resume
+from official.training import resume, run_lock
 from tests.run_folders import assert_resumes, assert_same_state, run, state_of
 from tests.training.test_training import make_loop, replicas, run_steps, train, values
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, 
     run(make_config(**shared, kernels=first))
     config = make_config(**shared, kernels=second)
     loop = make_loop(config)
-    resume.restore(config, loop.manager, loop.state, resume.PreviousRun(config.model_dir), loop.task, list)
+    resume.restore(config, loop.manager, loop.state, run_lock.PreviousRun(config.model_dir), loop.task, list)
     saved = state_of(config.model_dir, 2)
     assert loop.state.step == 2 and not [name for name in saved if "copy" in name]
     assert_same_state(values(loop.state), {name: saved[name] for name in values(loop.state)})

@@ -11,7 +11,7 @@ from official.data.records import encoding
 from official.planning import plan as plan_lib
 from official.reporting import mllog
 from official.tasks.pretraining import PretrainingTask
-from official.training import resume
+from official.training import resume, run_lock
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.run_folders import assert_resumes, run, state_of
 from tests.training.test_training import make_loop, read_metrics, replicas
@@ -45,7 +45,7 @@ def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config, 
     run(make_config(num_steps_per_epoch=8, steps_per_loop=4, loss_scale="1024", stop_steps=4))
     config = make_config(num_steps_per_epoch=8, steps_per_loop=4, **asked)
     loop = make_loop(config)
-    resume.restore(config, loop.manager, loop.state, resume.PreviousRun(config.model_dir), loop.task, list)
+    resume.restore(config, loop.manager, loop.state, run_lock.PreviousRun(config.model_dir), loop.task, list)
     assert loop.state.step == 4 and loop.state.loss_scale.scale.numpy() == expected
 
 

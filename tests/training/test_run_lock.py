@@ -179,7 +179,7 @@ def test_a_run_that_goes_on_is_the_same_run(make, tmp_path, monkeypatch):
             run(make("glue", **{**shared, **change}))
         assert files_of(tmp_path / "run") == before, change
     warned = []
-    monkeypatch.setattr("official.training.resume.logging.warning", lambda *text: warned.append(text))
+    monkeypatch.setattr("official.training.run_lock.logging.warning", lambda *text: warned.append(text))
     assert run(make("glue", **shared, learning_rate=1e-3, keep_checkpoints=1)).status == "finished"
     assert [text[1] for text in warned if "Changed" in text[0]] == ["learning_rate 0.005 -> 0.001"]
 
@@ -221,7 +221,7 @@ def test_overwrite_renames_the_run_and_begins_anew(make_config, monkeypatch):
     run(make_config(overwrite=True))  # a folder without a run stays
     assert (folder / "notes.txt").exists()
     first = files_of(folder)
-    with run_lock.locked(str(folder)), pytest.raises(ConfigError, match="in use by another run"):
+    with run_lock.writing(str(folder)), pytest.raises(ConfigError, match="in use by another run"):
         run(make_config(overwrite=True))
     again = make_config(overwrite=True, learning_rate=2e-2)
     command = ["train.py", "--overwrite"]
@@ -329,4 +329,4 @@ def test_a_short_run_has_ten_lines_at_least(make_config):
 def test_the_command_line_is_kept_as_it_was(make_config):
     config = make_config()
     run(config, ["train.py", "--name=a b"])
-    assert run_lock.read_record(config.model_dir).command == shlex.join(["train.py", "--name=a b"])
+    assert run_lock.PreviousRun(config.model_dir).command == shlex.join(["train.py", "--name=a b"])

@@ -23,8 +23,7 @@ from official.reporting.metrics import read_metrics
 from official.reporting.mllog import MLPerfLog
 from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
-from official.training import pipelined
-from official.training import resume as earlier_lib
+from official.training import pipelined, run_lock
 from official.training.strategy_loop import Loop
 from tests.run_folders import assert_resumes, run
 
@@ -550,7 +549,7 @@ def test_other_random_records_are_another_evaluation(make_config):
     def earlier(config):
         os.makedirs(config.model_dir, exist_ok=True)
         (pathlib.Path(config.model_dir) / "config.json").write_text(config_lib.to_json(config))
-        return earlier_lib.PreviousRun(config.model_dir)
+        return run_lock.PreviousRun(config.model_dir)
 
     random = earlier(make_config())
     assert random.evaluates_like(make_config())
@@ -632,7 +631,7 @@ def test_a_run_goes_on_with_what_it_computed(tmp_path, make_config, change, mess
         saved = json.loads(config_lib.to_json(config))
         saved["model"]["hidden_act"] = name
         (tmp_path / "config.json").write_text(json.dumps(saved))
-        earlier_lib.PreviousRun(str(tmp_path)).check_model(config)
+        run_lock.PreviousRun(str(tmp_path)).check_model(config)
         with pytest.raises(ConfigError, match=message):
-            earlier_lib.PreviousRun(str(tmp_path)).check_model(make_config(change))
-    earlier_lib.PreviousRun(str(tmp_path / "nowhere")).check_model(config)
+            run_lock.PreviousRun(str(tmp_path)).check_model(make_config(change))
+    run_lock.PreviousRun(str(tmp_path / "nowhere")).check_model(config)
