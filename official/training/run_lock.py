@@ -120,8 +120,8 @@ class PreviousRun:
           last_step: number of its last step; unset where it is not known yet.
 
         Raises:
-          ConfigError: where the settings belong to another training, or change the recipe of one that is over;
-            where ones that the weights depend on have changed, and no step is left to train with them.
+          ConfigError: where the settings are of another training, change the recipe of one that is over, or
+            change what the weights depend on while no step is left to train with it.
         """
         changes, over = self.changes(config), self.is_over
         self._refuse(changes[IDENTITY] + (changes[RECIPE] if over else []), "does not fit")
