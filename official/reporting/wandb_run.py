@@ -1,6 +1,5 @@
 """The numbers of a run sent to Weights & Biases, beside metrics.jsonl, which stays the record."""
 
-import functools
 import importlib
 import os
 import secrets
@@ -49,10 +48,8 @@ class WandbRun(Callback):
         try:
             wandb = importlib.import_module("wandb")
         except ImportError:
-            how = how_to_install("wandb")
-            raise ConfigError(
-                f"wandb is set but the wandb package is not installed: {how}, or drop --wandb."
-            ) from None
+            problem = f"wandb is set but the wandb package is not installed: {how_to_install('wandb')}"
+            raise ConfigError(f"{problem}, or drop --wandb.") from None
         self._run: Any = None
         self._tags, self._compile_secs = tags, 0.0
         local = not is_remote(config.model_dir)
@@ -72,9 +69,9 @@ class WandbRun(Callback):
         )
         os.makedirs(folder, exist_ok=True)
         self._run = _start(wandb, arguments)
-        self._attempt(lambda run: run.define_metric("step"))
-        for name in ("train/*", "eval/*", *(tags.folders if tags else ())):
-            self._attempt(functools.partial(_over_steps, name=name))
+        for name in ("step", "train/*", "eval/*", *(tags.folders if tags else ())):
+            over = {} if name == "step" else {"step_metric": "step"}
+            self._attempt(lambda run, name=name, over=over: run.define_metric(name, **over))
 
     def on_compiling(self, done: int, graphs: int, secs: float) -> None:
         self._compile_secs = secs
@@ -85,24 +82,24 @@ class WandbRun(Callback):
             self._attempt(lambda run: run.log({"step": start.step, **found}))
 
     def on_interval(self, step: int, values: dict) -> None:
-        self._send("train", step, values, self._tags(step, values) if self._tags else {})
+        self._send("train", step, values, **(self._tags(step, values) if self._tags else {}))
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._send("eval", evaluation.step, evaluation.values, {})
+        self._send("eval", evaluation.step, evaluation.values)
 
     def on_result(self, status: str, result: dict) -> None:
         """Ends the W&B run with the result as its summary."""
-        left_out = ("config", "examples")
         known = {name: value for name, value in plain_value(result).items() if value is not None}
-        summary = {name: value for name, value in known.items() if name not in left_out}
-        self._attempt(lambda run: run.summary.update(summary))
+        for name in ("config", "examples"):
+            known.pop(name, None)
+        self._attempt(lambda run: run.summary.update(known))
         self._finish(EXIT_CODES.get(status, 1))
 
     def close(self) -> None:
         """Ends the W&B run as a crash where it has not ended yet."""
         self._finish(1)
 
-    def _send(self, split: str, step: int, values: dict, tags: dict[str, float]) -> None:
+    def _send(self, split: str, step: int, values: dict, **tags: float) -> None:
         """Sends one line of metrics, and the same under other tags; what is not a finite number is left
         out."""
         line = {f"{split}/{name}": value for name, value in finite_numbers(values).items()}
@@ -141,27 +138,23 @@ def _run_id(model_dir: str) -> str:
 
 def _start(wandb, arguments: dict):
     """Returns the W&B run; where the server cannot be reached, one that is kept here."""
+
+    def begin(**more: str) -> Any:
+        wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
+        return wandb.init(**arguments, **more)
+
     try:
-        run = _init(wandb, arguments)
+        run = begin()
     except wandb.errors.UsageError as error:
         raise ConfigError(f"wandb: {_one_line(error)} Or set WANDB_MODE=offline, or drop --wandb.") from None
     except Exception as error:  # pylint: disable=broad-except
         text = "W&B cannot be reached, the metrics for it are kept in %s/wandb: %s"
         logging.warning(text, arguments["dir"], _one_line(error))
         wandb.teardown()  # what has failed still holds the id
-        run = _init(wandb, arguments | {"mode": "offline"})
+        run = begin(mode="offline")
     where = run.url or f"offline; upload it with: wandb sync {os.path.dirname(run.dir)}"
     logging.info("W&B run %s, %s", run.id, where)
     return run
-
-
-def _init(wandb, arguments: dict):
-    wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
-    return wandb.init(**arguments)
-
-
-def _over_steps(run, name: str) -> None:
-    run.define_metric(name, step_metric="step")
 
 
 def _one_line(error: Exception) -> str:

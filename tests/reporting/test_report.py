@@ -27,10 +27,7 @@ PAGES = pathlib.Path(__file__).parent / "pages"
 NAMES = ("training", "evaluation", "fine_tuning", "seeds", "data_card", "prepared_text")
 VOID = ("meta", "br", "img", "hr", "link", "path")  # paths of an SVG close themselves
 ITEM = {
-    "texts": [
-        [["a " * 200, ""], ["w" * 200, "wrong"], [" ", ""], ["truth", "gold"]],
-        [["why?", "strong"]],
-    ],
+    "texts": [[["a " * 200, ""], ["w" * 200, "wrong"], [" ", ""], ["truth", "gold"]], [["why?", "strong"]]],
     "facts": [["predicted", "no & never (0.98)"], ["x" * 120, "y" * 120]],
 }
 EXAMPLES = [{"title": "Confident mistakes", "note": "What is <wrong>.", "items": [ITEM]}]

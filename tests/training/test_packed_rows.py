@@ -21,14 +21,7 @@ from official.training import run as runner
 from tests.conftest import write_records
 from tests.records import short_examples
 from tests.run_folders import assert_resumes, run
-from tests.training.test_training import (
-    DROPOUT,
-    assert_close,
-    make_loop,
-    replicas,
-    run_steps,
-    values,
-)
+from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, run_steps, values
 
 FILES, EACH = 4, 24
 

@@ -19,14 +19,7 @@ from tests.training.test_packed_rows import (
     fixture_packed_files,  # noqa: F401
     terms_and_gradients,
 )
-from tests.training.test_training import (
-    DROPOUT,
-    assert_close,
-    make_loop,
-    replicas,
-    run_steps,
-    values,
-)
+from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, run_steps, values
 
 FILES, EACH = 4, 24
 
