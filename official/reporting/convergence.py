@@ -40,11 +40,10 @@ def score(runs: list[Run], ruleset: str) -> dict:
     Raises:
       ConfigError: naming a run without a usable log.
     """
-    from mlperf_logging.result_summarizer.result_summarizer import (
-        _compute_olympic_average,  # late: loads SciPy
-    )
-
     with _quiet():
+        from mlperf_logging.result_summarizer import result_summarizer  # late: loads SciPy
+
+        mean = result_summarizer._compute_olympic_average  # pylint: disable=protected-access
         rows = [_read_run(run, ruleset) for run in runs]
         scored = [row for row in rows if row["whole"]]
         successes = [row for row in scored if row["success"]]
@@ -52,10 +51,8 @@ def score(runs: list[Run], ruleset: str) -> dict:
         batches = {row["batch_size"] for row in scored}
         minutes, samples, references = None, None, []
         if len(successes) >= _MIN_RUNS and failures <= _MAX_FAILURES and len(batches) == 1:
-            minutes, samples = (  # a failure is the worst
-                _compute_olympic_average(sorted(row[name] for row in successes), failures, 1)
-                for name in ("minutes", "samples")
-            )
+            kept = [sorted(row[name] for row in successes) for name in ("minutes", "samples")]
+            minutes, samples = (mean(values, failures, 1) for values in kept)  # a failure is the worst
             references = _references(batches.pop(), samples, ruleset)
     return {
         "ruleset": ruleset,
@@ -153,20 +150,14 @@ def _notes(runs: list[Run], rows: list[dict], references: list[dict]) -> list[st
     batches = sorted({row["batch_size"] for row in rows})
     recipe = [name for name in differing_settings(runs) if name not in _NOT_THE_RECIPE]
     targets = {run.settings["stop_threshold"] for run in runs if run.settings.get("stop_threshold")}
-    others = references and targets - {_REFERENCE_TARGET}
-    names, stops = ", ".join(failed), ", ".join(f"{target:g}" for target in sorted(targets))
-    sizes, needed, asked = ", ".join(map(str, batches)), _MIN_RUNS, _RUNS_OF_A_SUBMISSION
-    begun, differing, target = ", ".join(partial), ", ".join(recipe), _REFERENCE_TARGET
+    others, few = references and targets - {_REFERENCE_TARGET}, reached < _MIN_RUNS
+    who, stops = ", ".join(failed), ", ".join(f"{target:g}" for target in sorted(targets))
+    begun, differing, sizes = ", ".join(partial), ", ".join(recipe), ", ".join(map(str, batches))
+    asked, target = _RUNS_OF_A_SUBMISSION, _REFERENCE_TARGET
     notes = [
         (partial, f"left out of the score, because the log begins in the middle of the run: {begun}."),
-        (
-            failed,
-            f"{names} did not reach the target; one such run counts as the slowest, more leave no score.",
-        ),
-        (
-            reached < needed,
-            f"a score takes at least {needed} runs that reached the target; these are {reached}.",
-        ),
+        (failed, f"{who} did not reach the target; one such run counts as the slowest, more leave no score."),
+        (few, f"a score takes at least {_MIN_RUNS} runs that reached the target; these are {reached}."),
         (len(rows) != asked, f"MLPerf asks for {asked} runs of BERT; these are {len(rows)}."),
         (len(batches) > 1, f"the batch sizes differ ({sizes}), so there is no score and no reference."),
         (recipe, f"not one recipe: the runs differ in {differing}."),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from official.reporting import charts, page, palette
-from official.reporting.charts import Bar, Part
 
 FILE_NAME = "report.html"
 # {name of the share: (what stands in the place of a predicted token, colour)}
@@ -118,8 +117,8 @@ def _charts(manifest: dict, records: dict) -> list[dict]:
     return [drawn for drawn in found if drawn]
 
 
-def _bar(name: str, value: float, text: str, color: str = palette.BLUE) -> Bar:
-    return Bar(name, [Part(name, value, color)], text)
+def _bar(name: str, value: float, text: str, color: str = palette.BLUE) -> tuple:
+    return name, [(name, value, color)], text
 
 
 def histogram(counts: dict[int, int]) -> list[tuple[int, float]]:

@@ -58,18 +58,16 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
       samples: sequences that the run goes on from.
       evaluated: whether the evaluation at exactly that point is known and is not made again.
     """
-    kept, started = [], False
+    kept, keys = [], set()
     for line in lines:
-        event = parse(line)
-        if event is None or event["key"] == "run_stop":
-            continue
-        at = event["metadata"].get("samples_count", 0)
-        repeated = at == samples and event["key"] in _EVALUATION and not evaluated
-        begun_again = at >= samples and event["key"] == "block_start"
-        if at <= samples and not repeated and not begun_again:
-            kept.append(line)
-            started = started or event["key"] == "run_start"
-    return kept if started else []
+        if event := parse(line):
+            key, at = event["key"], event["metadata"].get("samples_count", 0)
+            repeated = at == samples and key in _EVALUATION and not evaluated
+            begun_again = at >= samples and key == "block_start"
+            if at <= samples and key != "run_stop" and not repeated and not begun_again:
+                kept.append(line)
+                keys.add(key)
+    return kept if "run_start" in keys else []
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -84,7 +82,7 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
 FILE_NAME = "mllog.txt"
 # {optimizer: (its name in MLPerf's keys, the key of its weight decay)}; others have no keys of their own.
 _ADAMW = ("adamw", "opt_adamw_weight_decay")
-_KEYS = {
+_KEYS: dict[str, tuple[str, str | None]] = {
     "lamb": ("lamb", "opt_lamb_weight_decay_rate"),
     "adamw": _ADAMW,
     "mpadamw": _ADAMW,

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-from official.reporting.formats import cell, fixed, format_bytes, format_number
+from official.reporting.formats import cell, fixed, format_bytes, format_number, format_secs, metric_name
 
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
 _TONES = {"good": "#13693d", "fair": "#0b5c97", "bad": "#b3261e"}
@@ -44,8 +44,20 @@ def _templates() -> Any:
         "bytes": lambda value: format_bytes(value) if value else None,
         "count": lambda value: value if value is None else _short(value),
         "flat": flat,
+        "fixed": fixed_or_none,
+        "metric_name": metric_name,
+        "number": format_number,
+        "secs": format_secs,
     }
     return environment
+
+
+def fixed_or_none(value: Any) -> str | None:
+    """Returns a score or a loss as text; None where it is none, or not finite."""
+    from official.reporting.metrics import plain_value  # late: loads TensorFlow
+
+    value = plain_value(value)
+    return None if value is None else fixed(value) if isinstance(value, float) else str(value)
 
 
 def _short(value: int) -> str:

@@ -255,12 +255,12 @@ def _read_thread(trace: Trace, plane: Any, line: Any, names: dict[int, str]) -> 
             stack.pop()
         if name in ("MemoryAllocation", "MemoryDeallocation"):
             found, at = _notes(plane, event), line.timestamp_ns * 1000 + event.offset_ps
-            numbers = (int(found.get(key, 0)) for key in ("addr", "allocation_bytes", "bytes_allocated"))
+            keys = ("addr", "allocation_bytes", "bytes_allocated")
+            address, size, in_use = (int(found.get(key, 0)) for key in keys)
             node, is_freed = innermost("node") or (DATA if is_data else ""), name == "MemoryDeallocation"
-            allocator = str(found.get("allocator_name", ""))
-            trace.allocations.append(
-                Allocation(at, allocator, *numbers, node=node, run=innermost("run"), is_freed=is_freed)
-            )
+            allocator, run = str(found.get("allocator_name", "")), innermost("run")
+            taken = Allocation(at, allocator, address, size, in_use, node, run, is_freed)
+            trace.allocations.append(taken)
         elif name == "FunctionRun":
             run, function = _notes(plane, event).get("id"), innermost("function")
             if run is not None and function:

@@ -16,9 +16,9 @@ from official.io.errors import ConfigError
 from official.io.writing import replace_file
 from official.reporting import charts as charts_lib
 from official.reporting import page, palette, verdict
-from official.reporting.charts import Bar, Part
-from official.reporting.formats import fixed, format_number, format_secs, is_known, metric_name
-from official.reporting.metrics import plain_value, read_metrics
+from official.reporting.formats import is_known, metric_name
+from official.reporting.metrics import read_metrics
+from official.reporting.page import fixed_or_none
 from official.reporting.profile import MEMORY, TIMES
 from official.reporting.result import TrainResult, result_dict
 from official.reporting.summary import ParameterRow, format_total
@@ -64,7 +64,8 @@ def write_report(
         charts_lib.run_charts(metrics, result),
         parameter_rows,
         command=command,
-        numbers=_numbers(result),
+        scores=_scores(result),
+        constant=verdict.constant_name(result),
         of_whom="" if settings.get("do_train", True) else "The training that the weights are from",
         **profile_tables(model_dir),
     )
@@ -81,15 +82,14 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
       runs: {seed: folder in `model_dir`}.
     """
     folders = [os.path.join(model_dir, folder) for folder in runs.values()]
-    drawn = {
-        f"seed {seed}": read_metrics(folder) for seed, folder in zip(runs, folders[: len(palette.COLORS)])
-    }
+    shown = zip(runs, folders[: len(palette.COLORS)])
+    drawn = {f"seed {seed}": read_metrics(folder) for seed, folder in shown}
     means = []
     for name, mean in result.scores.items():
         if f"{name}_std" in result.scores:
-            deviation = _fixed(result.scores[f"{name}_std"])
+            deviation = fixed_or_none(result.scores[f"{name}_std"])
             text = f"\u00b1 {deviation} {metric_name(name)}, mean of {len(runs)} runs"
-            means.append((_fixed(mean), text))
+            means.append((fixed_or_none(mean), text))
     return _write(
         model_dir,
         FILE_NAME,
@@ -99,7 +99,7 @@ def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: 
         result.config,
         charts_lib.compared_charts(drawn, [result.target_metric] * len(drawn)),
         command=_command_line(folders[0]),
-        numbers=means,
+        scores=means,
         links={seed: f"{folder}/{FILE_NAME}" for seed, folder in runs.items()},
     )
 
@@ -150,42 +150,16 @@ def _write(
 # Numbers
 
 
-def _numbers(result: TrainResult) -> list[tuple[Any, str]]:
-    """Returns the headline numbers of a run as (value, name); the value is None where the run has none."""
-    speed, wall, memory = result.sequences_per_sec, result.wall_secs, result.peak_memory_bytes
-    return [
-        *_scores(result),
-        (_fixed(result.target), f"target of {metric_name(result.target_metric)}"),
-        (_fixed(result.baseline_score), f"always predicting {verdict.constant_name(result)}"),
-        (_fixed(result.eval_loss), "evaluation loss, nats"),
-        (f"{result.step:,}", f"steps, {result.samples:,} sequences"),
-        (result.sequences_per_row and f"{result.sequences_per_row:.2f}", "sequences a row"),
-        (
-            result.packing_efficiency and f"{result.packing_efficiency:.1%}",
-            "of the places of a row hold a token",
-        ),
-        (result.skipped_steps and f"{result.skipped_steps:,}", "steps skipped: gradient overflow"),
-        (speed and format_number(speed), "sequences per second"),
-        (wall and format_secs(wall), "wall time, h:mm:ss" if (wall or 0) >= 3600 else "wall time, m:ss"),
-        (memory and f"{memory / 1e9:.1f} GB", "most memory in use"),
-    ]
-
-
 def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
     """Returns the scores of the best evaluation, its metric first; for a task without them the last
     evaluation."""
     best, target = result.scores.get("best_step"), result.target_metric
     if target not in result.scores:
-        return [(_fixed(result.eval_accuracy), f"{metric_name(target)}, last evaluation")]
+        return [(fixed_or_none(result.eval_accuracy), f"{metric_name(target)}, last evaluation")]
     which = f"best evaluation, step {best:,}" if isinstance(best, int) else "best evaluation"
     names = [target, *(name for name in result.scores if is_known(name) and name != target)]
     titles = [f"{metric_name(target)}, {which}", *map(metric_name, names[1:])]
-    return [(_fixed(result.scores[name]), title) for name, title in zip(names, titles)]
-
-
-def _fixed(value: float | None) -> str | None:
-    value = plain_value(value)
-    return None if value is None else fixed(value) if isinstance(value, float) else str(value)
+    return [(fixed_or_none(result.scores[name]), title) for name, title in zip(names, titles)]
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -218,8 +192,8 @@ def _times(record: dict) -> dict:
 
     rows = []
     for each in record["kinds"]:
-        part, text = Part("", each["ms_per_step"], palette.BLUE), "{} ms, {}".format(*numbers(each, 1))
-        rows.append(Bar(each["kind"], [part], text))
+        part, text = ("", each["ms_per_step"], palette.BLUE), "{} ms, {}".format(*numbers(each, 1))
+        rows.append((each["kind"], [part], text))
     note = (
         f"{_steps(record)} A step took {1000 * record['secs_per_step']:,.1f} ms. Times are those of the"
         f" operations of a step, {record['busy_ms_per_step']:,.1f} ms, added up over all threads."
@@ -245,15 +219,11 @@ def _memory(record: dict) -> dict:
     }
     for each in memory["parts"]:
         held.setdefault(each["part"], {})[each["pass"]] = each["held_at_peak_bytes"]
-    rows = [
-        Bar(
-            part,
-            [Part(name, size, _LEGEND.get(name, palette.MUTED)) for name, size in sizes.items()],
-            _size(sum(sizes.values())),
-        )
-        for part, sizes in held.items()
-        if sum(sizes.values())
-    ]
+    rows = []
+    for part, sizes in held.items():
+        if total := sum(sizes.values()):
+            parts = [(name, size, _LEGEND.get(name, palette.MUTED)) for name, size in sizes.items()]
+            rows.append((part, parts, _size(total)))
     variables = sum(each["weights_bytes"] + each["slots_bytes"] for each in stages)
     note = (
         f"{_steps(record)} At most {_size(memory['peak_bytes'])} were in use, while"
@@ -262,8 +232,8 @@ def _memory(record: dict) -> dict:
         " computed from their shapes."
     )
     names = ("held_at_peak_bytes", "most_held_bytes", "peak_while_running_bytes")
-    parts = [(_part_of_step(each), *(_size(each[name]) for name in names)) for each in memory["parts"]]
-    return {"note": note, "bars": charts_lib.bars(rows, _LEGEND), "parts": parts}
+    table = [(_part_of_step(each), *(_size(each[name]) for name in names)) for each in memory["parts"]]
+    return {"note": note, "bars": charts_lib.bars(rows, _LEGEND), "parts": table}
 
 
 def _size(count: int) -> str:

@@ -346,7 +346,8 @@ def _ended(metrics: list[dict], losses: Points, change: Trend | None, result: Tr
         advice = f"More steps of the same will hardly do: {other}: {_slower(result)}"
     if result.status == "success":
         advice = _advice_of_success(result) or advice
-    sentence = " ".join(filter(None, [_score_sentence(result), worse or (change and change.describe())]))
+    described = worse or (change.describe() if change else "")
+    sentence = " ".join(filter(None, [_score_sentence(result), described]))
     return Verdict(headline, sentence, advice, tone)
 
 

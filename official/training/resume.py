@@ -254,8 +254,8 @@ def data_have_changed(config: Config, data_files: Mapping[str, list[str]]) -> bo
     """
     noted, changed = _read_notes(config.model_dir)
     found: Notes = {split: _describe_files(paths) for split, paths in data_files.items()}
-    told = {split: _difference(found[split], noted[split]) for split in found if split in noted}
-    differences = [f"{split}: {difference}" for split, difference in told.items() if difference]
+    told = ((split, _difference(found[split], noted[split])) for split in found if split in noted)
+    differences = [f"{split}: {difference}" for split, difference in told if difference]
     if differences and config.deterministic:
         raise ConfigError(
             f"--model_dir={config.model_dir} was begun with other data; {differences[0]}. Give the same"
@@ -281,10 +281,8 @@ def _read_notes(model_dir: str) -> tuple[Notes, bool]:
         return {}, False
     values = json_files.read_json(path)
     try:
-        notes = {
-            split: [[name, size, digest] for name, size, digest in some]
-            for split, some in values["files"].items()
-        }
+        files_of = values["files"].items()
+        notes = {split: [[name, size, digest] for name, size, digest in some] for split, some in files_of}
         return notes, bool(values["changed"])
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(f"{path} is damaged. Restore or remove it.") from None

@@ -32,8 +32,8 @@ def test_cases_take_turns():
 
 def test_chart():
     bars = [
-        measurement.Bar("fp32", 40.0, 0.1, "4 seq/s", "fp32"),
-        measurement.Bar("bf16", 60.0, 0.0, "8 seq/s", "bf16"),
+        ("fp32", 40.0, 0.1, "4 seq/s", "fp32"),
+        ("bf16", 60.0, 0.0, "8 seq/s", "bf16"),
     ]
     picture = matplotlib.image.imread(
         io.BytesIO(measurement.draw_bars(bars, "Title", "%", 100.0, "limit")), format="png"

@@ -168,7 +168,7 @@ def test_the_files_and_what_the_report_says_of_them(step, tmp_path):
     sizes = [{"part": "layer_1", "weights_bytes": 40, "slots_bytes": 60}]
     tables.write_memory(str(tmp_path), head, tables.memories(step, own, ["layer_1"]), sizes)
     found = report.profile_tables(str(tmp_path))
-    names = [bar.name for bar in found["times"]["bars"]["bars"]]
+    names = [name for name, _, _ in found["times"]["bars"]["bars"]]
     assert len(names) == 3 and "matrix products" in names
     assert "layer_1, backward ran" in found["memory"]["note"] and len(found["memory"]["bars"]["bars"]) == 1
     assert (tmp_path / "profile_operations.csv").read_text().startswith("kind,part,pass,name,type,")
