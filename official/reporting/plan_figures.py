@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +44,8 @@ class Bar(NamedTuple):
     is_later: bool
 
 
-class Schedule(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Schedule:
     """A schedule to draw: its name, a note below it, the names of the devices, and the bars of all."""
 
     title: str
