@@ -99,7 +99,7 @@ def write_bars(
     def draw() -> bytes:
         from official.reporting import measurement
 
-        return measurement.draw_bars([measurement.Bar(*bar) for bar in bars], title, unit, **limit)
+        return measurement.draw_bars(bars, title, unit, **limit)
 
     write_results(output, record, draw)
 

@@ -33,7 +33,7 @@ from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import evaluate, finish, resume, run_lock
 from official.training.loop import RunLoop
-from official.training.resume import PreviousRun
+from official.training.run_lock import PreviousRun
 from official.training.task import Dataset, ExampleTask, Outputs, Task, reading
 
 # -----------------------------------------------------------------------------------------------------------
@@ -238,7 +238,8 @@ def run(config: Config, command: list[str]) -> int:
     chief = devices.instances.is_chief
     with run_lock.writing(config.model_dir, chief) as check_folder, _explained():
         previous = PreviousRun(config.model_dir)
-        previous.check(asked, config)
+        if config.do_train:
+            previous.check(asked, config_lib.train_steps(config))
         state = program.make_state(config, task, devices)
         manager = CheckpointManager(
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief

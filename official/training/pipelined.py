@@ -70,12 +70,6 @@ def make_parts(model: Any, plan: PipelinePlan) -> list[Part]:
     return parts
 
 
-def tied_copies(part: Part) -> dict[str, tf.Tensor]:
-    """Returns {name: copy} of a part's tied variables on its device, shared by all micro batches."""
-    with tf.device(part.device):
-        return {variable.name: tf.identity(variable) for variable in part.tied}
-
-
 @dataclasses.dataclass
 class _Kept:
     """The tape and tensors of a part's forward pass, kept for its backward pass.
@@ -97,7 +91,7 @@ class PipelineRound:
 
     Attributes:
       batches: features [micro batches, rows, ...].
-      copied: copies of each part's tied variables, see `tied_copies`.
+      copied: {name: copy} of each part's tied variables on its device, shared by all micro batches.
       shared: values shared by all micro batches of the step.
       first: number of the round's first micro batch in the step.
     """
@@ -198,11 +192,8 @@ class PipelineRound:
 
 def _with_gradients(tensors: Tensors) -> dict[str, tf.Tensor]:
     """Returns the floating-point tensors, which can have gradients."""
-    return {
-        name: value
-        for name, value in tensors.items()
-        if isinstance(value, tf.Tensor) and value.dtype.is_floating
-    }
+    found = ((name, value) for name, value in tensors.items() if isinstance(value, tf.Tensor))
+    return {name: value for name, value in found if value.dtype.is_floating}
 
 
 def one_after_the_other(orders: Sequence[Sequence[Work]], num_stages: int) -> Iterator[Work]:
@@ -237,10 +228,8 @@ def make_state(config: Config, task: Task, strategy: tf.distribute.Strategy) -> 
         return state_lib.make_state(config, task.build_model, strategy)
     stages = stages_lib.symbolic_model(task.build_model).stages()
     pipeline.plan = plan = plan_lib.make_plan(config, [stage.name for stage in stages])
-    where = ", ".join(
-        f"{stage} on {'+'.join(pipeline.names_of(device))}"
-        for stage, device in zip(plan.notation.split(" / "), plan.devices)
-    )
+    placed = zip(plan.notation.split(" / "), map(pipeline.names_of, plan.devices))
+    where = ", ".join(f"{stage} on {'+'.join(names)}" for stage, names in placed)
     told = "Pipeline (%s, bubble %.1f %% if all stages take the same time): %s"
     logging.info(told, plan.schedule, 100 * plan_lib.make_timeline(plan).bubble, where)
     device_of_name: dict[str, int] = {}
@@ -283,8 +272,10 @@ def make_accumulate(
     orders = plan_lib.orders_of(len(plan.stages), plan.devices, plan.schedule, size)
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
-        parts = make_parts(model, plan)
-        copied = [tied_copies(part) for part in parts]
+        parts, copied = make_parts(model, plan), []
+        for part in parts:
+            with tf.device(part.device):
+                copied.append({variable.name: tf.identity(variable) for variable in part.tied})
 
         def one_round(number: tf.Tensor, rows: Batch) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
             batches = {name: gradients_lib.cut(value, size) for name, value in rows.items()}
@@ -312,14 +303,8 @@ def _in_rounds(batch: Batch, rounds: int, one_round: Callable, parts: list[Part]
                 added.append([gradients_lib.add(*pair) for pair in zip(old, new)])
         return index + 1, (added, total[1] + sums)
 
-    _, total = tf.while_loop(
-        lambda index, _: index < rounds,
-        body,
-        (tf.constant(1), first),
-        parallel_iterations=1,
-        maximum_iterations=rounds - 1,
-    )
-    return total
+    limits = {"parallel_iterations": 1, "maximum_iterations": rounds - 1}
+    return tf.while_loop(lambda index, _: index < rounds, body, (tf.constant(1), first), **limits)[1]
 
 
 def _in_order(
