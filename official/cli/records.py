@@ -536,11 +536,11 @@ def run_pack() -> None:
     command_line.configure_logging()
     numbers = {"algorithm": flags.algorithm}
     if flags.histogram:
-        from official.data.packing import plan
+        from official.data.packing import algorithms
 
-        histogram = plan.read_histogram(flags.histogram)
-        planned = plan.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
-        numbers |= plan.describe(histogram, planned)
+        histogram = algorithms.read_histogram(flags.histogram)
+        planned = algorithms.plan_by_algorithm(histogram, flags.algorithm, flags.max_sequences_per_pack)
+        numbers |= algorithms.describe(histogram, planned)
     else:
         numbers |= pack_files(flags)
     by = f" by {numbers['algorithm']}" if numbers["algorithm"] else ""
