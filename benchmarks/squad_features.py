@@ -34,7 +34,7 @@ def make_parser() -> command_line.Parser:
 def main() -> None:
     flags = make_parser().parse()
     harness.check_json(flags)
-    from official.data.squad import cache, features, squad_files
+    from official.data.squad import features, squad_files
     from official.data.word_pieces import vocabulary
     from official.reporting import measurement
 
@@ -45,7 +45,7 @@ def main() -> None:
         data = squad_files.read_squad(
             flags.predict_file, "predict_file", for_training=False, version_2_with_negative=False
         )
-        return data, cache.load_or_make_features(data, words, rules, cache_dir=None)
+        return data, features.load_or_make_features(data, words, rules, cache_dir=None)
 
     data, made = make()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

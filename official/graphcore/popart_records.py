@@ -17,7 +17,7 @@ popart_packed, `strategy_*` and `duplication_*` of MLPerf, K = M + P - 1:
   or forwards, as the packer was. 76 predictions and three sequences make 78 slots; a packer that keeps
   M + P = 79 is read, too.
 popart_in_place, `strategy_*` of the later examples, K = M + P; [CLS] first in each sequence, as in
-`formats.habana`:
+`formats.packed`'s of Habana:
   ids, number, segments, positions S; masked positions in the row, labels, number K; places of the [CLS],
   next sentence labels and weights P.
 
@@ -38,7 +38,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.data.records.formats import habana, row_reader
+from official.data.records.formats import packed, row_reader
 from official.data.records.formats.row_reader import AsExamples, AsRows, Layout, Row, Shape
 
 # -----------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def packed_sizes(shape: Shape) -> Sizes:
 
 
 def in_place_sizes(shape: Shape) -> Sizes:
-    return {name: size for names, size in zip(habana.GROUPS, shape) for name in names}
+    return {name: size for names, size in zip(packed.HABANA_GROUPS, shape) for name in names}
 
 
 def _fields(serialized_B: tf.Tensor, sizes: Sizes) -> dict[str, tf.Tensor]:
@@ -157,7 +157,7 @@ def read_packed(serialized_B: tf.Tensor, shape: Shape) -> Row:
 
 
 def read_in_place(serialized_B: tf.Tensor, shape: Shape) -> Row:
-    return habana.row_of(_fields(serialized_B, in_place_sizes(shape)))
+    return packed.habana_row_of(_fields(serialized_B, in_place_sizes(shape)))
 
 
 # -----------------------------------------------------------------------------------------------------------

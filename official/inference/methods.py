@@ -11,6 +11,7 @@ from scipy.special import expit, softmax
 
 from official.data.glue import files as glue_files
 from official.data.glue import tasks
+from official.data.rows.text_rows import encode
 from official.data.squad import answers, features, squad_files
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.inference.backends import Settings, begin, build
@@ -301,9 +302,9 @@ class Classifier(Method):
 
     def rows_of(self, texts: Sequence[Sequence[str]]) -> Rows:
         """Returns rows of as many texts each, end to end."""
-        table = glue_files.GlueRows("", tuple(map(list, zip(*texts))), None, [])
-        made = glue_files.make_features(table, self._tokenizer, self._vocabulary, self._length)
-        self.cut.report(made.truncated, self._length)
+        columns = list(map(list, zip(*texts)))
+        made, truncated = encode(columns, self._tokenizer, self._vocabulary, self._length)
+        self.cut.report(truncated, self._length)
         firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
         segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
         return Rows(made.ids.astype(np.int32), segments_T, made.lengths)

@@ -186,25 +186,24 @@ def sure_mistakes(
     wrong = np.flatnonzero(predicted_N != truths_N)
     order = wrong[np.argsort(-probabilities_NC[wrong, predicted_N[wrong]], kind="stable")]
 
-    def name(row, label):
+    def name(row: int, label: int) -> str:
         return f"{labels[label]} \u00b7 probability {probabilities_NC[row, label]:.2f}"
 
-    return [
-        {
-            "texts": [[[column[row], ""]] for column in texts],
-            "facts": [["predicted", name(row, predicted_N[row])], ["label", name(row, truths_N[row])]],
-        }
-        for row in order[:MAX_ITEMS].tolist()
-    ]
+    return _rows(texts, order, "label", lambda row: (name(row, predicted_N[row]), name(row, truths_N[row])))
 
 
 def far_scores(texts: Sequence[Sequence[str]], predictions_N: np.ndarray, truths_N: np.ndarray) -> list[dict]:
     """Returns the items of the rows whose predicted scores are farthest from the true ones."""
-    order = np.argsort(-np.abs(predictions_N - truths_N), kind="stable")[:MAX_ITEMS].tolist()
-    return [
-        {
-            "texts": [[[column[row], ""]] for column in texts],
-            "facts": [["predicted", f"{predictions_N[row]:.2f}"], ["score", f"{truths_N[row]:.2f}"]],
-        }
-        for row in order
-    ]
+    order = np.argsort(-np.abs(predictions_N - truths_N), kind="stable")
+    return _rows(texts, order, "score", lambda row: (f"{predictions_N[row]:.2f}", f"{truths_N[row]:.2f}"))
+
+
+def _rows(
+    texts: Sequence[Sequence[str]], order: np.ndarray, truth: str, told: Callable[[int], tuple[str, str]]
+) -> list[dict]:
+    """Returns the items of the first rows; `told` returns what is predicted and what is true."""
+    items = []
+    for row in order[:MAX_ITEMS].tolist():
+        facts = zip(("predicted", truth), told(row))
+        items.append({"texts": [[[column[row], ""]] for column in texts], "facts": list(map(list, facts))})
+    return items

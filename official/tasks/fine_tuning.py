@@ -9,7 +9,7 @@ from official.config import Config
 from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
-from official.data.rows.token_rows import TokenRows
+from official.data.rows.text_rows import TokenRows
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import vocabulary_files
 from official.tasks import known

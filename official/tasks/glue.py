@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official.config import Config, ConfigError, encoder_options
+from official.config import Config, encoder_options
 from official.config.checks import check_segment_types
 from official.data.glue import files as files_lib
 from official.data.glue import tasks
-from official.data.rows.token_rows import TokenRows
+from official.data.rows import text_rows
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io import files, model_folder
@@ -38,8 +40,8 @@ class GlueTask(FineTuning):
         self.metrics = self.losses if self._glue_task.is_regression else self.losses + ("label_accuracy",)
         self.eval_metrics = self.losses
         self.target_metric = self._glue_task.main_metric
-        self._files: dict[str, files_lib.GlueRows] = {}  # {train, dev, test}
-        self._features: dict[str, files_lib.GlueFeatures] = {}
+        self._files: dict[str, text_rows.Table] = {}  # {train, dev, test}
+        self._digests: dict[str, dict[str, int]] = {}  # of their tokens
         self.companions = {model_folder.LABELS: model_folder.labels_json(self._glue_task.labels).encode()}
 
     # --------------------------------------------------------------------------------------------------------
@@ -50,21 +52,17 @@ class GlueTask(FineTuning):
         needed = {"train": config.do_train, "dev": config.do_eval, "test": config.do_predict}
         for split in [name for name, is_needed in needed.items() if is_needed]:
             rows = self._files[split] = files_lib.read_split(self._glue_task, split, known(config.data_dir))
-            if not len(rows):
-                raise ConfigError(f"--data_dir={config.data_dir}: {rows.path} has no usable row.")
-            features = self._features[split] = files_lib.make_features(
-                rows, tokenizer, vocabulary, config.max_seq_length
-            )
-            labels = self._no_labels(len(features)) if features.labels is None else features.labels
-            self._rows["eval" if split == "dev" else split] = TokenRows(
-                features.ids, features.lengths, features.first_lengths, {"labels": labels}
-            )
+            encoded, truncated = text_rows.encode(rows.texts, tokenizer, vocabulary, config.max_seq_length)
+            labels = self._no_labels(len(rows)) if rows.labels is None else rows.labels
+            name = "eval" if split == "dev" else split
+            self._rows[name] = dataclasses.replace(encoded, columns={"labels": labels})
+            self._digests[split] = {"tokens": int(encoded.lengths.sum()), "truncated": truncated}
             (logging.warning if rows.problems else logging.info)("%s", rows.describe())
-            if features.truncated:
+            if truncated:
                 logging.info(
                     "%s: %d of %d rows are longer than --max_seq_length=%d and lose their ends",
                     rows.path,
-                    features.truncated,
+                    truncated,
                     len(rows),
                     config.max_seq_length,
                 )
@@ -87,8 +85,7 @@ class GlueTask(FineTuning):
             split: {
                 **files.digest([rows.path]),
                 "rows": len(rows),
-                "tokens": int(self._features[split].lengths.sum()),
-                "truncated": self._features[split].truncated,
+                **self._digests[split],
                 "problems": list(map(str, rows.problems)),
             }
             for split, rows in self._files.items()

@@ -10,9 +10,8 @@ import tensorflow as tf
 from absl import logging
 
 from official.config import Config, ConfigError, encoder_options
-from official.data.rows.token_rows import TokenRows
 from official.data.squad import answers as answers_lib
-from official.data.squad import cache, evaluation, squad_files
+from official.data.squad import evaluation, squad_files
 from official.data.squad import features as features_lib
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files
@@ -78,10 +77,10 @@ class SquadTask(FineTuning):
             if not len(features):
                 raise ConfigError(f"--train_file={config.train_file} has no question that can be trained on.")
             positions = {"start_positions": features.start_positions, "end_positions": features.end_positions}
-            self._rows["train"] = _token_rows(features, positions)
+            self._rows["train"] = features.rows(positions)
         if config.do_eval or config.do_predict:
             features = self._read("eval", "predict_file", vocabulary).features
-            self._rows["eval"] = _token_rows(features, {})
+            self._rows["eval"] = features.rows({})
         if config.do_eval:
             self._gold = squad_files.read_gold_answers(known(config.predict_file))
             if not any(self._gold.answers.values()):
@@ -101,7 +100,7 @@ class SquadTask(FineTuning):
                 more = ", ..." * (len(questions) > _SHOWN_QUESTIONS)
                 logging.warning("%s: %d questions %s: %s%s", data.path, len(questions), what, shown, more)
         folder = config.cache_dir or os.path.join(config.model_dir, "features")
-        features = cache.load_or_make_features(
+        features = features_lib.load_or_make_features(
             data, vocabulary, self._windows, None if files.is_remote(folder) else folder
         )
         self._splits[name] = _Split(data, features)
@@ -242,11 +241,6 @@ class SquadTask(FineTuning):
 
     def write_predictions(self, outputs: Outputs, folder: str) -> list[str]:
         return answers_lib.write_answers(self._answer(outputs), folder)
-
-
-def _token_rows(features: features_lib.Features, columns: dict[str, np.ndarray]) -> TokenRows:
-    is_token_NL = np.arange(features.input_ids.shape[1]) < features.lengths[:, None]
-    return TokenRows(features.input_ids[is_token_NL], features.lengths, features.first_lengths, columns)
 
 
 def _without_answers(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

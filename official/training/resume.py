@@ -3,8 +3,8 @@
 `result.json`, `config.json` and `metrics.jsonl` of the earlier processes (`run_lock.PreviousRun`, which
 reads `command.txt`, too), the newest checkpoint with the loop's file beside it, the assets that give
 the weights their meaning, `layout.json`, and `data_files.json`. Elsewhere: counts of records
-(`data.records.counts`), SQuAD's features (`data.squad.cache`), and what callbacks go on with: `mllog.txt` and
-`wandb_id.txt`.
+(`data.records.files`), SQuAD's features (`data.rows.text_rows`), and what callbacks go on with: `mllog.txt`
+and `wandb_id.txt`.
 """
 
 from __future__ import annotations

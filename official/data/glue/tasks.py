@@ -108,18 +108,16 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 
 
-def _same_folder(folder: str, *rows: int) -> dict[str, SplitFiles]:
-    splits = zip(("train", "dev", "test"), rows)
-    return {split: SplitFiles((f"{folder}/{split}.tsv",), count) for split, count in splits}
+def _splits(
+    folder: str, *rows: int, names: tuple[str, ...] = ("train", "dev", "test"), columns=(None, None, None)
+) -> dict[str, SplitFiles]:
+    files = [SplitFiles((f"{folder}/{name}.tsv",), *of) for name, *of in zip(names, rows, columns)]
+    return dict(zip(("train", "dev", "test"), files))
 
 
 _MNLI = GlueTask(
     "mnli",
-    {
-        "train": SplitFiles(("MNLI/train.tsv",), 392702),
-        "dev": SplitFiles(("MNLI/dev_matched.tsv",), 9815),
-        "test": SplitFiles(("MNLI/test_matched.tsv",), 9796),
-    },
+    _splits("MNLI", 392702, 9815, 9796, names=("train", "dev_matched", "test_matched")),
     "MNLI-m.tsv",
     ("contradiction", "entailment", "neutral"),
     label_column="gold_label",
@@ -137,11 +135,7 @@ def _of_mnli(name: str, submission_file: str, **splits: SplitFiles) -> GlueTask:
 _TASKS = (
     GlueTask(
         "cola",
-        {
-            "train": SplitFiles(("CoLA/train.tsv",), 8551, _COLA_COLUMNS),
-            "dev": SplitFiles(("CoLA/dev.tsv",), 1043, _COLA_COLUMNS),
-            "test": SplitFiles(("CoLA/test.tsv",), 1063),
-        },
+        _splits("CoLA", 8551, 1043, 1063, columns=(_COLA_COLUMNS, _COLA_COLUMNS, None)),
         "CoLA.tsv",
         _BINARY,
         ("sentence",),
@@ -176,7 +170,7 @@ _TASKS = (
     ),
     GlueTask(
         "sst2",
-        _same_folder("SST-2", 67349, 872, 1821),
+        _splits("SST-2", 67349, 872, 1821),
         "SST-2.tsv",
         _BINARY,
         ("sentence",),
@@ -184,7 +178,7 @@ _TASKS = (
     ),
     GlueTask(
         "stsb",
-        _same_folder("STS-B", 5749, 1500, 1379),
+        _splits("STS-B", 5749, 1500, 1379),
         "STS-B.tsv",
         None,
         label_column="score",
@@ -192,7 +186,7 @@ _TASKS = (
     ),
     GlueTask(
         "qqp",
-        _same_folder("QQP", 363846, 40430, 390965),
+        _splits("QQP", 363846, 40430, 390965),
         "QQP.tsv",
         _BINARY,
         ("question1", "question2"),
@@ -202,14 +196,14 @@ _TASKS = (
     ),
     GlueTask(
         "qnli",
-        _same_folder("QNLI", 104743, 5463, 5463),
+        _splits("QNLI", 104743, 5463, 5463),
         "QNLI.tsv",
         _ENTAILMENT,
         ("question", "sentence"),
         words_in_submission=True,
     ),
-    GlueTask("rte", _same_folder("RTE", 2490, 277, 3000), "RTE.tsv", _ENTAILMENT, words_in_submission=True),
-    GlueTask("wnli", _same_folder("WNLI", 635, 71, 146), "WNLI.tsv", _BINARY, class_words=_ENTAILMENT[::-1]),
+    GlueTask("rte", _splits("RTE", 2490, 277, 3000), "RTE.tsv", _ENTAILMENT, words_in_submission=True),
+    GlueTask("wnli", _splits("WNLI", 635, 71, 146), "WNLI.tsv", _BINARY, class_words=_ENTAILMENT[::-1]),
 )
 TASKS = {task.name: task for task in _TASKS}
 

@@ -1,5 +1,5 @@
 // Records of pre-training data as they lie in a file: frames of TFRecords, and plain tf.train.Examples in them.
-// No TensorFlow here. The bytes are those of official/data/records/wire.py
+// No TensorFlow here. The bytes are those of official/data/records/encoding.py
 // and of TensorFlow's writer, which say where both formats come from.
 
 #include <cstdint>

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
 from threadpoolctl import threadpool_limits
 
-from official.data.packing import plan as plan_lib
-from official.data.packing.plan import Histogram, PackingPlan, make_plan
+from official.data.packing.plan import Histogram, PackingPlan, first_fit, make_plan
 from official.io import json_files
 from official.io.errors import ConfigError, suggest
 
@@ -29,34 +29,21 @@ _MAX_TURNS = 10  # of the extended form; two do for the lengths of Wikipedia
 _PARTS = 3
 
 
-def nonnegative_least_squares(histogram: Histogram, depth: int | None = None) -> PackingPlan:
+def least_squares(histogram: Histogram, depth: int | None = None, max_turns: int = 0) -> PackingPlan:
     """NNLSHP: minimises |w (A x - h)|, x >= 0; h is the histogram, A's columns are the lengths in each kind
-    of pack.
+    of pack. x is rounded; what is left over is packed as by LPFHP, and places too many stay empty.
 
-    x is rounded; what is left over is packed as by LPFHP, and places too many stay empty.
+    ENNLSHP, with turns: lengths that x has too few places for cost 1e6 times as much as those with too many,
+    so that no sequence is left over but for rounding. The published system has a variable for the empty
+    places of each length, r >= 0: |1e6 (A x - r - h)|^2 + |w r|^2. At its minimum r is A x - h where that is
+    positive, else 0, which leaves the system of NNLSHP with other weights. Which lengths have too few places
+    is found from its solution, a few times over; each time the last x is the start.
 
     Args:
       histogram: of the lengths.
       depth: sequences of a pack, at most: 1, 2 or 3; None: 3. Larger ones mean 3.
+      max_turns: of the extended form.
     """
-    return _least_squares(histogram, depth, max_turns=0)
-
-
-def extended_least_squares(histogram: Histogram, depth: int | None = None) -> PackingPlan:
-    """ENNLSHP: as NNLSHP, but lengths that x has too few places for cost 1e6 times as much as those with too
-    many, so that no sequence is left over but for rounding.
-
-    The published system has a variable for the empty places of each length, r >= 0: |1e6 (A x - r - h)|^2 +
-    |w r|^2. At its minimum r is A x - h where that is positive, else 0, which leaves the system of NNLSHP
-    with other weights. Which lengths have too few places is found from its solution, a few times over; each
-    time the last x is the start.
-
-    Args: as of `nonnegative_least_squares`.
-    """
-    return _least_squares(histogram, depth, _MAX_TURNS)
-
-
-def _least_squares(histogram: Histogram, depth: int | None, max_turns: int) -> PackingPlan:
     length, depth = histogram.max_length, min(depth or _PARTS, _PARTS)
     first, second = np.meshgrid(np.arange(length + 1), np.arange(length + 1), indexing="ij")
     third = length - first - second
@@ -76,8 +63,8 @@ def _least_squares(histogram: Histogram, depth: int | None, max_turns: int) -> P
     # Whole packs: places too many are taken out, sequences left over are packed among themselves.
     numbers = np.rint(solution).astype(np.int64)
     packs = [(tuple(int(n) for n in kinds[i] if n), int(numbers[i])) for i in np.flatnonzero(numbers)]
-    surplus = plan_lib.counts_of(length, plan_lib.placed(packs)) - histogram.counts
-    rest = plan_lib.longest_pack_first(Histogram(np.maximum(-surplus, 0)), depth)
+    surplus = make_plan(length, packs).histogram().counts - histogram.counts
+    rest = first_fit(Histogram(np.maximum(-surplus, 0)), depth)
     return make_plan(length, [*_without(packs, np.maximum(surplus, 0)), *rest.packs.items()])
 
 
@@ -97,7 +84,6 @@ def _without(packs: list, surplus: np.ndarray) -> Iterator[tuple[tuple[int, ...]
             stack.append((lengths, count - changed))
 
 
-@threadpool_limits.wrap(limits=1, user_api="blas")
 def _solve(
     kinds: np.ndarray, counts: np.ndarray, weights: np.ndarray, start: np.ndarray | None = None
 ) -> np.ndarray:
@@ -117,91 +103,74 @@ def _solve(
     """
     rows = np.maximum(kinds - 1, 0)
     values, target = (kinds > 0) * weights[rows], counts * weights
-    gram, x = _Factor(rows, values, len(counts)), np.zeros(len(rows))
-    if start is not None:
-        used = [column for column in np.flatnonzero(start).tolist() if gram.append(column)]
-        x[used] = start[used]
-        _step(gram, x, target)
-    tolerance = 1e-6 * counts.max() * weights.max()
-    banned = np.zeros(len(rows), bool)
-    while True:
-        residual = target - gram.product(x[gram.columns])
-        gradient = (values * residual[rows]).sum(axis=1)
-        gradient[gram.columns] = -np.inf
-        gradient[banned] = -np.inf
-        best = int(gradient.argmax())
-        if gradient[best] <= tolerance:
-            return x
-        if gram.append(best):
-            _step(gram, x, target)
-            banned[:] = False
-        else:
-            banned[best] = True
+    # The columns in use, dense, and the Cholesky factor of their products.
+    columns: list[int] = []
+    height, x = len(counts), np.zeros(len(rows))
+    dense, lower = np.zeros((height, height), order="F"), np.zeros((height, height))
 
-
-class _Factor:
-    """The columns in use, dense, and the Cholesky factor of their products."""
-
-    def __init__(self, rows: np.ndarray, values: np.ndarray, height: int):
-        self._rows, self._values = rows, values
-        self._dense = np.zeros((height, height), order="F")
-        self._lower = np.zeros((height, height))
-        self.columns: list[int] = []
-
-    def append(self, column: int) -> bool:
+    def append(column: int) -> bool:
         """Takes a column in, unless it depends on those that are there or there is no room."""
-        size = len(self.columns)
-        if size == len(self._dense):
+        size = len(columns)
+        if size == height:
             return False
-        new, row = np.zeros(len(self._dense)), np.zeros(0)
-        np.add.at(new, self._rows[column], self._values[column])
+        new, row = np.zeros(height), np.zeros(0)
+        np.add.at(new, rows[column], values[column])
         norm = new @ new
         if size:
-            products, lower = self._dense[:, :size].T @ new, self._lower[:size, :size]
-            row = linalg.solve_triangular(lower, products, lower=True, check_finite=False)
+            products, factor = dense[:, :size].T @ new, lower[:size, :size]
+            row = linalg.solve_triangular(factor, products, lower=True, check_finite=False)
         rest = norm - row @ row
         if rest <= 1e-10 * norm:
             return False
-        self._dense[:, size] = new
-        self._lower[size, :size], self._lower[size, size] = row, rest**0.5
-        self.columns.append(column)
+        dense[:, size] = new
+        lower[size, :size], lower[size, size] = row, rest**0.5
+        columns.append(column)
         return True
 
-    def remove(self, places: np.ndarray) -> None:
-        """Drops columns, by their places in `columns`."""
-        kept = np.setdiff1d(np.arange(len(self.columns)), places)
-        size, used = len(kept), self._dense[:, kept]
-        self._dense[:, :size], self.columns = used, [self.columns[place] for place in kept]
-        used = self._dense[:, :size]
-        self._lower[:size, :size] = linalg.cholesky(used.T @ used, lower=True, check_finite=False)
+    def step() -> None:
+        """Moves x to the least-squares solution of the columns in use, or as far as all stay positive;
+        columns that reach 0 go out."""
+        while True:
+            size = len(columns)
+            factor = lower[:size, :size], True
+            wanted = linalg.cho_solve(factor, dense[:, :size].T @ target, check_finite=False)
+            current = x[columns]
+            falling = wanted <= 0
+            if not falling.any():
+                x[columns] = wanted
+                return
+            share = (current[falling] / (current[falling] - wanted[falling])).min()
+            moved = current + share * (wanted - current)
+            out = np.flatnonzero(falling & (moved <= 1e-9 * max(1.0, current.max())))
+            if not len(out):
+                out = np.flatnonzero(falling)[:1]
+            moved[out] = 0
+            x[columns] = moved
+            kept = np.setdiff1d(np.arange(size), out)
+            columns[:], size = [columns[place] for place in kept], len(kept)
+            dense[:, :size] = dense[:, kept]
+            used = dense[:, :size]
+            lower[:size, :size] = linalg.cholesky(used.T @ used, lower=True, check_finite=False)
 
-    def solution(self, target: np.ndarray) -> np.ndarray:
-        size = len(self.columns)
-        factor = self._lower[:size, :size], True
-        return linalg.cho_solve(factor, self._dense[:, :size].T @ target, check_finite=False)
-
-    def product(self, x: np.ndarray) -> np.ndarray:
-        return self._dense[:, : len(self.columns)] @ x
-
-
-def _step(factor: _Factor, x: np.ndarray, target: np.ndarray) -> None:
-    """Moves x to the least-squares solution of the columns in use, or as far as all stay positive; columns
-    that reach 0 go out."""
-    while True:
-        wanted = factor.solution(target)
-        current = x[factor.columns]
-        falling = wanted <= 0
-        if not falling.any():
-            x[factor.columns] = wanted
-            return
-        share = (current[falling] / (current[falling] - wanted[falling])).min()
-        moved = current + share * (wanted - current)
-        out = np.flatnonzero(falling & (moved <= 1e-9 * max(1.0, current.max())))
-        if not len(out):
-            out = np.flatnonzero(falling)[:1]
-        moved[out] = 0
-        x[factor.columns] = moved
-        factor.remove(out)
+    with threadpool_limits(limits=1, user_api="blas"):
+        if start is not None:
+            used = [column for column in np.flatnonzero(start).tolist() if append(column)]
+            x[used] = start[used]
+            step()
+        tolerance = 1e-6 * counts.max() * weights.max()
+        banned = np.zeros(len(rows), bool)
+        while True:
+            residual = target - dense[:, : len(columns)] @ x[columns]
+            gradient = (values * residual[rows]).sum(axis=1)
+            gradient[columns] = -np.inf
+            gradient[banned] = -np.inf
+            best = int(gradient.argmax())
+            if gradient[best] <= tolerance:
+                return x
+            banned[best] = not append(best)
+            if not banned[best]:
+                step()
+                banned[:] = False
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -209,11 +178,11 @@ def _step(factor: _Factor, x: np.ndarray, target: np.ndarray) -> None:
 
 
 # Of plans of the same size the first one counts: least squares may be another plan on another machine.
-ALGORITHMS = {
-    "lpfhp": plan_lib.longest_pack_first,
-    "spfhp": plan_lib.shortest_pack_first,
-    "nnlshp": nonnegative_least_squares,
-    "ennlshp": extended_least_squares,
+ALGORITHMS: dict[str, Callable[..., PackingPlan]] = {
+    "lpfhp": first_fit,
+    "spfhp": functools.partial(first_fit, is_tightest=False),
+    "nnlshp": least_squares,
+    "ennlshp": functools.partial(least_squares, max_turns=_MAX_TURNS),
 }
 
 
@@ -267,9 +236,8 @@ def read_histogram(path: str) -> Histogram:
         )
     for place, count in enumerate(counts, 1):
         if not json_files.is_of_kind(count, int) or not 0 <= count < 1 << 53:
-            raise ConfigError(
-                f"{path}: the count of length {place} is {count!r}, expected a whole number from 0."
-            )
+            wanted = "expected a whole number from 0"
+            raise ConfigError(f"{path}: the count of length {place} is {count!r}, {wanted}.")
     return Histogram(np.array([0, *counts], np.int64))
 
 

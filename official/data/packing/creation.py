@@ -1,11 +1,10 @@
 """Records of any of our formats -> packed records and a manifest.
 
-Rounds of independent tasks, each in as many processes as asked for (`rounds`): the lengths in every part of
-the input are counted; from their histogram the plan is made; the sequences of each part are written to the
-work folder, by the shard that they go to; these files are regrouped where they are very many; each shard is
-written from its part of them. Memory holds a block or a shard per process, and never the data. The records
-depend on the input and the flags, not on the processes; what is done is not done again when the job is
-started once more.
+Rounds of independent tasks, each in as many processes as asked for: the lengths in every part of the input
+are counted; from their histogram the plan is made; the sequences of each part are written to the work folder,
+by the shard that they go to; these files are regrouped where they are very many; each shard is written from
+its part of them. Memory holds a block or a shard per process, and never the data. The records depend on the
+input and the flags, not on the processes; what is done is not done again when the job is started once more.
 """
 
 from __future__ import annotations
@@ -14,26 +13,37 @@ import collections
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
 from official.data import compaction
-from official.data.compaction import Grouping
-from official.data.packing import algorithms, rounds
+from official.data.compaction import KEY_BITS, Grouping, damaged
+from official.data.packing import algorithms
+from official.data.packing import plan as plan_lib
 from official.data.packing.plan import Histogram, PackingPlan
-from official.data.packing.rounds import Part
+from official.data.pretraining import inspection
+from official.data.pretraining.examples import Examples
+from official.data.records import encoding, record_formats, shard_files
 from official.data.records import files as record_files
-from official.data.records import record_formats, shard_files
-from official.io import engines, files, jobs, record_paths
+from official.data.records.formats import packed
+from official.data.rows import ragged
+from official.io import engines, jobs, record_paths, writing
+from official.io import files as files_lib
 from official.io.engines import Round
 from official.io.errors import ConfigError
+from official.io.files import store_of
 
 _VERSION = 1  # of what the same flags make of the same records
+BLOCKS_VERSION = 3  # of how spilled blocks are laid out: a job does not go on with others
 _SHARD_SEQUENCES = 1 << 16  # about 90 MB of 512 tokens at half length
-_MIN_SHARDS = 8
-_BYTES_PER_WORKER = 64 << 20
-_MAX_BY_LEAST_SQUARES = 3
+_PARTS = 64  # at least, where the input is large
+_MIN_PART_BYTES, _MAX_PART_BYTES = 8 << 20, 64 << 20
+_BLOCK_SEQUENCES = 1 << 14  # of a spilled block: about 60 MB in memory for 512 tokens
+_ENCODED_ROWS = 512  # at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +69,6 @@ class Job:
         return flags
 
 
-def sequences_per_pack(algorithm: str, most: int) -> int:
-    """Returns the number of sequences that a row of the records has room for."""
-    return min(most, _MAX_BY_LEAST_SQUARES) if algorithm in ("nnlshp", "ennlshp") else most
-
-
 def pack_records(job: Job) -> dict:
     """Writes the packed records and the manifest of a job, or what an interrupted call has left to do;
     nothing where all is done.
@@ -76,14 +81,16 @@ def pack_records(job: Job) -> dict:
     counts = {name: getattr(job, name) for name in ("num_shards", "max_sequences_per_pack")}
     shard_files.check_flags(job.random_seed, counts)
     paths = record_files.find_files(job.input_files, "input_files")
-    states = files.states(paths)
-    versions = {path: "{} bytes, {}".format(*version) for path, version in zip(paths, files.versions(paths))}
+    states = files_lib.states(paths)
+    versions = {
+        path: "{} bytes, {}".format(*version) for path, version in zip(paths, files_lib.versions(paths))
+    }
     identity = {"version": _VERSION, **job.flags(), "records": versions}
     manifest = jobs.read_manifest(job.output_dir, identity, job.overwrite)
     if not manifest:
         vocabulary = record_paths.find_vocabulary(paths)
         record_paths.check_vocabulary(job.output_dir, vocabulary, job.overwrite)
-        unfinished = identity | {"blocks": rounds.BLOCKS_VERSION}
+        unfinished = identity | {"blocks": BLOCKS_VERSION}
         with (
             jobs.unfinished_folder(job.output_dir, unfinished, job.overwrite) as folder,
             engines.opened(job) as engine,
@@ -104,62 +111,77 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
       states: of the input files, before anything was read.
     """
     shard_files.remove_temporary(job.output_dir)
-    paths = list(states)
-    folder, sizes = grouping.folder, files.sizes(paths)
-    shape, total = rounds.describe_first(paths[0])[0], sum(sizes)
-    parts = rounds.parts_of(paths, sizes, shape, states)
+    paths, folder = list(states), grouping.folder
+    sizes = files_lib.sizes(paths)
+    shape, total = describe_first(paths[0])[0], sum(sizes)
+    parts = parts_of(paths, sizes, shape, states)
 
     def run(tasks: Iterable[tuple], number: int, doing: str) -> None:
-        engine.run(Round(tasks, number, total, doing, "sequences", __name__, _BYTES_PER_WORKER))
+        engine.run(Round(tasks, number, total, doing, "sequences", __name__, 64 << 20))
 
-    run(((rounds.count_part, folder, part) for part in parts), len(parts), "Counting")
-    histogram = Histogram(functools.reduce(np.add, _counts(folder, parts)))
+    def each_done(kind: str, count: int) -> Iterator[dict]:
+        return jobs.each_done(done_path(folder, kind, number) for number in range(count))
+
+    run(((count_part, folder, part) for part in parts), len(parts), "Counting")
+    counts = (np.array(done["lengths"], np.int64) for done in each_done("counts", len(parts)))
+    histogram = Histogram(functools.reduce(np.add, counts))
     planned = _planned(os.path.join(folder, "plan.json"), histogram, job)
-    depth = sequences_per_pack(planned.algorithm, job.max_sequences_per_pack)
-    shards = _num_shards(job, planned.plan.rows, histogram.sequences)
-    deal = rounds.Deal(job.output_dir, planned.plan, shards, job.random_seed, depth)
-    run(_spills(deal, grouping, parts), len(parts), "Dealing")
-    grouping = _regrouped(grouping, parts, shards, total, run)
-    writes = ((rounds.write_shard, deal, grouping, shard, shape, total / shards) for shard in range(shards))
-    run(writes, shards, "Writing")
-    made = {os.path.join(job.output_dir, deal.file(shard)) for shard in range(shards)}
-    shard_files.remove_all_but(job.output_dir, made)
-    return _manifest(job, deal, parts[0], folder, algorithms.describe(histogram, planned))
+    rows = planned.plan.rows
+    if job.num_shards and job.num_shards > rows:
+        raise ConfigError(
+            f"--num_shards={job.num_shards} is more than the {rows} rows of the plan. Allowed: 1 to {rows}."
+        )
+    usual = min(max(8, -(-histogram.sequences // _SHARD_SEQUENCES)), rows)
+    shards = job.num_shards or usual
+    dealer = Dealer(planned.plan, shards, job.random_seed)
 
+    def spills() -> Iterator[tuple]:
+        before = np.zeros(shape.max_seq_length + 1, np.int64)
+        for part, done in zip(parts, each_done("counts", len(parts))):
+            yield spill_part, dealer, grouping, part, before
+            before = before + np.array(done["lengths"], np.int64)
 
-def _counts(folder: str, parts: list[Part]) -> Iterator[np.ndarray]:
-    """Yields how many sequences of each part have each length, int64 [L + 1]."""
-    for done in jobs.each_done(rounds.done_path(folder, "counts", part.number) for part in parts):
-        yield np.array(done["lengths"], np.int64)
-
-
-def _spills(deal: rounds.Deal, grouping: Grouping, parts: list[Part]) -> Iterator[tuple]:
-    """Yields the tasks that deal the sequences of the parts out."""
-    before = np.zeros(parts[0].shape.max_seq_length + 1, np.int64)
-    for part, counts in zip(parts, _counts(grouping.folder, parts)):
-        yield rounds.spill_part, deal, grouping, part, before
-        before = before + counts
-
-
-def _regrouped(grouping: Grouping, parts: list[Part], shards: int, total: int, run: Callable) -> Grouping:
-    """Regroups the blocks of the parts, as often as it takes. Returns the grouping that shards are read from.
-
-    Args:
-      total: bytes of the input.
-      run: (tasks, number of them, doing) -> None.
-    """
+    run(spills(), len(parts), "Dealing")
     spilled: collections.Counter[str] = collections.Counter()
-    for done in jobs.each_done(rounds.done_path(grouping.folder, "spilled", part.number) for part in parts):
+    for done in each_done("spilled", len(parts)):
         spilled.update(done)
 
-    def task(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
-        return rounds.merge, above, files_below, place, shards, total / above.ranges / above.files
-
-    def regroup(tasks: Iterable[tuple], number: int) -> None:
-        run(tasks, number, "Regrouping")
+    def merging(above: Grouping, files_below: int, place: tuple[int, int]) -> tuple:
+        return merge, above, files_below, place, shards, total / above.ranges / above.files
 
     grouping = dataclasses.replace(grouping, files=spilled["blocks"])
-    return compaction.compact(grouping, spilled["block_bytes"], shards, task, regroup)[0]
+    regroup = functools.partial(run, doing="Regrouping")
+    grouping, _ = compaction.compact(grouping, spilled["block_bytes"], shards, merging, regroup)
+    depth = job.max_sequences_per_pack
+    if planned.algorithm in ("nnlshp", "ennlshp"):
+        depth = min(depth, 3)
+    names = [f"part-{shard:05d}-of-{shards:05d}.tfrecord" for shard in range(shards)]
+    written = [os.path.join(job.output_dir, name) for name in names]
+    writes = (
+        (write_shard, path, dealer, grouping, shard, shape, depth, total / shards)
+        for shard, path in enumerate(written)
+    )
+    run(writes, shards, "Writing")
+    shard_files.remove_all_but(job.output_dir, set(written))
+    made = list(each_done("shard", shards))
+    packs, told = sum(shard["packs"] for shard in made), record_formats.flags_of(paths[0])
+    words = {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}
+    # Efficiency and speedup are those of the files, with rows that were split for want of slots for predicted
+    # tokens; the plan has none.
+    return {
+        "flags": words | job.flags() | {"num_shards": shards},
+        "packs": packs,
+        "sequences": sum(shard["sequences"] for shard in made),
+        "split_packs": sum(shard["split"] for shard in made),
+        "efficiency": histogram.tokens / (packs * shape.max_seq_length),
+        "speedup": histogram.sequences / packs,
+        "max_seq_length": shape.max_seq_length,
+        "max_predictions_per_seq": shape.max_predictions_per_seq,
+        "sequences_per_pack": depth,
+        "plan": algorithms.describe(histogram, planned),
+        "files": {name: shard["packs"] for name, shard in zip(names, made)},
+        "file_bytes": {name: shard["bytes"] for name, shard in zip(names, made)},
+    }
 
 
 def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
@@ -171,39 +193,483 @@ def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
         by = str(done.get("algorithm", job.algorithm))
         return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
     planned = algorithms.plan_by_algorithm(histogram, job.algorithm, job.max_sequences_per_pack)
-    packs_list = list(planned.plan.packs.items())
-    jobs.write_done(path, {"packs": packs_list, "secs": planned.secs, "algorithm": planned.algorithm})
+    told = {"packs": list(planned.plan.packs.items()), "secs": planned.secs, "algorithm": planned.algorithm}
+    jobs.write_done(path, told)
     return planned
 
 
-def _num_shards(job: Job, rows: int, sequences: int) -> int:
-    if job.num_shards and job.num_shards > rows:
-        raise ConfigError(
-            f"--num_shards={job.num_shards} is more than the {rows} rows of the plan. Allowed: 1 to {rows}."
-        )
-    return job.num_shards or min(max(_MIN_SHARDS, -(-sequences // _SHARD_SEQUENCES)), rows)
+# -----------------------------------------------------------------------------------------------------------
+# Input
 
 
-def _manifest(job: Job, deal: rounds.Deal, first: Part, folder: str, numbers: dict) -> dict:
-    """Returns the manifest. `efficiency` and `speedup` are those of the files; rows that were split for want
-    of slots for predicted tokens count in them, not in `plan`."""
-    numbers_of_shards, shape = range(deal.num_shards), first.shape
-    shards = list(jobs.each_done(rounds.done_path(folder, "shard", number) for number in numbers_of_shards))
-    packs = sum(shard["packs"] for shard in shards)
-    names = [deal.file(number) for number in numbers_of_shards]
-    told = record_formats.flags_of(first.files[0][0])
-    words = {name: told[name] for name in ("vocab_file", "do_lower_case") if name in told}
-    return {
-        "flags": words | job.flags() | {"num_shards": deal.num_shards},
-        "packs": packs,
-        "sequences": sum(shard["sequences"] for shard in shards),
-        "split_packs": sum(shard["split"] for shard in shards),
-        "efficiency": numbers["tokens"] / (packs * shape.max_seq_length),
-        "speedup": numbers["sequences"] / packs,
-        "max_seq_length": shape.max_seq_length,
-        "max_predictions_per_seq": shape.max_predictions_per_seq,
-        "sequences_per_pack": deal.sequences_per_pack,
-        "plan": numbers,
-        "files": {name: shard["packs"] for name, shard in zip(names, shards)},
-        "file_bytes": {name: shard["bytes"] for name, shard in zip(names, shards)},
-    }
+class Shape(NamedTuple):
+    """Format and sizes of the records of all input files."""
+
+    record_format: str
+    max_seq_length: int
+    max_predictions_per_seq: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Input files that follow each other, which a task reads: (path, bytes) of each; and their states, of
+    `files.states`, when the job was planned."""
+
+    number: int
+    files: tuple[tuple[str, int], ...]
+    shape: Shape
+    states: dict[str, str]
+
+
+def parts_of(paths: list[str], sizes: list[int], shape: Shape, states: dict[str, str]) -> list[Part]:
+    """Puts small files that follow each other together: very many would make as many blocks, almost empty."""
+    groups: list[list[tuple[str, int]]] = []
+    most, left = min(max(sum(sizes) // _PARTS, _MIN_PART_BYTES), _MAX_PART_BYTES), 0
+    for path, size in zip(paths, sizes):
+        if not groups or size > left:
+            groups.append([])
+            left = most
+        groups[-1].append((path, size))
+        left -= size
+    return [
+        Part(number, tuple(group), shape, {path: states[path] for path, _ in group})
+        for number, group in enumerate(groups)
+    ]
+
+
+def describe_first(path: str) -> tuple[Shape, dict]:
+    """Returns the shape and the schema of a file's first record. Raises ConfigError where that is none of
+    ours."""
+    kind, features = inspection.describe_first(path, None)
+    return Shape(kind, features["input_ids"].length, features["masked_lm_ids"].length), features
+
+
+def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
+    """Yields the examples of a part, `size` at a time or more, and tells the bar which files are done.
+
+    Raises:
+      ConfigError: for records that are wrong, or of another shape; at the end for a file that was changed
+        since the job was planned.
+    """
+    some: list[Examples] = []
+
+    def joined() -> Examples:
+        return Examples(*map(np.concatenate, zip(*(vars(one).values() for one in some))))
+
+    for path, size_in_bytes in part.files:
+        shape, features = describe_first(path)
+        if shape != part.shape:
+            own, first = ("{}, {} tokens, {} predictions at most".format(*one) for one in (shape, part.shape))
+            raise ConfigError(f"{path}, record 1: it is {own}; the first file's are {first}.")
+        for name in ("input_ids", "masked_lm_ids"):
+            features[name] = dataclasses.replace(features[name], limit=encoding.LIMIT)
+        for _, values in inspection.read_checked(path, part.shape.record_format, features):
+            some.append(_examples_of(values))
+            if sum(map(len, some)) >= size:
+                yield joined()
+                some = []
+        engines.report(size_in_bytes, 0)
+    if some:
+        yield joined()
+    files_lib.check_unchanged(part.states)
+
+
+def _examples_of(values: dict[str, np.ndarray]) -> Examples:
+    """Returns examples for the features {name: [N, length]} of right plain records."""
+    lengths = values["input_mask"].sum(axis=1)
+    return Examples(
+        values["input_ids"].astype(np.int32),
+        lengths,
+        lengths - values["segment_ids"].sum(axis=1),
+        values["masked_lm_positions"].astype(np.int32),
+        values["masked_lm_ids"].astype(np.int32),
+        (values["masked_lm_weights"] > 0).sum(axis=1),
+        values["next_sentence_labels"][:, 0] > 0,
+    )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Assignment of sequences to packs
+#
+# The rows of a plan, kind after kind, are dealt out to shards in turn. The places for sequences of a
+# length, shard after shard, are numbered; the i-th sequence of that length, in the order of the files,
+# takes place number p(i), where p is a permutation that is computed, not stored. So any part of the data
+# finds its places by itself, in memory that does not grow with the data.
+
+
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # of SplitMix64
+
+
+def permuted(numbers: np.ndarray, size: int, key: int) -> np.ndarray:
+    """Returns p(number) of a permutation p of 0 to size - 1.
+
+    A Feistel network permutes a power of 4; what falls behind `size` is permuted again until it does not.
+
+    Args:
+      numbers: int [N], 0 to size - 1.
+      size: 1 to 2**62.
+      key: 0 to 2**64 - 1: chooses p.
+    """
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    found = numbers.astype(np.uint64)
+    left = np.arange(len(found))
+    while len(left):
+        upper, lower = found[left] >> half, found[left] & mask
+        for turn in range(4):
+            mixed = lower ^ np.uint64((key + turn * 0x9E3779B97F4A7C15) % 2**64)
+            for shift, factor in _MIX:
+                mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+            upper, lower = lower, upper ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
+        found[left] = upper << half | lower
+        left = left[found[left] >= size]
+    return found.astype(np.int64)
+
+
+class _Places(NamedTuple):
+    """The places for sequences of one length. Shards S[i] to S[i + 1] - 1 have equally many each."""
+
+    shards: np.ndarray  # S: int64 [I], ascending
+    counts: np.ndarray  # int64 [I], of one shard
+    ends: np.ndarray  # int64 [I]: of all shards before S[i + 1]
+
+
+class Dealer:
+    """Deals sequences out to the shards of a plan. Shapes: T shards, K kinds of rows, P sequences of a row.
+
+    Row r of the plan is one of shard r modulo T. So of a kind every shard has the same number of rows, but
+    for one more in a run of shards. What is held grows with the kinds alone, not with the shards.
+    """
+
+    def __init__(self, plan: PackingPlan, num_shards: int, seed: int):
+        self.num_shards, self.seed = num_shards, seed
+        self._kinds_KP = plan.lengths_of_kinds().astype(np.int32)  # a shard may have many rows of them
+        rows_K = np.array(list(plan.packs.values()), np.int64)
+        self._each_K, self._more_K = np.divmod(rows_K, num_shards)
+        self._first_K = (np.cumsum(rows_K) - rows_K) % num_shards  # of the shards that have one more
+        self._places: dict[int, _Places] = {}
+
+    def places(self, length: int, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns shards and places in them, among those of this length, for the sequences with these numbers
+        among all of this length, int [N] each."""
+        if length not in self._places:
+            self._places[length] = self._places_of(length)
+        shards, counts, ends = self._places[length]
+        key = int(np.random.SeedSequence([self.seed, length]).generate_state(1, np.uint64)[0])
+        number = permuted(ordinals, int(ends[-1]), key)
+        run = np.searchsorted(ends, number, side="right")
+        beyond, place = np.divmod(number - np.where(run > 0, ends[run - 1], 0), counts[run])
+        return shards[run] + beyond, place
+
+    def _places_of(self, length: int) -> _Places:
+        in_a_row_K = (self._kinds_KP == length).sum(axis=1)
+        kinds = np.flatnonzero(in_a_row_K)
+        times, first = in_a_row_K[kinds], self._first_K[kinds]
+        end = first + self._more_K[kinds]
+        wraps = end > self.num_shards  # the run goes on at shard 0
+        # From which shard on there are so many more places in a shard.
+        steps = [(0 * first, times * (self._each_K[kinds] + wraps)), (first, times)]
+        steps += [(end - self.num_shards * wraps, -times)]
+        starts, changes = (np.concatenate(column) for column in zip(*steps))
+        shards, which = np.unique(starts, return_inverse=True)
+        counts: np.ndarray = np.zeros(len(shards), np.int64)
+        np.add.at(counts, which, changes)
+        counts = np.cumsum(counts)
+        is_there = shards < self.num_shards
+        shards, counts = shards[is_there], counts[is_there]
+        return _Places(shards, counts, np.cumsum(counts * np.diff(shards, append=self.num_shards)))
+
+    def rows(self, shard: int) -> np.ndarray:
+        """Returns the lengths in each row of a shard, int [R, P], 0 behind the last one."""
+        rows_K = self._each_K + ((shard - self._first_K) % self.num_shards < self._more_K)
+        return np.repeat(self._kinds_KP, rows_K, axis=0)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Shuffle shards
+#
+# A shard has a key, its place among all shards on a scale of 64 bits, so that the files are regrouped by
+# ranges of keys where there are very many (`official.data.compaction`). The keys that a file covers are cut
+# into 256 equal ranges, and a chunk is the sequences of one: it is what a file of the level above takes
+# from this one.
+#
+# A file is a header, an index and the chunks. The index, int64 [257, 2], holds bytes and sequences before
+# each chunk. A chunk is int32 heads [n, 6], then words, 2 or 4 bytes each: of each sequence its ids, masked
+# places and labels without padding. All numbers are little-endian.
+
+
+_HEADER = struct.Struct("<8sBBB5xQ")  # magic, bytes of a word, bits of the range and of chunks, first key
+_MAGIC = b"BERTSEQS"
+_WORDS = {2: "<u2", 4: "<i4"}  # by their bytes
+_READERS = 8  # reads that wait at the same time: a store takes its time for each
+_OF_EXAMPLES = ("lengths", "first_lengths", "predictions", "is_random")
+_HEAD = np.dtype([(name, "<i4") for name in ("shard", "place", *_OF_EXAMPLES)])
+_PLACE_BYTES = 16  # of a place of the index
+
+
+class Spilled:
+    """N sequences.
+
+    Attributes:
+      heads: _HEAD [N]; `place` is that among those of its length in its shard.
+      words: uint16 or int32 [W].
+      starts: int64 [N + 1]: where in the words a sequence begins.
+    """
+
+    def __init__(self, heads: np.ndarray, words: np.ndarray):
+        self.heads, self.words = heads, words
+        self.starts = ragged.offsets(heads["lengths"].astype(np.int64) + 2 * heads["predictions"])
+
+    def take(self, order: np.ndarray) -> Spilled:
+        """Returns some of the sequences, by number, in the order given."""
+        return Spilled(self.heads[order], ragged.take(self.words, self.starts, order))
+
+    def examples(self, chosen: np.ndarray, length: int, most: int) -> Examples:
+        """Returns some of the sequences, by number, as examples of `length` tokens and `most` predictions."""
+        heads = self.heads[chosen]
+        is_there = _are_there(heads, length, most)
+        words = np.zeros(is_there.shape, np.int32)
+        words[is_there] = ragged.take(self.words, self.starts, chosen)
+        ids, positions, labels = np.split(words, [length, length + most], axis=1)
+        lengths, firsts, predictions, is_random = (heads[name].astype(np.int64) for name in _OF_EXAMPLES)
+        return Examples(ids, lengths, firsts, positions, labels, predictions, is_random > 0)
+
+
+def _are_there(heads: np.ndarray, length: int, most: int) -> np.ndarray:
+    """Returns the mask of the ids, places and labels that a sequence has, bool [N, L + 2 M]."""
+    is_token = np.arange(length) < heads["lengths"][:, None]
+    is_used = np.arange(most) < heads["predictions"][:, None]
+    return np.concatenate([is_token, is_used, is_used], axis=1)
+
+
+def dealt(examples: Examples, shards: np.ndarray, places: np.ndarray) -> Spilled:
+    """Returns N examples as sequences in the order of their shards; `shards`, `places`: int [N]."""
+    order = np.argsort(shards, kind="stable")
+    heads: np.ndarray = np.empty(len(shards), _HEAD)
+    heads["shard"], heads["place"] = shards, places
+    for name in _OF_EXAMPLES:
+        heads[name] = getattr(examples, name)
+    heads = heads[order]
+    words = np.concatenate([examples.input_ids, examples.positions, examples.labels], axis=1)[order]
+    kept = words[_are_there(heads, examples.input_ids.shape[1], examples.positions.shape[1])]
+    return Spilled(heads, kept.astype(np.uint16 if kept.max(initial=0) < 1 << 16 else np.int32))
+
+
+def write_file(
+    path: str, sequences: Spilled, num_shards: int, first_key: int = 0, range_bits: int = KEY_BITS
+) -> None:
+    """Writes a file.
+
+    Args:
+      sequences: in the order of their shards.
+      num_shards: of all.
+      first_key, range_bits: the file covers the 2**range_bits keys from first_key on.
+
+    Raises:
+      OSError: and there is no file of that name, or the one that was there.
+    """
+    bits = compaction.BITS
+    step = 1 << (range_bits - bits)
+    keys = [first_key + number * step for number in range((1 << bits) + 1)]
+    shards = [-(-key * num_shards >> KEY_BITS) for key in keys]  # the first one of this key or a higher one
+    ends = np.searchsorted(sequences.heads["shard"], shards)
+    item = sequences.words.dtype.itemsize
+    index = np.stack([ends * _HEAD.itemsize + sequences.starts[ends] * item, ends], axis=1)
+    with writing.replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(_HEADER.pack(_MAGIC, item, range_bits, bits, first_key) + index.astype("<i8").tobytes())
+        for first, end in zip(ends, ends[1:]):
+            words = sequences.words[slice(*sequences.starts[[first, end]])]
+            file.write(sequences.heads[first:end].tobytes() + words.tobytes())
+
+
+def read_range(paths: Iterable[str], first_key: int, end_key: int) -> Spilled:
+    """Returns the sequences of the chunks in which a range of keys lies, in the order of the files.
+
+    Args:
+      first_key, end_key: the first key, and the one behind the last. They lie in one chunk of each file.
+
+    Raises:
+      ConfigError: for a file that is not there, or damaged.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        parts = list(pool.map(functools.partial(_read_chunk, keys=(first_key, end_key)), paths))
+    heads = np.concatenate([np.zeros(0, _HEAD), *(part[0] for part in parts)])
+    return Spilled(heads, np.concatenate([np.zeros(0, np.uint16), *(part[1] for part in parts)]))
+
+
+def _read_chunk(path: str, keys: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns heads and words of the chunk in which keys lie, from the first to the one behind the last."""
+    bits = compaction.BITS
+    try:
+        with files_lib.reading_parts(path) as read:
+            head = read(0, _HEADER.size + ((1 << bits) + 1) * _PLACE_BYTES)
+            magic, item, range_bits, chunk_bits, begin = _HEADER.unpack_from(head)
+            if magic != _MAGIC or chunk_bits != bits:
+                raise ValueError("it does not begin as such a file does")
+            number, last = ((key - begin) >> (range_bits - bits) for key in (keys[0], keys[1] - 1))
+            if not 0 <= number == last < 1 << bits:
+                raise ValueError("it covers other keys")
+            index = np.frombuffer(head, "<i8", offset=_HEADER.size).reshape(-1, 2)
+            (start, first), (stop, end) = index[number : number + 2].tolist()
+            data = read(len(head) + start, stop - start)
+        heads = np.frombuffer(data, _HEAD, end - first)
+        return heads, np.frombuffer(data, _WORDS[item], offset=heads.nbytes)
+    except (OSError, ValueError, KeyError, struct.error) as error:
+        raise damaged(path, error) from None
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Rounds
+#
+# What a task writes depends on the input, the job and the task's number. A task that is done is not done
+# again.
+
+
+def done_path(folder: str, kind: str, number: int) -> str:
+    """Returns the path of what a task has counted; written last, it marks the task as finished.
+
+    Args:
+      kind: "counts" of a part, "spilled": its blocks, "shard".
+    """
+    return os.path.join(folder, f"{kind}-{number:05d}.json")
+
+
+def _is_done(path: str, part: Part) -> bool:
+    """Tells whether a task over a part is done, and counts it for the bar where it is."""
+    done = jobs.read_done(path) is not None
+    if done:
+        engines.report(sum(size for _, size in part.files), 0)
+    return done
+
+
+def count_part(folder: str, part: Part) -> None:
+    """Writes the numbers of sequences of a part, by length."""
+    path = done_path(folder, "counts", part.number)
+    if _is_done(path, part):
+        return
+    counts = np.zeros(part.shape.max_seq_length + 1, np.int64)
+    for examples in blocks_of(part):
+        counts += np.bincount(examples.lengths, minlength=len(counts))
+        engines.report(0, len(examples))
+    jobs.write_done(path, {"lengths": counts.tolist()})
+
+
+def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarray) -> None:
+    """Writes the sequences of a part into blocks, by shard.
+
+    Args:
+      dealer: of the job.
+      grouping: says where to; of level 0.
+      part: the files.
+      before: int64 [L + 1], how many sequences of each length the parts before it have.
+    """
+    path = done_path(grouping.folder, "spilled", part.number)
+    if _is_done(path, part):
+        return
+    done, seen = {"blocks": 0, "block_bytes": 0}, before.copy()
+    counted = jobs.read_what_is_done(done_path(grouping.folder, "counts", part.number))["lengths"]
+    last = seen + np.array(counted, np.int64)
+    store_of(grouping.folder).make_folder(grouping.level_folder)
+    for examples in blocks_of(part, _BLOCK_SEQUENCES):
+        lengths = examples.lengths
+        counts = np.bincount(lengths, minlength=len(seen))
+        _check_unchanged(seen + counts <= last, part)
+        shards, places = np.zeros_like(lengths), np.zeros_like(lengths)
+        for length in np.flatnonzero(counts).tolist():
+            own, ordinals = lengths == length, seen[length] + np.arange(counts[length])
+            shards[own], places[own] = dealer.places(length, ordinals)
+        seen += counts
+        sequences = dealt(examples, shards, places)
+        write_file(grouping.path_of_task(part.number, done["blocks"]), sequences, dealer.num_shards)
+        done["blocks"] += 1
+        done["block_bytes"] += sequences.heads.nbytes + sequences.words.nbytes
+        engines.report(0, len(lengths))
+    _check_unchanged(seen == last, part)
+    jobs.write_done(path, done)
+
+
+def _check_unchanged(is_right: np.ndarray, part: Part) -> None:
+    if not is_right.all():
+        names = [path for path, _ in part.files]
+        named = names[0] if len(names) == 1 else f"{names[0]}, or a file up to {names[-1]},"
+        raise ConfigError(f"{named} was changed while it was read. Pack it again, with --overwrite.")
+
+
+def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards: int, share: float) -> None:
+    """Writes a file of a level: the sequences of a range of shards from up to 256 files of the level below.
+
+    Args:
+      place: number of the range, and of the file among those of the range.
+      share: its part of the input, in bytes.
+    """
+    counted = target.counts_path(*place)
+    if jobs.read_done(counted) is None:
+        first_key, end_key = target.keys(place[0])
+        sequences = read_range(target.paths_below(files_below, *place), first_key, end_key)
+        sequences = sequences.take(np.argsort(sequences.heads["shard"], kind="stable"))
+        store_of(target.folder).make_folder(target.level_folder)
+        write_file(target.path(*place), sequences, num_shards, first_key, target.range_bits)
+        jobs.write_done(counted, {"sequences": len(sequences.heads)})
+    engines.report(share, 0)
+
+
+def write_shard(
+    path: str, dealer: Dealer, grouping: Grouping, shard: int, shape: Shape, depth: int, share: float
+) -> None:
+    """Writes a shard under a temporary name, renames it, and writes its counts.
+
+    Args:
+      path: of the shard.
+      dealer: of the job.
+      grouping: says where the sequences lie.
+      shard: its number.
+      shape: of the input.
+      depth: sequences that a row has room for.
+      share: the shard's part of the input in bytes.
+    """
+    done_at = done_path(grouping.folder, "shard", shard)
+    done = jobs.read_done(done_at)
+    if done and jobs.are_there(os.path.dirname(path), {os.path.basename(path): done["bytes"]}):
+        engines.report(share, done["sequences"])
+        return
+    key = (shard << KEY_BITS) // dealer.num_shards
+    spilled = read_range(grouping.paths(key, key + 1), key, key + 1)
+    spilled = spilled.take(np.flatnonzero(spilled.heads["shard"] == shard))
+    lengths, heads = dealer.rows(shard), spilled.heads
+    found = np.lexsort((heads["place"], heads["lengths"]))
+    if not np.array_equal(np.sort(lengths[lengths > 0]), heads["lengths"][found]):
+        raise ConfigError("The spilled sequences are not those of the plan. Pack again, with --overwrite.")
+    ranks, members = plan_lib.ranks(lengths), np.full((len(lengths), depth), -1)
+    members[:, : lengths.shape[1]] = np.where(ranks >= 0, found[ranks], -1)
+    members = np.random.default_rng([dealer.seed, 1, shard]).permutation(members)
+    slots = shape.max_predictions_per_seq + depth - 1
+    members = _split(members, np.append(heads["predictions"], 0), slots)
+    with writing.replacing(path) as temporary, shard_files.writing_records(temporary) as write:
+        for rows in np.split(members, range(_ENCODED_ROWS, len(members), _ENCODED_ROWS)):
+            is_there = rows >= 0
+            chosen = rows[is_there]
+            rows[is_there] = np.arange(len(chosen))
+            write(packed.encode_rows(spilled.examples(chosen, *shape[1:]), rows))
+    counts = {"sequences": len(heads), "packs": len(members), "split": len(members) - len(lengths)}
+    jobs.write_done(done_at, {**counts, "bytes": files_lib.version(path)[0]})
+    engines.report(share, len(heads))
+
+
+def _split(members: np.ndarray, predictions: np.ndarray, slots: int) -> np.ndarray:
+    """Moves last sequences to rows of their own, behind the others, where a row has more predicted tokens
+    than slots.
+
+    Args:
+      members: int [R, P], -1 behind the last one.
+      predictions: int [N + 1]: of each sequence, 0 at the end for -1.
+      slots: of a row.
+    """
+    members, extra = members.copy(), [np.zeros(0, int)]
+    while len(crowded := np.flatnonzero(predictions[members].sum(axis=1) > slots)):
+        last = (members[crowded] >= 0).sum(axis=1) - 1
+        extra.append(members[crowded, last])
+        members[crowded, last] = -1
+    alone = np.concatenate(extra)
+    rows = np.full((len(alone), members.shape[1]), -1)
+    rows[:, 0] = alone
+    return np.concatenate([members, rows])

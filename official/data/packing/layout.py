@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official.data.packing.plan import Histogram, longest_pack_first
+from official.data.packing import plan
 
 # -----------------------------------------------------------------------------------------------------------
 # Rows
@@ -87,12 +87,9 @@ def group(
     Returns:
       int32 [R, P], the numbers of the sequences of each row; -1 behind the last one.
     """
-    plan = longest_pack_first(Histogram.of_lengths(lengths_N, row_length), depth)
-    lengths_RP = plan.lengths_of_rows()
-    members_RP = np.full((len(lengths_RP), depth), -1, np.int32)
-    row_N, slot_N = np.nonzero(lengths_RP)
-    by_length = np.argsort(lengths_RP[row_N, slot_N], kind="stable")
-    members_RP[row_N[by_length], slot_N[by_length]] = np.argsort(lengths_N, kind="stable")
+    ranks_RP = plan.ranks(plan.plan_of(lengths_N, row_length, depth).lengths_of_rows(depth))
+    by_length_N = np.argsort(lengths_N, kind="stable")
+    members_RP = np.where(ranks_RP >= 0, by_length_N[ranks_RP], -1).astype(np.int32)
     predictions_RP = np.where(members_RP >= 0, predictions_N[members_RP], 0)
     is_left_RP = np.cumsum(predictions_RP, axis=1) > slots
     left_N = members_RP[is_left_RP & (members_RP >= 0)]

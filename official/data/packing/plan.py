@@ -1,10 +1,10 @@
-"""Packing plans: kinds of packs and how many of each; first fit, the simplest way to one."""
+"""Packing plans: how many rows hold sequences of which lengths; first fit, the simplest way to one."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -105,24 +105,19 @@ class PackingPlan:
 
     def tokens_of_rows(self) -> np.ndarray:
         """Counts the rows by their tokens, int64 [row_length + 1]."""
-        return counts_of(self.row_length, ((sum(lengths), count) for lengths, count in self.packs.items()))
+        return self._counts(self.lengths_of_kinds().sum(axis=1, keepdims=True))
 
     def histogram(self) -> Histogram:
         """Counts the lengths of the sequences that are in the packs."""
-        return Histogram(counts_of(self.row_length, placed(self.packs.items())))
+        counts = self._counts(self.lengths_of_kinds())
+        counts[0] = 0
+        return Histogram(counts)
 
-
-def placed(packs: Iterable[tuple[tuple[int, ...], int]]) -> Iterator[tuple[int, int]]:
-    """Yields the lengths in packs, each with the number of its places."""
-    return ((length, count) for lengths, count in packs for length in lengths)
-
-
-def counts_of(most: int, numbers: Iterable[tuple[int, int]]) -> np.ndarray:
-    """Adds up pairs (number, count) by the number, int64 [most + 1]."""
-    counts = np.zeros(most + 1, np.int64)
-    for number, count in numbers:
-        counts[number] += count
-    return counts
+    def _counts(self, numbers_KX: np.ndarray) -> np.ndarray:
+        """Returns how often each number up to `row_length` stands in all rows, given those of each kind."""
+        counts = np.zeros(self.row_length + 1, np.int64)
+        np.add.at(counts, numbers_KX, np.array(list(self.packs.values()), np.int64)[:, None])
+        return counts
 
 
 def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> PackingPlan:
@@ -142,26 +137,15 @@ def make_plan(row_length: int, packs: Iterable[tuple[tuple[int, ...], int]]) -> 
 # 2107.02027.
 
 
-def shortest_pack_first(histogram: Histogram, depth: int | None = None) -> PackingPlan:
-    """SPFHP: a sequence goes into the open pack with the most room.
+def first_fit(histogram: Histogram, depth: int | None = None, is_tightest: bool = True) -> PackingPlan:
+    """LPFHP: a sequence goes into the fullest open pack that it fits into; where it fits into none, a new
+    pack takes as many of its length as it can. SPFHP: it goes into the open pack with the most room.
 
     Args:
       histogram: of the lengths.
       depth: sequences of a pack, at most; None: any number.
+      is_tightest: whether by LPFHP.
     """
-    return _pack(histogram, depth, is_tightest=False)
-
-
-def longest_pack_first(histogram: Histogram, depth: int | None = None) -> PackingPlan:
-    """LPFHP: a sequence goes into the fullest open pack that it fits into; where it fits into none, a new
-    pack takes as many of its length as it can.
-
-    Args: as of `shortest_pack_first`.
-    """
-    return _pack(histogram, depth, is_tightest=True)
-
-
-def _pack(histogram: Histogram, depth: int | None, is_tightest: bool) -> PackingPlan:
     row_length = histogram.max_length
     limit = depth or row_length
     by_room: list[list] = [[] for _ in range(row_length + 1)]  # packs by the tokens that are free in them
@@ -188,3 +172,18 @@ def _pack(histogram: Histogram, depth: int | None, is_tightest: bool) -> Packing
             put((*lengths, length), taken)
             left -= taken
     return make_plan(row_length, (kind for kinds in by_room for kind in kinds))
+
+
+def plan_of(lengths_N: Iterable[int], row_length: int, depth: int) -> PackingPlan:
+    """Plans rows of `row_length` tokens, with `depth` sequences each at most, by LPFHP. Raises ConfigError
+    where a sequence is longer than a row."""
+    return first_fit(Histogram.of_lengths(lengths_N, row_length), depth)
+
+
+def ranks(lengths_RP: np.ndarray) -> np.ndarray:
+    """Returns int64 [R, P]: which of all sequences, counted from 0 in the order of their lengths, stands at a
+    place of rows of these lengths; -1 where none does."""
+    ranks_F = np.empty(lengths_RP.size, np.int64)
+    ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
+    empty = np.count_nonzero(lengths_RP == 0)  # are shorter than all others
+    return np.maximum(ranks_F - empty, -1).reshape(lengths_RP.shape)

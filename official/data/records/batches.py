@@ -12,11 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from official.data import pipeline
-from official.data.records import counts as counts_lib
 from official.data.records import files as record_files
 from official.data.records import on_the_fly, record_formats
 from official.data.records import schema as schema_lib
-from official.data.records.formats import habana
+from official.data.records.formats import packed
 from official.data.records.on_the_fly import Packer
 from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
@@ -69,13 +68,13 @@ def training_dataset(
 
     if packer is None:
         done = order.sequences_done if order.rows_done is None else order.rows_done
-        batches = all_streams.rows(own, done // streams, batch_size, counts_path)
+        own_done = [done // streams] * len(own)
     else:
         done_S = order.stream_sequences  # of each stream, or of others than these: then as many of each
         if sum(done_S) != order.sequences_done or sum(done_S[:streams]) != order.sequences_done:
             done_S = (order.sequences_done // streams,) * streams
         own_done = [done_S[number] if number < len(done_S) else 0 for number in own]
-        batches = all_streams.packed_rows(own, own_done, batch_size, counts_path, packer)
+    batches = all_streams.rows(own, own_done, batch_size, counts_path, packer)
     batches = batches.map(parse_batch, num_parallel_calls=pipeline.CALLS)
     return pipeline.fixed(batches.prefetch(pipeline.CALLS))
 
@@ -88,7 +87,7 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
     """
     record_format = _format_of(files, schema)
     if not packer and record_format == record_formats.AS_ROWS["habana"]:
-        told = habana.average_sequences(files)
+        told = packed.average_sequences(files)
         if told:
             return told
     chosen = files[:: -(-len(files) // pipeline.MOST_STREAMS)]
@@ -109,7 +108,7 @@ def sequences_per_row(files: list[str], schema: dict[str, Feature], packer: Pack
 
 def num_rows(files: list[str], schema: dict[str, Feature]) -> int:
     """Returns the rows of files, before any is packed here. Raises ConfigError for a file that is damaged."""
-    return sum(each.rows for each in counts_lib.count(files, _format_of(files, schema)))
+    return sum(each.rows for each in record_files.count(files, _format_of(files, schema)))
 
 
 def _row_parser(
@@ -120,8 +119,8 @@ def _row_parser(
         return packer.parse
 
     def parse(rows):
-        features = READERS[record_format].parse_rows(rows, schema)
-        return {"example_weights": tf.ones(tf.shape(rows)[:1]), **features}
+        weights = tf.ones(tf.shape(rows)[:1])
+        return {"example_weights": weights, **READERS[record_format].parse_rows(rows, schema)}
 
     return parse
 
@@ -152,27 +151,25 @@ def evaluation_dataset(
     """
     record_format = _format_of(files, schema)
     if record_files.has_frames(record_format):
-        counts_lib.check_ends(files)
+        record_files.check_ends(files)
     reader, parse = READERS[record_format], _row_parser(schema, record_format, packer)
     records = record_files.opener(files, record_format)(files).batch(reader.records_of(batch_size))
     blocks = records.map(lambda batch: reader.unpack(batch, schema))
     if schema_lib.is_packed(schema):
         features = pipeline.rebatched(_take_sequences(blocks.map(parse), num_sequences), batch_size)
     else:
-        rows = _take(blocks, num_sequences)
-        rows = on_the_fly.packed_once(rows, packer, reader) if packer else rows
-        features = pipeline.rebatched(rows, batch_size).map(parse, num_parallel_calls=pipeline.CALLS)
+        rows = blocks.unbatch().take(num_sequences).batch(batch_size)
+        if packer:
+            rows = pipeline.rebatched(on_the_fly.packed_once(rows, packer, reader), batch_size)
+        features = rows.map(parse, num_parallel_calls=pipeline.CALLS)
 
     def fill_up(features):
         missing = batch_size - tf.shape(features["input_ids"])[0]
-        filled = {
-            name: tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)])
-            for name, value in features.items()
-        }
-        return {
-            name: tf.ensure_shape(value, [batch_size, *features[name].shape[1:]])
-            for name, value in filled.items()
-        }
+        filled = {}
+        for name, value in features.items():
+            padded = tf.pad(value, [[0, missing], *[[0, 0]] * (value.shape.rank - 1)])
+            filled[name] = tf.ensure_shape(padded, [batch_size, *value.shape[1:]])
+        return filled
 
     return pipeline.fixed(features.map(fill_up).prefetch(pipeline.CALLS))
 
@@ -195,14 +192,3 @@ def _take_sequences(blocks: tf.data.Dataset, sequences: int) -> tf.data.Dataset:
 
     taken = blocks.scan(tf.constant(sequences, tf.int64), cut)
     return taken.take_while(lambda block: tf.shape(block["input_ids"])[0] > 0)
-
-
-def _take(blocks: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-    """Returns the blocks up to their first `rows` rows."""
-
-    def cut(left, block):
-        block = block[:left]
-        return left - tf.shape(block, tf.int64)[0], block
-
-    taken = blocks.scan(tf.constant(rows, tf.int64), cut)
-    return taken.take_while(lambda block: tf.shape(block)[0] > 0)

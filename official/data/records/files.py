@@ -1,4 +1,4 @@
-"""Files of records: finding them, their format, reading every record, and saying which one is bad.
+"""Files of records: finding them, their format, reading and counting records, and saying which one is bad.
 
 Records lie in the frames of a TFRecord, or, PopART's, one after the other, all of one size. Files of the
 second kind say nothing of themselves: format and size of their records are found by trying which make most
@@ -11,9 +11,12 @@ import contextlib
 import functools
 import importlib
 import itertools
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,19 +28,16 @@ from official.data.records.formats.row_reader import Shape
 from official.data.records.record_formats import READERS
 from official.data.records.schema import Feature
 from official.data.records.shard_files import FRAME_BYTES
+from official.data.rows import ragged
 from official.io import files as io_files
-from official.io import writing
+from official.io import json_files, writing
 from official.io.errors import ConfigError, counted
+from official.io.jobs import MANIFEST
 from official.io.record_paths import find_files as find_files
 
-_COPIED_BYTES = 1 << 20
 _CHECKED_ROWS = 1024  # are read at once, about
 _FILES_CHECKED_FIRST = 16
-_MIN_UNFRAMED, _MAX_UNFRAMED = (
-    64,
-    1 << 17,
-)  # bytes of a record that is looked for: packed rows of 8,192 tokens
-_SAMPLED_RECORDS = 16  # of a file without frames
+_MIN_UNFRAMED, _MAX_UNFRAMED = 64, 1 << 17  # bytes of a record that is looked for: rows of 8,192 tokens
 
 # -----------------------------------------------------------------------------------------------------------
 # Formats and sizes
@@ -63,7 +63,7 @@ def detect_format(files: list[str]) -> str:
             continue
         except tf.errors.OpError:
             found = next(filter(None, map(_find_unframed, files[:_FILES_CHECKED_FIRST])), None)
-            return found.record_format if found else "plain"
+            return getattr(found, "record_format", "plain")
         return record_formats.detect_format(record) or "plain"
     return "plain"
 
@@ -118,8 +118,7 @@ def has_frames(record_format: str) -> bool:
 def bytes_of(paths: list[str], record_format: str) -> int | None:
     """Returns the bytes of a record of files without frames; None of others, and where the first ones show no
     layout. Raises ConfigError where one cannot be read."""
-    found = _unframed_of(paths, record_format)
-    return found.num_bytes if found else None
+    return getattr(_unframed_of(paths, record_format), "num_bytes", None)
 
 
 def opener(paths: list[str], record_format: str) -> Callable[[tf.Tensor | str | list[str]], tf.data.Dataset]:
@@ -177,7 +176,7 @@ def _layouts(path: str, version: tuple[int, int]) -> list[_Unframed]:
             ends, records = (first[:num_bytes], last[-num_bytes:]), size // num_bytes
             for name in popart.EXAMPLES:
                 if any(next(popart.shapes(record, name), None) is not None for record in ends):
-                    numbers = np.linspace(0, records - 1, min(records, _SAMPLED_RECORDS)).astype(int).tolist()
+                    numbers = np.linspace(0, records - 1, min(records, 16)).astype(int).tolist()
                     sample = [read(number * num_bytes, num_bytes) for number in numbers]
                     shapes = popart.shapes_by_fit(sample, name)
                     found += [(count, _Unframed(name, num_bytes, shape)) for count, shape in shapes]
@@ -242,7 +241,7 @@ def _readable(path: str) -> Iterator[str]:
     with writing.new_folder() as folder:
         local = os.path.join(folder, "copy")
         with io_files.naming(path), io_files.open_binary(path) as file, open(local, "wb") as copy:
-            shutil.copyfileobj(file, copy, _COPIED_BYTES)
+            shutil.copyfileobj(file, copy, 1 << 20)
         yield local
 
 
@@ -267,9 +266,176 @@ def _read_framed(
             yield before_damage
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message}.") from None
-    raise ConfigError(
-        f"{path} is truncated or damaged after record {number}: record {number + 1} cannot be read."
+    raise _cut_off(path, number)
+
+
+def _cut_off(path: str, whole: int) -> ConfigError:
+    return ConfigError(
+        f"{path} is truncated or damaged after record {whole}: record {whole + 1} cannot be read."
     )
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Counts of records and rows, made once and kept beside the run
+#
+# Records are counted by going from length to length through the file's bytes; only those of formats that hold
+# any number of rows are parsed. Files that `create_pretraining_data.py` made need not be read at all: its
+# manifest says how many examples they have.
+
+
+_CHUNK_BYTES = 1 << 24
+_LENGTH = struct.Struct("<Q")
+_HEAD_BYTES = 12  # of a record: its length, and a checksum of that
+_TAIL_BYTES = 1 << 16  # of a file, in which its last record begins most often
+
+
+class RowCounts:
+    """The numbers of rows in the records of a file, in order: runs of (rows of a record, such records)."""
+
+    def __init__(self, runs: Iterable[Sequence[int]]):
+        self.runs = [(int(rows), int(count)) for rows, count in runs]
+        self._records = np.cumsum([0, *(count for _, count in self.runs)])
+        self._rows = np.cumsum([0, *(rows * count for rows, count in self.runs)])
+        self.records, self.rows = int(self._records[-1]), int(self._rows[-1])
+
+    def rows_before(self, record: int) -> int:
+        """Returns the rows in the first `record` records."""
+        return round(float(np.interp(record, self._records, self._rows)))
+
+
+def count(paths: list[str], record_format: str, kept_path: str = "") -> list[RowCounts]:
+    """Returns the counts of each file.
+
+    Args:
+      paths: of the files.
+      record_format: of all of them.
+      kept_path: file of the counts of an earlier call, which is brought up to date; unset: none is kept.
+
+    Raises:
+      ConfigError: for a file that cannot be read, or is damaged.
+    """
+    versions = {}
+    for path in paths:
+        with io_files.naming(path):
+            versions[path] = io_files.version(path)
+    found = _kept(kept_path, versions)
+    if found.keys() == versions.keys():
+        return [found[path] for path in paths]
+    if READERS[record_format].rows_per_record == 1:
+        # As the manifests beside the files say it; not of a file that has another size now.
+        manifest_of = functools.lru_cache(None)(json_files.read_json_or_empty)
+        for path in [path for path in versions if path not in found]:
+            folder, name = os.path.split(path)
+            told_of = map(manifest_of(os.path.join(folder, MANIFEST)).get, ("files", "file_bytes"))
+            told, size = (own.get(name) if isinstance(own, dict) else None for own in told_of)
+            if size == versions[path][0] and type(told) is int and 0 <= told <= size:
+                found[path] = RowCounts([(1, told)])
+    missing = [path for path in versions if path not in found]
+    if missing:
+        gigabytes = sum(versions[path][0] for path in missing) / 1e9
+        logging.info("Counting the records of %s (%.1f GB), once.", counted(len(missing), "file"), gigabytes)
+        num_bytes = bytes_of(paths, record_format)
+        count_file = functools.partial(_count_file, record_format=record_format, num_bytes=num_bytes)
+        with ThreadPoolExecutor(4) as readers:
+            found.update(zip(missing, readers.map(count_file, missing)))
+    if kept_path:
+        entries = {
+            path: {"bytes": size, "changed": changed, "runs": found[path].runs}
+            for path, (size, changed) in versions.items()
+        }
+        try:
+            writing.replace_file(kept_path, json.dumps({"files": entries}) + "\n")
+        except OSError as error:
+            reason = error.strerror or error
+            logging.warning("%s cannot be written (%s): the next process counts again.", kept_path, reason)
+    return [found[path] for path in paths]
+
+
+def _kept(path: str, versions: dict[str, tuple[int, int]]) -> dict[str, RowCounts]:
+    """Returns the counts that a file keeps of these versions; none where it is not there or damaged: then it
+    is written anew."""
+    try:
+        kept = json_files.read_json(path)["files"] if path else {}
+        return {
+            name: RowCounts(own["runs"])
+            for name, own in kept.items()
+            if versions.get(name) == (own["bytes"], own["changed"])
+        }
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return {}
+
+
+def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCounts:
+    """Returns the counts of a file of a format; `num_bytes` of records without frames."""
+    reader, is_framed = READERS[record_format], has_frames(record_format)
+    if not is_framed and num_bytes is None:
+        raise ConfigError(f"{path}: no record of the first files is a right {record_format} one.")
+    if reader.rows_per_record == 1 or not is_framed:
+        records = count_records(path) if is_framed else count_unframed(path, num_bytes or 0)
+        if reader.rows_per_record == 1:
+            return RowCounts([(1, records)])
+    data = tf.data.TFRecordDataset(path) if is_framed else tf.data.FixedLengthRecordDataset(path, num_bytes)
+    try:
+        batches = data.batch(64).map(reader.count_rows).as_numpy_iterator()
+        rows = itertools.chain.from_iterable(batch.tolist() for batch in batches)
+        return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
+    except tf.errors.OpError as error:
+        raise ConfigError(f"{path}: {error.message.splitlines()[0]}.") from None
+
+
+def count_records(path: str) -> int:
+    """Returns the number of a TFRecord file's records. Raises ConfigError where it is cut off inside of one,
+    or cannot be read."""
+    number, place, start, chunk = 0, 0, 0, b""
+    with io_files.naming(path), io_files.open_binary(path) as file:
+        size = io_files.version(path)[0]
+        while place + _HEAD_BYTES <= size:
+            if place + _HEAD_BYTES > start + len(chunk):
+                file.seek(place)
+                start, chunk = place, file.read(_CHUNK_BYTES)
+            place += FRAME_BYTES + _LENGTH.unpack_from(chunk, place - start)[0]
+            number += 1
+    if place != size:
+        raise _cut_off(path, number - (place > size))
+    return number
+
+
+def check_ends(paths: list[str]) -> None:
+    """Checks that TFRecord files end where a record does. TensorFlow takes a record that is cut off within
+    its length for the end of the file, and would go on without it.
+
+    A file is read from its end back to its last record, or, where that is longer than 64 KiB, from length to
+    length. Raises ConfigError for a file that is cut off, or cannot be read.
+    """
+    with ThreadPoolExecutor(16) as readers:
+        for path, is_whole in zip(paths, readers.map(_ends_with_record, paths, io_files.sizes(paths))):
+            if not is_whole:
+                count_records(path)
+
+
+def _ends_with_record(path: str, size: int) -> bool:
+    """Tells whether a record that begins within the last bytes of a file ends with it."""
+    start = max(size - _TAIL_BYTES, 0)
+    with io_files.naming(path), io_files.reading_parts(path) as read:
+        tail = read(start, size - start)
+    left = np.arange(len(tail) - FRAME_BYTES, -1, -1)  # bytes of a record that begins at a place
+    lengths = ragged.windows(tail, np.arange(len(left)), _LENGTH.size).view("<u8")[:, 0]
+    for place in np.flatnonzero(lengths == left.astype(np.uint64)).tolist():
+        head = tail[place : place + _HEAD_BYTES]
+        if _masked_crc32c(head[: _LENGTH.size]) == int.from_bytes(head[_LENGTH.size :], "little"):
+            return True
+    return not tail
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """Returns the checksum that TFRecord files keep of a few bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ 0x82F63B78 * (crc & 1)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -297,6 +463,7 @@ def _problems(
     """Yields what is wrong with each of some files, of which the first records are looked at."""
     record_format = detect_format(files)
     num_bytes = bytes_of(files, record_format)
+    flags = "by --max_seq_length, --max_predictions_per_seq and the model's vocab_size"
     for path in chosen:
         number = 0
         try:
@@ -304,7 +471,6 @@ def _problems(
             for number, record in enumerate(itertools.chain.from_iterable(batches), 1):
                 mismatch = record_formats.describe_mismatch(record, schema, record_format)
                 if mismatch:
-                    flags = "by --max_seq_length, --max_predictions_per_seq and the model's vocab_size"
                     yield f"{path}, record {number}: {mismatch} ({flags})"
                     break
             if not number:
@@ -318,19 +484,16 @@ def _problems(
 
 
 def _describe_unframed(path: str, length: int, most: int) -> str:
-    """Returns, for a message, what a file would have to be like to hold records without frames.
-
-    Args:
-      path: of the file.
-      length, most: tokens and predicted tokens of an example.
-    """
+    """Returns, for a message, what a file would have to be like to hold records without frames, of so many
+    tokens and predicted tokens an example."""
     popart = _popart()
-    depths = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}  # as published
-    allowed = [
-        f"{popart.record_bytes(name, length, most, depth):,} ({name})" for name, depth in depths.items()
-    ]
+    sizes = {
+        name: popart.record_bytes(name, length, most, 3 if name in popart.ROWS else 1)
+        for name in popart.EXAMPLES
+    }
+    allowed = ", ".join(f"{size:,} ({name})" for name, size in sizes.items())
     return (
         f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
         f" records of {length} tokens, {most} predicted ones and, where they are packed, 3 sequences have"
-        f" {', '.join(allowed)} bytes"
+        f" {allowed} bytes"
     )

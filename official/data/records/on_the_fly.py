@@ -16,7 +16,7 @@ import functools
 import tensorflow as tf
 
 from official.data import pipeline
-from official.data.packing import layout as layout_lib
+from official.data.packing import layout
 from official.data.packing.layout import Layout, lay_out
 from official.data.records.formats import compact
 from official.data.records.formats.plain import Plain
@@ -86,12 +86,9 @@ class Packer:
         lengths_N = tf.maximum(found.tokens, 1)
         is_inside_NM = found.positions < lengths_N[:, None]
         is_inside_NM |= tf.range(self.predictions) >= found.predictions[:, None]  # an empty slot
-        lengths_N = where_all(
-            [is_inside_NM], lengths_N, "a masked position is behind the tokens of its sequence"
-        )
-        group = functools.partial(
-            layout_lib.group, row_length=self.length, slots=self.slots, depth=self.depth
-        )
+        problem = "a masked position is behind the tokens of its sequence"
+        lengths_N = where_all([is_inside_NM], lengths_N, problem)
+        group = functools.partial(layout.group, row_length=self.length, slots=self.slots, depth=self.depth)
         members_RP = tf.numpy_function(group, [lengths_N, found.predictions], tf.int32)
         members_RP = pipeline.shuffled(tf.ensure_shape(members_RP, [None, self.depth]), seed)
 
@@ -142,12 +139,12 @@ class Packer:
         return in_range(values, self.schema)
 
 
-def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, layout: Layout) -> tf.Tensor:
+def _pick(values_NW: tf.Tensor, members_RP: tf.Tensor, laid: Layout) -> tf.Tensor:
     """Returns the values of the members of rows, laid out, [R, L]; 0 for padding."""
-    members_RL = tf.maximum(layout.spread(members_RP), 0)
-    flat_RL = members_RL * tf.shape(values_NW)[1] + layout.places_BL
+    members_RL = tf.maximum(laid.spread(members_RP), 0)
+    flat_RL = members_RL * tf.shape(values_NW)[1] + laid.places_BL
     picked_RL = tf.gather(tf.reshape(values_NW, [-1]), flat_RL)
-    return tf.where(layout.is_token_BL, tf.cast(picked_RL, tf.int32), 0)
+    return tf.where(laid.is_token_BL, tf.cast(picked_RL, tf.int32), 0)
 
 
 def packed_once(rows: tf.data.Dataset, packer: Packer, reader: Plain) -> tf.data.Dataset:

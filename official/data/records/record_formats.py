@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from official.data.records import encoding
-from official.data.records.formats import compact, habana, packed
+from official.data.records.formats import compact, packed
 from official.data.records.formats.plain import Plain, Remask, Static
 from official.data.records.schema import Feature, read_example
 from official.io.jobs import MANIFEST
@@ -45,13 +45,13 @@ FORMATS: dict[str, Any] = {
     "compact": compact.READER,
     "remask": Remask(),
     "packed": packed.EXAMPLES,
-    "habana": habana.EXAMPLES,
+    "habana": packed.HABANA_EXAMPLES,
     **{name: _Late("EXAMPLES", name) for name in ("popart_static", "popart_plain", *_POPART_ROWS)},
 }
 # Formats whose records are rows of several examples, and by what name the rows are read as such.
 _ROWS: dict[str, Any] = {
     "packed": packed.ROWS,
-    "habana": habana.ROWS,
+    "habana": packed.HABANA_ROWS,
     **{name: _Late("ROWS", name) for name in _POPART_ROWS},
 }
 AS_ROWS = {name: f"{name}_whole" for name in _ROWS}
@@ -86,7 +86,7 @@ def detect_format(record: bytes) -> str | None:
         return "compact"
     if packed.IDS in features:
         return "packed"
-    if habana.MARK in features:
+    if packed.HABANA_MARK in features:
         return "habana"
     return "remask" if "mask_padding_index" in features else "plain"
 

@@ -82,14 +82,9 @@ def packed_schema(
     sequence.
     """
     return {
-        "input_ids": Feature(max_seq_length, tf.int32, vocab_size),
-        "input_mask": Feature(max_seq_length, tf.int32, 2),
-        "segment_ids": Feature(max_seq_length, tf.int32, 2),
+        **pretraining_schema(max_seq_length, slots, vocab_size),
         "sequence_ids": Feature(max_seq_length, tf.int32, depth + 1),
         "position_ids": Feature(max_seq_length, tf.int32, max_seq_length),
-        "masked_lm_positions": Feature(slots, tf.int32, max_seq_length),
-        "masked_lm_ids": Feature(slots, tf.int32, vocab_size),
-        "masked_lm_weights": Feature(slots, tf.float32),
         "masked_lm_sequences": Feature(slots, tf.int32, depth + 1),
         "cls_positions": Feature(depth, tf.int32, max_seq_length),
         "next_sentence_labels": Feature(depth, tf.int32, 2),
@@ -126,12 +121,13 @@ def in_range(values: dict[str, tf.Tensor], schema: dict[str, Feature]) -> dict[s
     Not every step would fail on such a value: a segment 9 is a row of zeros, and a GPU has zeros for any id
       that it has not.
     """
-    good = []
-    for name, value in values.items():
-        if schema[name].dtype.is_integer:
-            good.append((value >= 0) & (value <= tf.cast(schema[name].end - 1, value.dtype)))
-        else:
-            good.append(tf.math.is_finite(value) & (value >= 0))
+
+    def is_good(value: tf.Tensor, feature: Feature) -> tf.Tensor:
+        if feature.dtype.is_integer:
+            return (value >= 0) & (value <= tf.cast(feature.end - 1, value.dtype))
+        return tf.math.is_finite(value) & (value >= 0)
+
+    good = [is_good(value, schema[name]) for name, value in values.items()]
     return where_all(good, values, "values are out of range")
 
 
@@ -143,19 +139,19 @@ def where_all(conditions: Iterable[tf.Tensor], values, problem: str):
         return tf.nest.map_structure(tf.identity, values)
 
 
-def with_known_words(batch: dict[str, tf.Tensor], vocab_size: int, unknown: int) -> dict[str, tf.Tensor]:
-    """Returns a batch of pre-training rows with the id `unknown` in place of those from `vocab_size` on."""
-    words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
-    return {**batch, **{name: tf.where(ids < vocab_size, ids, unknown) for name, ids in words.items()}}
-
-
 def fitted(batches: tf.data.Dataset, config: Config) -> tf.data.Dataset:
     """Returns batches of pre-training rows; with --fit_vocabulary, ids beyond the model's vocabulary are
     replaced by [UNK]."""
     if not config.fit_vocabulary:
         return batches
     unknown = load_vocabulary(config.vocab_file).id_of("[UNK]") if config.vocab_file else UNKNOWN_WORD
-    return batches.map(lambda batch: with_known_words(batch, config.model.vocab_size, unknown))
+
+    def with_known_words(batch):
+        words = {name: batch[name] for name in ("input_ids", "masked_lm_ids")}
+        known = {name: tf.where(ids < config.model.vocab_size, ids, unknown) for name, ids in words.items()}
+        return {**batch, **known}
+
+    return batches.map(with_known_words)
 
 
 def describe_example(record: bytes, schema: dict[str, Feature], has_ranges: bool = True) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from official.data import compiled
 from official.data.pretraining.examples import Examples
-from official.data.records import encoding, wire
+from official.data.records import encoding
 from official.io import files, jobs
 from official.io.errors import ConfigError
 from official.io.files import store_of
@@ -151,4 +151,4 @@ def _narrow(values: np.ndarray) -> np.ndarray:
     """Returns whole numbers as uint16 or int32; those that do not fit as one that no record holds."""
     if values.dtype == np.uint16:
         return np.ascontiguousarray(values)
-    return np.ascontiguousarray(np.clip(values, -1, wire.LIMIT), np.int32)
+    return np.ascontiguousarray(np.clip(values, -1, encoding.LIMIT), np.int32)

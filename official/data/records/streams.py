@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from official.config import derived
 from official.data import pipeline
-from official.data.records.counts import RowCounts, check_ends, count
-from official.data.records.files import opener
+from official.data.records.files import RowCounts, check_ends, count, opener
 from official.data.records.formats.plain import Plain
 from official.data.records.on_the_fly import Packer
 from official.data.records.record_formats import READERS
@@ -161,42 +160,34 @@ class Streams(NamedTuple):
         return READERS[self.record_format]
 
     def rows(
-        self, numbers: Sequence[int], rows_done: int, batch_size: int, counts_path: str
-    ) -> tf.data.Dataset:
-        """Returns the rows (`Plain.unpack`) of some streams, as many of one as of the other, `batch_size` at
-        a time.
-
-        Each begins after its first `rows_done` rows. One dataset goes through all streams: one for each
-        would take seconds to start.
-        """
-        positions = self._positions(numbers, [rows_done] * len(numbers), counts_path)
-        return _in_turns(numbers, positions, batch_size, self._windows)
-
-    def packed_rows(
         self,
         numbers: Sequence[int],
-        sequences_done: Sequence[int],
+        done: Sequence[int],
         batch_size: int,
         counts_path: str,
-        packer: Packer,
+        packer: Packer | None,
     ) -> tf.data.Dataset:
-        """Returns rows (`Packer.pack`) that are packed of the sequences of each stream, and the numbers of
-        their streams, int32 [batch_size]; as many of one stream as of the other.
+        """Returns the rows (`Plain.unpack`) of some streams, as many of one as of the other, `batch_size` at
+        a time; stream numbers[i] begins after its first done[i] rows. One dataset goes through all streams:
+        one for each would take seconds to start.
 
-        Stream numbers[i] begins after its first sequences_done[i] sequences. Its sequences are cut into
-        buffers from its beginning on, and each buffer is packed by itself: what is passed over of the first
-        one are the rows that hold the sequences done.
+        With `packer`, these rows are sequences that are packed here: rows (`Packer.pack`) and the numbers of
+        their streams, int32 [batch_size]. The sequences of a stream are cut into buffers from its beginning
+        on, and each buffer is packed by itself: what is passed over of the first one are the rows that hold
+        the sequences done.
         """
+        if packer is None:
+            return _in_turns(numbers, self._positions(numbers, done, counts_path), batch_size, self._windows)
         size = packer.buffer(self.num_streams)
-        buffers, passed = np.divmod(np.array(sequences_done, np.int64), size)
+        buffers, passed = np.divmod(np.array(done, np.int64), size)
         positions = self._positions(numbers, (buffers * size).tolist(), counts_path)
 
         def stream(number, first, cut, *position):
             def pack(buffer, words):
                 seed = _fold_in(self._order_seed(number, _PACKING), buffer)
                 rows = packer.pack(words, seed)
-                done = tf.where(buffer == first, cut, 0)
-                rows = pipeline.without_done(rows, packer.sequences_of(rows), done)
+                before = tf.where(buffer == first, cut, 0)
+                rows = pipeline.without_done(rows, packer.sequences_of(rows), before)
                 return rows, tf.fill(tf.shape(rows)[:1], tf.cast(number, tf.int32))
 
             words = self._windows(number, *position).map(lambda rows: packer.words(rows, self.reader))

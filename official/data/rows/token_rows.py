@@ -12,8 +12,7 @@ from official.config.table import Config
 from official.data import pipeline
 from official.data.packing import layout
 from official.data.packing import plan as plan_lib
-from official.data.packing.plan import Histogram, PackingPlan
-from official.data.rows import ragged
+from official.data.rows.text_rows import TokenRows
 
 # -----------------------------------------------------------------------------------------------------------
 # Order of packed rows
@@ -24,31 +23,12 @@ from official.data.rows import ragged
 # Shapes: N sequences, R rows, P sequences of a row at most.
 
 
-def make_plan(lengths_N: np.ndarray, row_length: int, depth: int) -> PackingPlan:
-    """Plans rows of `row_length` tokens, with `depth` sequences each at most, by LPFHP.
-
-    Raises:
-      ConfigError: where a sequence is longer than a row, which none is that was cut to it.
-    """
-    return plan_lib.longest_pack_first(Histogram.of_lengths(lengths_N, row_length), depth)
-
-
-def ranks(plan: PackingPlan, depth: int) -> np.ndarray:
-    """Returns int64 [R, P]: which of all sequences, counted from 0 in the order of their lengths, stands at a
-    place; -1 where none does."""
-    lengths_RP = plan.lengths_of_rows(depth)
-    ranks_F = np.empty(lengths_RP.size, np.int64)
-    ranks_F[np.argsort(lengths_RP, axis=None, kind="stable")] = np.arange(lengths_RP.size)
-    empty = lengths_RP.size - plan.sequences  # are shorter than all others
-    return np.maximum(ranks_F - empty, -1).reshape(lengths_RP.shape)
-
-
 def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.Tensor:
     """Returns int64 [R, P], the sequences of each row; -1 where there is none.
 
     Args:
       lengths_N: int64.
-      ranks_RP: see `ranks`.
+      ranks_RP: see `plan.ranks`.
       seeds: [2, 2], of an epoch: who shares a row, and the order of the rows; None: one order for good.
     """
     order_N = tf.range(tf.size(lengths_N), dtype=tf.int64)
@@ -75,27 +55,6 @@ def drawn(lengths_N: tf.Tensor, ranks_RP: tf.Tensor, seeds: tf.Tensor | None = N
 _POOL_BATCHES = 50  # are sorted by length together: enough that lengths fit, few enough for a random order
 _LENGTH_STEP = 8  # lengths of bucketed batches are multiples: every length has kernels of its own
 _ABOVE_ANY_LENGTH = 1 << 20  # tokens; above any row
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenRows:
-    """N rows of T tokens altogether: row n is ids[starts[n]:starts[n] + lengths[n]].
-
-    Tokens before `first_lengths` have segment id 0, the others 1. `columns` are what else a row has,
-    {name: [N] array}.
-    """
-
-    ids: np.ndarray  # [T] any integer type
-    lengths: np.ndarray  # [N] integers, from 1 on
-    first_lengths: np.ndarray  # [N] integers
-    columns: dict[str, np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def starts(self) -> np.ndarray:
-        return ragged.offsets(self.lengths)[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +97,7 @@ def sequences_per_row(lengths_N: np.ndarray | None, config: Config) -> float | N
         return None
     if lengths_N is None:
         return float(_synthetic_sequences_per_row(config))
-    return make_plan(lengths_N, config.max_seq_length, pack_depth(config)).speedup
+    return plan_lib.plan_of(lengths_N, config.max_seq_length, pack_depth(config)).speedup
 
 
 def training_dataset(rows: TokenRows, shape: BatchShape, order: pipeline.TrainingOrder) -> tf.data.Dataset:
@@ -213,7 +172,7 @@ def evaluation_dataset(rows: TokenRows, shape: BatchShape) -> tf.data.Dataset:
 
 def _ranks(rows: TokenRows, shape: BatchShape) -> np.ndarray:
     depth = shape.depth or 1
-    return ranks(make_plan(rows.lengths, shape.max_seq_length, depth), depth)
+    return plan_lib.ranks(plan_lib.plan_of(rows.lengths, shape.max_seq_length, depth).lengths_of_rows(depth))
 
 
 def _cut_into_batches(order: tf.Tensor, batch_size: int) -> tf.Tensor:

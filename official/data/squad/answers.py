@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from official.data.squad.features import Features
+from official.data.squad.features import Features, check_counts
 from official.data.squad.squad_files import SquadData
 from official.io import writing
 from official.io.errors import ConfigError
@@ -79,6 +79,7 @@ def _context_scores(features: Features, windows: np.ndarray, rows: np.ndarray) -
 PREDICTIONS, NBEST_PREDICTIONS, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
 NO_WINDOW_ODDS = 1e6  # of "no answer", for a question that cannot be asked: above any threshold
 _BLOCK_ROWS = 2048  # are searched at once
+_FIRST_UNIQUE_ID = 1_000_000_000  # of features, as published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +93,7 @@ class AnswerRules:
 
     def check(self) -> None:
         """Raises ConfigError for values out of range."""
-        for name in ("n_best_size", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name}={getattr(self, name)} is out of range. Allowed: 1 or more.")
+        check_counts(n_best_size=self.n_best_size, max_answer_length=self.max_answer_length)
 
 
 class Entry(NamedTuple):
@@ -133,19 +132,52 @@ def answer_questions(
       ConfigError: for rules out of range, logits of another shape, or a logit that is not finite.
     """
     rules.check()
-    _check_logits(start_logits, end_logits, features)
-    candidates = _search(start_logits, end_logits, features, rules)
-    starts = np.searchsorted(candidates.questions, np.arange(len(data.questions) + 1)).tolist()
-    nulls: list[tuple[float, float] | None] = [None] * len(data.questions)
-    if rules.version_2_with_negative:
-        nulls = _null_logits(start_logits, end_logits, features, len(data.questions))
+    longest, (rows, columns) = int(features.lengths.max(initial=0)), features.input_ids.shape
+    for name, logits in (("start", start_logits), ("end", end_logits)):
+        if logits.ndim != 2 or len(logits) != rows or not longest <= logits.shape[1] <= columns:
+            raise ConfigError(
+                f"{name} logits have the shape {logits.shape}. Expected {rows} rows, one per feature, of"
+                f" {longest} to {columns} columns."
+            )
+        finite = np.isfinite(logits).all(axis=1)
+        if not finite.all():
+            raise ConfigError(
+                f"{name} logits of feature {_FIRST_UNIQUE_ID + np.argmin(finite)} are not finite, nor those"
+                f" of {(~finite).sum() - 1:,} others: the model has diverged."
+            )
+    questions, *found = _search(start_logits, end_logits, features, rules)
+    bounds = np.searchsorted(questions, np.arange(len(data.questions) + 1)).tolist()
+    begins, ends, starts, stops = (values.tolist() for values in found)  # much faster to look at one by one
     answers = Answers({}, {}, {}, {} if rules.version_2_with_negative else None)
-    columns = candidates.lists()
+    nulls = _null_logits(start_logits, end_logits, features, len(data.questions))
     for number, question in enumerate(data.questions):
-        found, answers.spans[question.id] = _distinct(
-            columns, starts[number], starts[number + 1], data.contexts[question.context], rules.n_best_size
-        )
-        _add(answers, question.id, found, nulls[number], rules)
+        context, texts, spans = data.contexts[question.context], {}, {}
+        for at in range(bounds[number], bounds[number + 1]):
+            text = context[begins[at] : ends[at]]
+            if text not in texts:
+                texts[text], spans[text] = (starts[at], stops[at]), (begins[at], ends[at])
+                if len(texts) == rules.n_best_size:
+                    break
+        ranked = list(texts.items())
+        best = ranked[0][0] if ranked else ""
+        if answers.null_odds is not None:
+            null = nulls[number]
+            odds = sum(null) - sum(ranked[0][1]) if ranked else NO_WINDOW_ODDS
+            answers.null_odds[question.id] = odds
+            # "No answer" stands behind all that is no worse, and in the list, however long this becomes.
+            rank = sum(sum(logits) >= sum(null) for _, logits in ranked)
+            ranked.insert(rank, ("", null))
+            del ranked[max(rules.n_best_size, rank + 1) :]
+        has_none = answers.null_odds is not None and odds > rules.null_score_diff_threshold
+        answers.predictions[question.id] = "" if has_none else best
+        answers.best_texts[question.id], answers.spans[question.id] = best, spans
+        ranked = ranked or [("", (0.0, 0.0))]
+        scores = np.array([sum(logits) for _, logits in ranked])
+        powers = np.exp(scores - scores.max())
+        probabilities = (powers / powers.sum()).tolist()
+        answers.nbest[question.id] = [
+            Entry(text, probability, *logits) for (text, logits), probability in zip(ranked, probabilities)
+        ]
     return answers
 
 
@@ -156,60 +188,28 @@ def write_answers(answers: Answers, folder: str) -> list[str]:
     values: dict[str, dict] = {PREDICTIONS: answers.predictions, NBEST_PREDICTIONS: nbest}
     if answers.null_odds is not None:
         values[NULL_ODDS] = answers.null_odds
-    for name, by_question in values.items():
-        path = os.path.join(folder, name)
+    paths = [os.path.join(folder, name) for name in values]
+    for path, by_question in zip(paths, values.values()):
         # A line per question.
         lines = (f"  {json.dumps(identity)}: {json.dumps(value)}" for identity, value in by_question.items())
-        try:
+        with writing.naming_output(path):
             os.makedirs(folder, exist_ok=True)
             writing.replace_file(path, "{\n" + ",\n".join(lines) + "\n}\n")
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from None
-    return [os.path.join(folder, name) for name in values]
-
-
-def _check_logits(start_logits: np.ndarray, end_logits: np.ndarray, features: Features) -> None:
-    longest = int(features.lengths.max(initial=0))
-    for name, logits in (("start", start_logits), ("end", end_logits)):
-        rows, columns = features.input_ids.shape
-        if logits.ndim != 2 or len(logits) != rows or not longest <= logits.shape[1] <= columns:
-            raise ConfigError(
-                f"{name} logits have the shape {logits.shape}. Expected {rows} rows, one per feature, of"
-                f" {longest} to {columns} columns."
-            )
-        finite = np.isfinite(logits).all(axis=1)
-        if not finite.all():
-            raise ConfigError(
-                f"{name} logits of feature {features.unique_ids[np.argmin(finite)]} are not finite, nor those"
-                f" of {(~finite).sum() - 1:,} others: the model has diverged."
-            )
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Candidates
-
-
-class _Candidates(NamedTuple):
-    """Stretches of the contexts, those of a question one after the other, best first; ties stand as they were
-    found."""
-
-    questions: np.ndarray  # [K] their numbers, ascending
-    begins: np.ndarray  # [K] first characters
-    ends: np.ndarray  # [K] the characters behind the last ones
-    starts: np.ndarray  # [K] float64: logits
-    stops: np.ndarray  # [K] float64
-
-    def lists(self) -> tuple[list, ...]:
-        """Returns begins, ends, starts and stops as lists: much faster to look at one by one."""
-        return tuple(values.tolist() for values in self[1:])
+    return paths
 
 
 def _search(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, rules: AnswerRules
-) -> _Candidates:
+) -> list[np.ndarray]:
     """Finds the candidates of all windows: every pair of one of the best starts and one of the best ends that
     is an answer, from the best start of a window on; in each window of a question that has no such pair, the
-    best answer of one piece."""
+    best answer of one piece.
+
+    Returns:
+      Of K stretches of the contexts, those of a question one after the other, best first (ties stand as they
+      were found): the questions' numbers, the first characters, the ones behind the last, and the logits of
+      start and end, float64.
+    """
     columns = start_logits.shape[1]
     may_start, may_end = is_max_context(features)[:, :columns], features.is_context()[:, :columns]
     blocks: list[tuple[np.ndarray, ...]] = [(np.zeros(0, np.int64),) * 3]
@@ -237,7 +237,7 @@ def _search(
     order = np.lexsort((-(starts + stops), questions))  # stable
     offsets = features.first_pieces[rows] - features.first_lengths[rows]
     begins, ends = features.piece_begins[offsets + start_tokens], features.piece_ends[offsets + end_tokens]
-    return _Candidates(questions[order], begins[order], ends[order], starts[order], stops[order])
+    return [values[order] for values in (questions, begins, ends, starts, stops)]
 
 
 def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
@@ -248,71 +248,14 @@ def _best(logits: np.ndarray, may: np.ndarray, count: int) -> np.ndarray:
     return np.where(np.take_along_axis(may, tokens, axis=1), tokens, -1)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# One question
-
-
-def _distinct(
-    columns: tuple[list, ...], first: int, last: int, context: str, count: int
-) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[int, int]]]:
-    """Returns {text: (start logit, end logit)} of the best candidates `first` up to `last` with different
-    texts, at most `count`, and {text: (first character, the one behind the last)}."""
-    begins, ends, starts, stops = columns
-    found, spans = {}, {}
-    for number in range(first, last):
-        text = context[begins[number] : ends[number]]
-        if text not in found:
-            found[text], spans[text] = (starts[number], stops[number]), (begins[number], ends[number])
-            if len(found) == count:
-                break
-    return found, spans
-
-
-def _add(
-    answers: Answers,
-    identity: str,
-    found: dict[str, tuple[float, float]],
-    null: tuple[float, float] | None,
-    rules: AnswerRules,
-) -> None:
-    """Adds a question's n-best list and prediction."""
-    texts = list(found.items())
-    answers.best_texts[identity] = answers.predictions[identity] = texts[0][0] if texts else ""
-    if null is not None and answers.null_odds is not None:
-        odds = sum(null) - sum(texts[0][1]) if texts else NO_WINDOW_ODDS
-        answers.null_odds[identity] = odds
-        if odds > rules.null_score_diff_threshold:
-            answers.predictions[identity] = ""
-        texts = _with_null(texts, null, rules.n_best_size)
-    answers.nbest[identity] = _with_probabilities(texts or [("", (0.0, 0.0))])
-
-
-def _with_null(texts: list, null: tuple[float, float], count: int) -> list:
-    """Puts "no answer" behind all that is no worse; it stands in the list, however long the list becomes."""
-    rank = sum(sum(logits) >= sum(null) for _, logits in texts)
-    ranked = [*texts[:rank], ("", null), *texts[rank:]]
-    return ranked[: max(count, rank + 1)]
-
-
-def _with_probabilities(texts: list) -> list[Entry]:
-    """Adds the softmax of the scores."""
-    scores = np.array([sum(logits) for _, logits in texts])
-    powers = np.exp(scores - scores.max())
-    return [
-        Entry(text, probability, *logits)
-        for (text, logits), probability in zip(texts, (powers / powers.sum()).tolist())
-    ]
-
-
 def _null_logits(
     start_logits: np.ndarray, end_logits: np.ndarray, features: Features, questions: int
-) -> list[tuple[float, float] | None]:
+) -> list[tuple[float, float]]:
     """Returns start and end logit of [CLS] in the window of each question where their sum is least; zeros
     without a window."""
-    starts, ends = (logits[:, 0].astype(np.float64) for logits in (start_logits, end_logits))
-    order = np.lexsort((starts + ends, features.question_numbers))  # stable: the first of the least
+    nulls = np.stack([start_logits[:, 0], end_logits[:, 0]], axis=1).astype(np.float64)
+    order = np.lexsort((nulls.sum(axis=1), features.question_numbers))  # stable: the first of the least
     numbers, first = np.unique(features.question_numbers[order], return_index=True)
-    least = order[first]
     result = np.zeros((questions, 2))
-    result[numbers] = np.stack([starts[least], ends[least]], axis=1)
-    return [(start, end) for start, end in result.tolist()]
+    result[numbers] = nulls[order[first]]
+    return list(map(tuple, result.tolist()))

@@ -12,16 +12,12 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import NamedTuple
 
 from official.io.errors import ConfigError
 
-# {question id: answers, none where it cannot be answered}
-if TYPE_CHECKING:
-    AcceptedAnswers = Mapping[str, Sequence[str]]
-else:
-    AcceptedAnswers = Mapping
+AcceptedAnswers = Mapping  # {question id: answers, none where it cannot be answered}
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -140,12 +136,13 @@ def evaluate_v2(
             for kind in scores
         )
     )
-    result = _means(counted, list(scores.exact))
-    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
-        identities = [identity for identity in scores.exact if bool(gold[identity]) == has_answer]
+    has_answer = {identity: bool(gold[identity]) for identity in scores.exact}
+    result = {}
+    for prefix, kinds in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
+        identities = [identity for identity, has in has_answer.items() if has in kinds]
         if identities:
-            means = _means(counted, identities)
-            result.update({f"{prefix}_{name}": value for name, value in means.items()})
+            values = {**_means(counted, identities), "total": len(identities)}
+            result.update({f"{prefix}{name}": value for name, value in values.items()})
     if na_probs is not None:
         result.update(best_thresholds(gold, predictions, na_probs))
     return result
@@ -165,11 +162,9 @@ def _check(scores: Scores, na_probs: Mapping[str, float] | None) -> None:
 
 
 def _means(scores: Scores, identities: list[str]) -> dict[str, float]:
-    total = len(identities)
     return {
-        "exact": 100.0 * sum(scores.exact[identity] for identity in identities) / total,
-        "f1": 100.0 * sum(scores.f1[identity] for identity in identities) / total,
-        "total": total,
+        name: 100.0 * sum(kind[identity] for identity in identities) / len(identities)
+        for name, kind in scores._asdict().items()
     }
 
 
@@ -187,28 +182,14 @@ def best_thresholds(
     """
     result = {}
     for name, scores in score_v2(gold, predictions)._asdict().items():
-        result[f"best_{name}"], result[f"best_{name}_thresh"] = _best_threshold(
-            gold, predictions, na_probs, scores, lowest
-        )
+        current = best = float(sum(not gold[identity] for identity in scores))
+        threshold = lowest
+        for identity in _surest_first(na_probs, scores):
+            current += scores[identity] if gold[identity] else -bool(predictions[identity])
+            if current > best:
+                best, threshold = current, na_probs[identity]
+        result[f"best_{name}"], result[f"best_{name}_thresh"] = 100.0 * best / len(scores), threshold
     return result
-
-
-def _best_threshold(
-    gold: AcceptedAnswers,
-    predictions: Mapping[str, str],
-    na_probs: Mapping[str, float],
-    scores: Mapping[str, float],
-    lowest: float,
-) -> tuple[float, float]:
-    """AcceptedAnswers question by question, the surest first, and returns the best mean on the way and its
-    threshold."""
-    current = best = float(sum(not gold[identity] for identity in scores))
-    threshold = lowest
-    for identity in _surest_first(na_probs, scores):
-        current += scores[identity] if gold[identity] else -bool(predictions[identity])
-        if current > best:
-            best, threshold = current, na_probs[identity]
-    return 100.0 * best / len(scores), threshold
 
 
 def _surest_first(na_probs: Mapping[str, float], scores: Mapping[str, float]) -> list[str]:
@@ -262,41 +243,41 @@ def _curve(gold: AcceptedAnswers, na_probs: Mapping[str, float], scores: Mapping
 
 def by_question_word(questions: Mapping[str, str], scores: Scores) -> dict[str, dict[str, float]]:
     """Returns {question word: count, exact and f1 in percent} of the scored questions; kinds without one are
-    left out.
+    left out. The first question word counts, wherever it stands ("In what year"): "whose" counts as who,
+    "what's" as what.
 
     Args:
       questions: {question id: text}.
     """
-    kinds = {identity: _question_word(questions[identity]) for identity in scores.exact}
-    return _by_kind(kinds, scores, (*_QUESTION_WORDS, _OTHER))
+
+    def kind_of(identity: str) -> str:
+        words = re.findall("[a-z]+", questions[identity].lower())
+        return next((_FORMS[word] for word in words if word in _FORMS), _OTHER)
+
+    return _by_kind(kind_of, scores, (*_QUESTION_WORDS, _OTHER))
 
 
 def by_answer_length(gold: AcceptedAnswers, scores: Scores) -> dict[str, dict[str, float]]:
     """Returns {words of the first answer: count, exact and f1 in percent} of the scored questions; kinds
     without one are left out."""
-    kinds = {identity: _length_name(gold[identity]) for identity in scores.exact}
-    return _by_kind(kinds, scores, (*_LENGTHS.values(), _LONGER, _NO_ANSWER))
+
+    def kind_of(identity: str) -> str:
+        if not gold[identity]:
+            return _NO_ANSWER
+        length = len(gold[identity][0].split())
+        return next((name for most, name in _LENGTHS.items() if length <= most), _LONGER)
+
+    return _by_kind(kind_of, scores, (*_LENGTHS.values(), _LONGER, _NO_ANSWER))
 
 
-def _by_kind(kinds: dict[str, str], scores: Scores, names: Iterable[str]) -> dict[str, dict[str, float]]:
+def _by_kind(
+    kind_of: Callable[[str], str], scores: Scores, names: Iterable[str]
+) -> dict[str, dict[str, float]]:
     members: dict[str, list[str]] = {name: [] for name in names}
-    for identity, kind in kinds.items():
-        members[kind].append(identity)
-    means = {name: _means(scores, identities) for name, identities in members.items() if identities}
+    for identity in scores.exact:
+        members[kind_of(identity)].append(identity)
     return {
-        name: {"count": values["total"], "exact": values["exact"], "f1": values["f1"]}
-        for name, values in means.items()
+        name: {"count": len(identities), **_means(scores, identities)}
+        for name, identities in members.items()
+        if identities
     }
-
-
-def _question_word(question: str) -> str:
-    """Returns the first question word, wherever it stands ("In what year"): "whose" counts as who, "what's"
-    as what."""
-    return next((_FORMS[word] for word in re.findall("[a-z]+", question.lower()) if word in _FORMS), _OTHER)
-
-
-def _length_name(answers: Sequence[str]) -> str:
-    if not answers:
-        return _NO_ANSWER
-    length = len(answers[0].split())
-    return next((name for most, name in _LENGTHS.items() if length <= most), _LONGER)

@@ -1,14 +1,15 @@
-"""Questions and contexts -> windows of word pieces, as one set of arrays."""
+"""Questions and contexts -> windows of word pieces, as one set of arrays, and their cache."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
+import os
 
 import numpy as np
+from absl import logging
 
-from official.data.rows import ragged
+from official.data.rows import ragged, text_rows
 from official.data.squad.squad_files import SPACES, WORD, Question, SquadData
 from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary, without_mark
@@ -17,9 +18,6 @@ from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
 # Words of a context
-
-
-_SEPARATOR = "\n"  # between contexts that are looked at as one text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,22 +32,6 @@ class Words:
     pieces: np.ndarray  # [T] uint16 or int32: ids
     piece_begins: np.ndarray  # [T] int32: the first character of each piece, counted in its own context
     piece_ends: np.ndarray  # [T] int32: the character behind the last one
-
-    def piece_span(
-        self, contexts: np.ndarray, begins: np.ndarray, lengths: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the first and the last piece of the words that stretches of text touch.
-
-        White space counts as the end of the word before it.
-
-        Args:
-          contexts: int [A], the context of each stretch.
-          begins, lengths: int [A], in characters of the context; a length is at least 1.
-        """
-        first = np.searchsorted(self.begins, self.text_begins[contexts] + begins, side="right") - 1
-        ends = self.text_begins[contexts] + begins + lengths - 1
-        last = np.searchsorted(self.begins, ends, side="right") - 1
-        return self.first_pieces[first], self.first_pieces[last + 1] - 1
 
     def exact_piece_span(self, context: int, begin: int, end: int) -> tuple[int, int]:
         """Returns the first and the last piece that hold a character of context[begin:end]; the first is
@@ -68,72 +50,53 @@ def tokenize(
     Returns:
       The words of the contexts, and the ids of each other text.
     """
+    text = "\n".join(contexts)
     text_begins = np.cumsum([0, *(len(context) + 1 for context in contexts)])[:-1]
-    words, begins = _split(_SEPARATOR.join(contexts))
+    characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    is_word = ~np.isin(characters, list(map(ord, SPACES)))
+    begins, words = np.flatnonzero(np.diff(is_word.astype(np.int8), prepend=0) > 0), WORD.findall(text)
     table = {word: number for number, word in enumerate(dict.fromkeys(words))}
     numbers = np.fromiter(map(table.__getitem__, words), np.int64, len(words))
-    ids, lengths = tokenizer.tokenize([*table, *others])
-    of_words = _Pieces.of(list(table), ids[: lengths[: len(table)].sum()], lengths[: len(table)], vocabulary)
-    of_others = np.split(ids[len(of_words.ids) :], np.cumsum(lengths[len(table) :])[:-1]) if others else []
-    return _lay_out(of_words, numbers, begins, text_begins), of_others
-
-
-def _split(text: str) -> tuple[list[str], np.ndarray]:
-    """Returns the words of a text, and the first character of each."""
-    characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    is_word = np.ones(len(characters) + 1, bool)  # with a space in front of the text
-    is_word[0] = False
-    for space in SPACES:
-        is_word[1:] &= characters != ord(space)
-    return WORD.findall(text), np.flatnonzero(is_word[1:] & ~is_word[:-1])
-
-
-def _lay_out(of_words: _Pieces, numbers: np.ndarray, begins: np.ndarray, text_begins: np.ndarray) -> Words:
-    """Puts the pieces of each different word wherever it stands; `numbers` [W] tells which word stands
-    where."""
-    lengths = of_words.lengths[numbers]
+    ids, counts = tokenizer.tokenize([*table, *others])
+    of_words, of_others = np.split(counts, [len(table)])
+    word_ids, other_ids = np.split(ids, [of_words.sum()])
+    piece_begins, piece_ends = _characters_of(list(table), word_ids, of_words, vocabulary)
+    # The pieces of each different word are put wherever it stands.
+    lengths = of_words[numbers]
     first_pieces = ragged.offsets(lengths)
-    source = ragged.ranges(ragged.offsets(of_words.lengths)[numbers], lengths)
+    source = ragged.ranges(ragged.offsets(of_words)[numbers], lengths)
     texts = np.searchsorted(text_begins, begins, side="right") - 1
     shifts = np.repeat(begins - text_begins[texts], lengths)
     return Words(
         begins=begins,
         text_begins=text_begins,
         first_pieces=first_pieces,
-        pieces=of_words.ids[source],
+        pieces=word_ids[source],
         text_pieces=first_pieces[np.searchsorted(begins, np.append(text_begins, np.iinfo(np.int64).max))],
-        piece_begins=(of_words.begins[source] + shifts).astype(np.int32),
-        piece_ends=(of_words.ends[source] + shifts).astype(np.int32),
-    )
+        piece_begins=(piece_begins[source] + shifts).astype(np.int32),
+        piece_ends=(piece_ends[source] + shifts).astype(np.int32),
+    ), np.split(other_ids, np.cumsum(of_others)[:-1]) if others else []
 
 
 # ------------------------------------------------------------------------------------------------------------
 # From word pieces back to characters
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pieces:
-    """The pieces of different words, one word after the other; characters are counted in the word."""
-
-    ids: np.ndarray
-    lengths: np.ndarray  # of each word
-    begins: np.ndarray
-    ends: np.ndarray
-
-    @classmethod
-    def of(cls, words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary) -> _Pieces:
-        """Finds the characters of all pieces: those of ASCII words whose pieces hold each character at once,
-        the others word by word."""
-        sizes, lower = _sizes_of(vocabulary)[ids], vocabulary.do_lower_case
-        starts = ragged.offsets(lengths)
-        ends = np.cumsum(sizes) - np.repeat(ragged.offsets(sizes)[starts[:-1]], lengths)
-        begins = ends - sizes
-        totals = np.diff(ragged.offsets(sizes)[starts])
-        for number, word in enumerate(words):
-            if totals[number] != len(word) or not word.isascii():
-                piece = slice(starts[number], starts[number + 1])
-                begins[piece], ends[piece] = align(word, [vocabulary.words[id_] for id_ in ids[piece]], lower)
-        return cls(ids, lengths, begins, ends)
+def _characters_of(
+    words: list[str], ids: np.ndarray, lengths: np.ndarray, vocabulary: Vocabulary
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first character in its word of each piece of some words, `lengths` of them a word, and the
+    character behind its last one: those of ASCII words whose pieces hold each character at once, the others
+    word by word."""
+    sizes, lower = _sizes_of(vocabulary)[ids], vocabulary.do_lower_case
+    starts, totals = ragged.offsets(lengths), ragged.offsets(sizes)
+    ends = totals[1:] - np.repeat(totals[starts[:-1]], lengths)
+    begins = ends - sizes
+    for number, (word, total) in enumerate(zip(words, np.diff(totals[starts]).tolist())):
+        if total != len(word) or not word.isascii():
+            piece = slice(starts[number], starts[number + 1])
+            begins[piece], ends[piece] = align(word, [vocabulary.words[id_] for id_ in ids[piece]], lower)
+    return begins, ends
 
 
 @functools.lru_cache(maxsize=1)
@@ -203,9 +166,15 @@ def _normalize(character: str, do_lower_case: bool) -> tuple[Kind, int]:
 # Shapes: N windows, L = max_seq_length, Q questions, C contexts, T word pieces of all contexts.
 
 
-FIRST_UNIQUE_ID = 1_000_000_000
 _SPECIAL_TOKENS = 3  # [CLS] question [SEP] window [SEP]
 _CHUNK_CONTEXTS = 2048  # are tokenised at once
+
+
+def check_counts(**values: int) -> None:
+    """Raises ConfigError for a value, by the name of its flag, below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ConfigError(f"--{name}={value} is out of range. Allowed: 1 or more.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,9 +187,7 @@ class WindowRules:
 
     def check(self) -> None:
         """Raises ConfigError for values that leave no room for a context."""
-        for name in ("doc_stride", "max_query_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name}={getattr(self, name)} is out of range. Allowed: 1 or more.")
+        check_counts(doc_stride=self.doc_stride, max_query_length=self.max_query_length)
         least = self.max_query_length + _SPECIAL_TOKENS + 1
         if self.max_seq_length < least:
             raise ConfigError(
@@ -254,30 +221,14 @@ class Features:
         return len(self.lengths)
 
     @property
-    def unique_ids(self) -> np.ndarray:
-        """int32 [N]: as published."""
-        return np.arange(FIRST_UNIQUE_ID, FIRST_UNIQUE_ID + len(self), dtype=np.int32)
-
-    @property
     def window_lengths(self) -> np.ndarray:
         """int32 [N]: word pieces of the context in each row."""
         return self.lengths - self.first_lengths - 1
 
-    def batch(self, rows: np.ndarray | slice, length: int | None = None) -> dict[str, np.ndarray]:
-        """Returns {published name: array} of some rows, int32, cut to `length` tokens where that is given."""
-        input_ids = self.input_ids[rows, :length]
-        lengths, first_lengths = self.lengths[rows, None], self.first_lengths[rows, None]
-        column_L = np.arange(input_ids.shape[1])
-        is_token_BL = column_L < lengths
-        return {
-            "unique_ids": self.unique_ids[rows],
-            "input_ids": input_ids.astype(np.int32),
-            "input_mask": is_token_BL.astype(np.int32),
-            "segment_ids": (is_token_BL & (column_L >= first_lengths)).astype(np.int32),
-            "start_positions": self.start_positions[rows],
-            "end_positions": self.end_positions[rows],
-            "is_impossible": self.is_impossible[rows].astype(np.int32),
-        }
+    def rows(self, columns: dict[str, np.ndarray]) -> text_rows.TokenRows:
+        """Returns the windows without padding, with columns {name: [N]}."""
+        is_token_NL = np.arange(self.input_ids.shape[1]) < self.lengths[:, None]
+        return text_rows.TokenRows(self.input_ids[is_token_NL], self.lengths, self.first_lengths, columns)
 
     def is_context(self) -> np.ndarray:
         """Returns bool [N, L]: whether a token is a piece of the context."""
@@ -301,148 +252,105 @@ def make_features(
     """
     rules.check()
     tokenizer = tokenizer or Tokenizer(vocabulary)
-    return concatenate([make_chunk(chunk, tokenizer, vocabulary, rules) for chunk in chunks(data)])
+    firsts = [*range(0, len(data.contexts), _CHUNK_CONTEXTS), len(data.contexts)]
+    bounds = np.searchsorted([question.context for question in data.questions], firsts).tolist()
+    parts, pieces = [], 0
+    for first, end, *own in zip(firsts, firsts[1:], bounds, bounds[1:]):
+        part = _chunk(data, slice(first, end), slice(*own), tokenizer, vocabulary, rules)
+        part["first_pieces"] += pieces
+        pieces += len(part["piece_begins"])
+        parts.append(part)
+    return Features(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
-class Chunk(NamedTuple):
-    """Consecutive contexts and their questions; these count contexts as the whole data do."""
-
-    contexts: list[str]
-    questions: list[Question]
-    first_context: int
-    first_question: int
-    for_training: bool
-
-
-def chunks(data: SquadData) -> list[Chunk]:
-    """Cuts the data into pieces whose features can be made one by one."""
-    contexts_of_questions = [question.context for question in data.questions]
-    firsts = range(0, len(data.contexts), _CHUNK_CONTEXTS)
-    begins = np.searchsorted(contexts_of_questions, [*firsts, len(data.contexts)]).tolist()
-    return [
-        Chunk(
-            data.contexts[first : first + _CHUNK_CONTEXTS],
-            data.questions[begin:end],
-            first,
-            begin,
-            data.for_training,
-        )
-        for first, begin, end in zip(firsts, begins, begins[1:])
-    ]
-
-
-def concatenate(parts: list[Features]) -> Features:
-    """Puts the features of consecutive chunks together."""
-    pieces = np.cumsum([0, *(len(part.piece_begins) for part in parts)])
-    shifted = [
-        {**vars(part), "first_pieces": part.first_pieces + shift} for part, shift in zip(parts, pieces)
-    ]
-    return Features(**{name: np.concatenate([part[name] for part in shifted]) for name in shifted[0]})
-
-
-def make_chunk(chunk: Chunk, tokenizer: Tokenizer, vocabulary: Vocabulary, rules: WindowRules) -> Features:
-    """Makes the features of a chunk, whose first piece is number 0."""
-    questions = chunk.questions
-    has_answer = np.array([chunk.for_training and not question.is_impossible for question in questions], bool)
+def _chunk(
+    data: SquadData,
+    own_contexts: slice,
+    own_questions: slice,
+    tokenizer: Tokenizer,
+    vocabulary: Vocabulary,
+    rules: WindowRules,
+) -> dict[str, np.ndarray]:
+    """Returns the features of some contexts and their questions; their first piece is number 0."""
+    questions = data.questions[own_questions]
+    has_answer = np.array([data.for_training and not each.is_impossible for each in questions], bool)
     answers = [question.answers[0] for question, has in zip(questions, has_answer) if has]
-    words, others = tokenize(
-        chunk.contexts, [question.text for question in questions] + answers, tokenizer, vocabulary
-    )
+    texts = [question.text for question in questions] + answers
+    words, others = tokenize(data.contexts[own_contexts], texts, tokenizer, vocabulary)
     queries = [ids[: rules.max_query_length] for ids in others[: len(questions)]]
-    contexts = np.array([question.context for question in questions], np.int64) - chunk.first_context
-    windows = _Windows.of(questions, contexts, queries, words, rules)
-    starts, ends = windows.positions_of(
-        *_answer_pieces(questions, contexts, has_answer, others[len(questions) :], words)
-    )
-    return Features(
-        input_ids=_input_ids(windows, queries, words.pieces, vocabulary, rules),
-        lengths=(windows.first_lengths + windows.lengths + 1).astype(np.int32),
-        first_lengths=windows.first_lengths.astype(np.int32),
-        start_positions=starts,
-        end_positions=ends,
-        is_impossible=np.array([question.is_impossible for question in questions], bool)[windows.questions],
-        question_numbers=(windows.questions + chunk.first_question).astype(np.int32),
-        first_pieces=windows.first_pieces,
-        piece_begins=words.piece_begins,
-        piece_ends=words.piece_ends,
-    )
+    contexts_Q = np.array([question.context for question in questions], np.int64) - own_contexts.start
 
+    # Windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind the one
+    # before it.
+    query_lengths_Q = np.array([len(query) for query in queries], np.int64)
+    pieces_Q = words.text_pieces[contexts_Q + 1] - words.text_pieces[contexts_Q]
+    room_Q = rules.max_seq_length - query_lengths_Q - _SPECIAL_TOKENS
+    strides_Q = np.minimum(room_Q, rules.doc_stride)
+    counts_Q = 1 + np.maximum(0, -(-(pieces_Q - room_Q) // strides_Q))
+    counts_Q[(pieces_Q == 0) | np.array([question.is_empty for question in questions], bool)] = 0
+    numbers_N = np.repeat(np.arange(len(questions)), counts_Q)
+    shifts_N = ragged.ranges(np.zeros_like(counts_Q), counts_Q) * strides_Q[numbers_N]
+    first_lengths_N = query_lengths_Q[numbers_N] + 2
+    first_pieces_N = words.text_pieces[contexts_Q[numbers_N]] + shifts_N
+    lengths_N = np.minimum(room_Q[numbers_N], pieces_Q[numbers_N] - shifts_N)
 
-@dataclasses.dataclass(frozen=True)
-class _Windows:
-    """Places of the windows of all questions, int64 [N] each."""
+    # An answer that is not all inside a window is at 0.
+    spans_Q2 = _answer_pieces(questions, contexts_Q, has_answer, others[len(questions) :], words)
+    first_N, last_N = (spans_Q2[numbers_N] - first_pieces_N[:, None]).T
+    is_inside_N = (first_N >= 0) & (first_N <= last_N) & (last_N < lengths_N)
+    starts_N, ends_N = (np.where(is_inside_N, at_N + first_lengths_N, 0) for at_N in (first_N, last_N))
 
-    questions: np.ndarray  # their numbers
-    first_lengths: np.ndarray  # tokens before the window
-    first_pieces: np.ndarray
-    lengths: np.ndarray  # pieces
-
-    @classmethod
-    def of(
-        cls,
-        questions: list[Question],
-        contexts: np.ndarray,
-        queries: list[np.ndarray],
-        words: Words,
-        rules: WindowRules,
-    ) -> _Windows:
-        """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind
-        the one before it."""
-        query_lengths = np.array([len(query) for query in queries], np.int64)
-        pieces = words.text_pieces[contexts + 1] - words.text_pieces[contexts]
-        room = rules.max_seq_length - query_lengths - _SPECIAL_TOKENS
-        strides = np.minimum(room, rules.doc_stride)
-        counts = 1 + np.maximum(0, -(-(pieces - room) // strides))
-        counts[(pieces == 0) | np.array([question.is_empty for question in questions], bool)] = 0
-        numbers = np.repeat(np.arange(len(questions)), counts)
-        shifts = (np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)) * strides[numbers]
-        return cls(
-            questions=numbers,
-            first_lengths=query_lengths[numbers] + 2,
-            first_pieces=words.text_pieces[contexts[numbers]] + shifts,
-            lengths=np.minimum(room[numbers], pieces[numbers] - shifts),
-        )
-
-    def positions_of(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the tokens, int32 [N], at which a window's answer starts and ends; 0 where it is not all
-        inside.
-
-        Args:
-          starts, ends: [Q], first and last piece of each answer; a start behind its end for none.
-        """
-        first, last = (values[self.questions] - self.first_pieces for values in (starts, ends))
-        is_inside = (first >= 0) & (first <= last) & (last < self.lengths)
-        start, end = (
-            np.where(is_inside, values + self.first_lengths, 0).astype(np.int32) for values in (first, last)
-        )
-        return start, end
+    # Padding is 0 as published, whatever the id of [PAD].
+    input_ids = np.zeros((len(numbers_N), rules.max_seq_length), words.pieces.dtype)
+    input_ids[:, 0] = vocabulary.id_of("[CLS]")
+    separator = vocabulary.id_of("[SEP]")
+    places = (values.tolist() for values in (numbers_N, first_lengths_N, first_pieces_N, lengths_N))
+    for row, number, begin, first, length in zip(input_ids, *places):
+        row[1 : begin - 1] = queries[number]
+        row[begin - 1] = separator
+        row[begin : begin + length] = words.pieces[first : first + length]
+        row[begin + length] = separator
+    return {
+        "input_ids": input_ids,
+        "lengths": (first_lengths_N + lengths_N + 1).astype(np.int32),
+        "first_lengths": first_lengths_N.astype(np.int32),
+        "start_positions": starts_N.astype(np.int32),
+        "end_positions": ends_N.astype(np.int32),
+        "is_impossible": np.array([question.is_impossible for question in questions], bool)[numbers_N],
+        "question_numbers": (numbers_N + own_questions.start).astype(np.int32),
+        "first_pieces": first_pieces_N,
+        "piece_begins": words.piece_begins,
+        "piece_ends": words.piece_ends,
+    }
 
 
 def _answer_pieces(
     questions: list[Question],
-    contexts: np.ndarray,
+    contexts_Q: np.ndarray,
     has_answer: np.ndarray,
     answers: list[np.ndarray],
     words: Words,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and the last piece, int64 [Q] each, of the answers; (0, -1) for questions without
+) -> np.ndarray:
+    """Returns the first and the last piece, int64 [Q, 2], of the answers; (0, -1) for questions without
     one."""
-    starts, ends = np.zeros(len(questions), np.int64), np.full(len(questions), -1)
-    with_answer = [question for question, has in zip(questions, has_answer) if has]
-    if with_answer:
-        begins = np.array([question.answer_starts[0] for question in with_answer])
-        lengths = np.array([len(question.answers[0]) for question in with_answer])
-        first, last = words.piece_span(contexts[has_answer], begins, lengths)
-        improved = [
-            words.exact_piece_span(context, *question.exact_span)
-            if question.exact_span
-            else _improve(words.pieces, *span)
-            for question, context, *span in zip(
-                with_answer, contexts[has_answer].tolist(), first.tolist(), last.tolist(), answers
-            )
-        ]
-        starts[has_answer], ends[has_answer] = np.array(improved).T
-    return starts, ends
+    spans_Q2 = np.tile(np.array([0, -1]), (len(questions), 1))
+    asked = np.flatnonzero(has_answer).tolist()
+    begins = np.array([questions[number].answer_starts[0] for number in asked], np.int64)
+    lengths = np.array([len(questions[number].answers[0]) for number in asked], np.int64)
+    # The words that an answer touches; white space counts as the end of the word before it.
+    places = words.text_begins[contexts_Q[asked]] + begins
+    first, last = (
+        np.searchsorted(words.begins, at, side="right") - 1 for at in (places, places + lengths - 1)
+    )
+    touched = zip(words.first_pieces[first].tolist(), (words.first_pieces[last + 1] - 1).tolist())
+    for number, span, answer in zip(asked, touched, answers):
+        exact = questions[number].exact_span
+        spans_Q2[number] = (
+            words.exact_piece_span(contexts_Q[number], *exact)
+            if exact
+            else _improve(words.pieces, *span, answer)
+        )
+    return spans_Q2
 
 
 def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> tuple[int, int]:
@@ -458,26 +366,53 @@ def _improve(pieces: np.ndarray, first: int, last: int, answer: np.ndarray) -> t
     return first, last
 
 
-def _input_ids(
-    windows: _Windows,
-    queries: list[np.ndarray],
-    pieces: np.ndarray,
-    vocabulary: Vocabulary,
-    rules: WindowRules,
-) -> np.ndarray:
-    """Returns [N, L], padded with 0 as published, whatever the id of [PAD]."""
-    rows = np.zeros((len(windows.lengths), rules.max_seq_length), pieces.dtype)
-    rows[:, 0] = vocabulary.id_of("[CLS]")
-    separator = vocabulary.id_of("[SEP]")
-    for row, question, begin, first, length in zip(
-        rows,
-        windows.questions.tolist(),
-        windows.first_lengths.tolist(),
-        windows.first_pieces.tolist(),
-        windows.lengths.tolist(),
-    ):
-        row[1 : begin - 1] = queries[question]
-        row[begin - 1] = separator
-        row[begin : begin + length] = pieces[first : first + length]
-        row[begin + length] = separator
-    return rows
+# -----------------------------------------------------------------------------------------------------------
+# Cache
+
+
+_VERSION = 2  # of what the same flags make of the same file
+
+
+def load_or_make_features(
+    data: SquadData, vocabulary: Vocabulary, rules: WindowRules, cache_dir: str | None
+) -> Features:
+    """Returns the features of the data from their folder below `cache_dir`; makes and writes them where they
+    are not there.
+
+    What lies there counts if the rules, the vocabulary and the bytes of the file are the same, and it is
+    whole; otherwise it is replaced. The manifest also has values for a reader of the folder.
+
+    Args:
+      cache_dir: the folder of all caches; None keeps nothing.
+
+    Raises:
+      ConfigError: for rules that leave no room for a context, or a folder that cannot be written to.
+    """
+    rules.check()
+    if cache_dir is None:
+        return make_features(data, vocabulary, rules)
+    folder = os.path.join(cache_dir, cache_name(data, rules))
+    wanted = {
+        "version": _VERSION,
+        "flags": {
+            **dataclasses.asdict(rules),
+            "version_2_with_negative": data.version_2_with_negative,
+            "for_training": data.for_training,
+        },
+        "vocabulary_sha256": vocabulary.sha256,
+        "do_lower_case": vocabulary.do_lower_case,
+        "input_sha256": data.sha256,
+        "questions": len(data.questions),
+        "skipped_questions": data.skipped_questions,
+        "empty_questions": data.empty_questions,
+    }
+    arrays = text_rows.kept(folder, wanted, lambda: vars(make_features(data, vocabulary, rules)))
+    logging.info("%s: %d features of %d questions.", folder, len(arrays["lengths"]), len(data.questions))
+    return Features(**arrays)
+
+
+def cache_name(data: SquadData, rules: WindowRules) -> str:
+    """Returns the folder's name, as published: 384_128_64_SQuAD11_train."""
+    version = "SQuAD20" if data.version_2_with_negative else "SQuAD11"
+    purpose = "train" if data.for_training else "eval"
+    return f"{rules.max_seq_length}_{rules.doc_stride}_{rules.max_query_length}_{version}_{purpose}"

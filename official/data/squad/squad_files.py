@@ -97,19 +97,29 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
     """
     root, sha256 = _load(path, f"--{flag}={path}")
     titles, contexts, questions = [], [], []
-    for paragraph in _paragraphs(root, f"--{flag}={path}"):
-        titles.append(_text(paragraph.article, "title", paragraph.where, default=""))
-        contexts.append(_text(paragraph.values, "context", paragraph.where))
+    for article, paragraph, where in _paragraphs(root, f"--{flag}={path}"):
+        titles.append(_text(article, "title", where, default=""))
+        contexts.append(_text(paragraph, "context", where))
         questions += [
-            _question(values, where, len(contexts) - 1, for_training)
-            for where, values in paragraph.questions()
+            _question(values, at, len(contexts) - 1, for_training) for values, at in _asked(paragraph, where)
         ]
-    _check_questions(questions, f"--{flag}={path}", version_2_with_negative)
+    if not questions:
+        raise ConfigError(f"--{flag}={path} holds no question.")
+    identity, times = Counter(question.id for question in questions).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(f"--{flag}={path}: question id {identity} stands in the file {times} times.")
+    impossible = [question.id for question in questions if question.is_impossible]
+    if impossible and not version_2_with_negative:
+        raise ConfigError(
+            f"--{flag}={path}: {len(impossible):,} of {len(questions):,} questions are marked impossible to"
+            f" answer ({impossible[0]}, ..), as in SQuAD v2.0. Set --version_2_with_negative, or give a file"
+            " of v1.1."
+        )
     skipped: dict[str, str] = {}
     if for_training:
         judged = [_for_training(question, contexts[question.context]) for question in questions]
-        questions = [question for question, _ in judged]
         skipped = {question.id: reason for question, reason in judged if reason}
+        questions = [question for question, reason in judged if not reason]
     return SquadData(
         path=path,
         sha256=sha256,
@@ -118,11 +128,9 @@ def read_squad(path: str, flag: str, for_training: bool, version_2_with_negative
         version_2_with_negative=version_2_with_negative,
         titles=titles,
         contexts=contexts,
-        questions=[question for question in questions if question.id not in skipped],
+        questions=questions,
         skipped_questions=skipped,
-        empty_questions=[
-            question.id for question in questions if question.is_empty and question.id not in skipped
-        ],
+        empty_questions=[question.id for question in questions if question.is_empty],
     )
 
 
@@ -131,8 +139,8 @@ def read_gold_answers(path: str) -> GoldAnswers:
     JSON."""
     root, _ = _load(path, path)
     gold = GoldAnswers(version=_version(root, path), answers={}, questions={})
-    for paragraph in _paragraphs(root, path):
-        for where, values in paragraph.questions():
+    for _, paragraph, place in _paragraphs(root, path):
+        for values, where in _asked(paragraph, place):
             identity = _text(values, "id", where)
             if identity in gold.answers:
                 raise ConfigError(f"{where}: question id {identity} stands in the file twice.")
@@ -151,35 +159,17 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
       ConfigError: for another file; `expected` tells what was, e.g. "texts".
     """
     values = json_files.read_json(path, kind=(dict, list))
+    wanted = f"xpected an object from question ids to {expected}"
     if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: expected an object from question ids to {expected}, got {json_files.kind_of(values)}."
-        )
-    wrong = next(
-        (identity for identity, value in values.items() if not json_files.is_of_kind(value, kinds)), None
-    )
-    if wrong is not None:
-        raise ConfigError(
-            f"{path}: question {wrong} has {json_files.kind_of(values[wrong])}. Expected an object from"
-            f" question ids to {expected}."
-        )
+        raise ConfigError(f"{path}: e{wanted}, got {json_files.kind_of(values)}.")
+    for identity, value in values.items():
+        if not json_files.is_of_kind(value, kinds):
+            raise ConfigError(f"{path}: question {identity} has {json_files.kind_of(value)}. E{wanted}.")
     return values
 
 
 # ------------------------------------------------------------------------------------------------------------
 # JSON
-
-
-@dataclasses.dataclass(frozen=True)
-class _Paragraph:
-    article: dict
-    values: dict
-    where: str
-
-    def questions(self) -> Iterator[tuple[str, dict]]:
-        """Yields (place in the file, JSON value)."""
-        for number, values in enumerate(expect(self.values, "qas", list, self.where)):
-            yield f"{self.where}.qas[{number}]", values
 
 
 def _load(path: str, source: str) -> tuple[dict, str]:
@@ -192,11 +182,18 @@ def _version(root: dict, source: str) -> str:
     return str(expect(root, "version", (str, int, float), source, default=""))
 
 
-def _paragraphs(root: dict, source: str) -> Iterator[_Paragraph]:
+def _paragraphs(root: dict, source: str) -> Iterator[tuple[dict, dict, str]]:
+    """Yields (article, paragraph, its place in the file)."""
     for number, article in enumerate(root["data"]):
         where = f"{source}: data[{number}]"
         for inner, values in enumerate(expect(article, "paragraphs", list, where)):
-            yield _Paragraph(article, values, f"{where}.paragraphs[{inner}]")
+            yield article, values, f"{where}.paragraphs[{inner}]"
+
+
+def _asked(paragraph: dict, where: str) -> Iterator[tuple[dict, str]]:
+    """Yields (question, its place in the file)."""
+    for number, values in enumerate(expect(paragraph, "qas", list, where)):
+        yield values, f"{where}.qas[{number}]"
 
 
 def _text(values, key: str, where: str, default: str | None = None) -> str:
@@ -214,51 +211,27 @@ def _text(values, key: str, where: str, default: str | None = None) -> str:
 def _question(values, where: str, context: int, for_training: bool) -> Question:
     identity = _text(values, "id", where)
     answers = expect(values, "answers", list, where) if for_training or "answers" in values else []
-    places = [f"{where}.answers[{number}]" for number in range(len(answers))]
+    placed = [(answer, f"{where}.answers[{number}]") for number, answer in enumerate(answers)]
     return Question(
         id=identity,
         text=_text(values, "question", where),
         context=context,
-        answers=tuple(_text(answer, "text", place) for place, answer in zip(places, answers)),
-        answer_starts=tuple(
-            expect(answer, "answer_start", int, place) for place, answer in zip(places, answers)
-        )
-        if for_training
-        else (),
+        answers=tuple(_text(answer, "text", at) for answer, at in placed),
+        answer_starts=tuple(expect(answer, "answer_start", int, at) for answer, at in placed if for_training),
         is_impossible="is_impossible" in values and expect(values, "is_impossible", bool, where),
     )
-
-
-def _check_questions(questions: list[Question], source: str, version_2_with_negative: bool) -> None:
-    if not questions:
-        raise ConfigError(f"{source} holds no question.")
-    identity, times = Counter(question.id for question in questions).most_common(1)[0]
-    if times > 1:
-        raise ConfigError(f"{source}: question id {identity} stands in the file {times} times.")
-    impossible = [question.id for question in questions if question.is_impossible]
-    if impossible and not version_2_with_negative:
-        raise ConfigError(
-            f"{source}: {len(impossible):,} of {len(questions):,} questions are marked impossible to answer"
-            f" ({impossible[0]}, ..), as in SQuAD v2.0. Set --version_2_with_negative, or give a file of"
-            " v1.1."
-        )
 
 
 def _for_training(question: Question, context: str) -> tuple[Question, str | None]:
     """Returns a question, with the exact span of its first answer where the published rule does not find it,
     and why it cannot be trained on, or None."""
-    if question.is_empty:
-        return question, "empty question"
-    if question.is_impossible:
-        return question, None
-    if not question.answers:
-        return question, "no answer"
-    if _covers_answer(context, question.answers[0], question.answer_starts[0]):
+    if question.is_empty or not (question.is_impossible or question.answers):
+        return question, "empty question" if question.is_empty else "no answer"
+    if question.is_impossible or _covers_answer(context, question.answers[0], question.answer_starts[0]):
         return question, None
     span = _exact_span(context, question.answers[0], question.answer_starts[0])
-    if span is None:
-        return question, "answer not in the context at answer_start"
-    return dataclasses.replace(question, exact_span=span), None
+    problem = None if span else "answer not in the context at answer_start"
+    return dataclasses.replace(question, exact_span=span), problem
 
 
 def _covers_answer(context: str, answer: str, begin: int) -> bool:
@@ -271,13 +244,8 @@ def _covers_answer(context: str, answer: str, begin: int) -> bool:
     last = begin + len(answer) - 1
     if not answer or begin < 0 or last >= len(context):
         return False
-    first_word_begin = _word_begin(context, begin)
-    last_word_end = WORD.match(context, _word_begin(context, last))
-    touched = (
-        WORD.findall(context, first_word_begin, last_word_end.end())
-        if first_word_begin >= 0 and last_word_end
-        else []
-    )
+    first, end = _word_begin(context, begin), WORD.match(context, _word_begin(context, last))
+    touched = WORD.findall(context, first, end.end()) if first >= 0 and end else []
     return bool(touched) and " ".join(answer.split()) in " ".join(touched)
 
 

@@ -8,7 +8,7 @@ order: left to itself it would number them by chance, and ties with them.
 import collections
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import tokenizers
 
@@ -51,14 +51,16 @@ def build_vocabulary(
     counts = _count_words(sentences, do_lower_case)
     if not counts:
         raise ConfigError("--input_files hold no text to build a vocabulary from.")
-    characters = _frequent_characters(counts, max(_MIN_CHARACTERS, vocab_size // 8))
+    of_characters: collections.Counter[str] = collections.Counter()
+    for word, count in counts.items():
+        for character in word:
+            of_characters[character] += count
+    # The most frequent ones, of those that are equally frequent the ones that come first in Unicode.
+    order = sorted(of_characters, key=lambda character: (-of_characters[character], character))
+    characters = set(order[: max(_MIN_CHARACTERS, vocab_size // 8)])
     known = {word: count for word, count in counts.items() if characters.issuperset(word)}
     inside = {character for word in known for character in word[1:]}
-    fixed = [
-        *SPECIAL_TOKENS,
-        *sorted(characters),
-        *(CONTINUATION + character for character in sorted(inside)),
-    ]
+    fixed = [*SPECIAL_TOKENS, *sorted(characters), *(CONTINUATION + each for each in sorted(inside))]
     if len(fixed) > vocab_size:
         raise ConfigError(
             f"--vocab_size={vocab_size} does not hold the {len(SPECIAL_TOKENS)} special tokens and the"
@@ -84,16 +86,6 @@ def _count_words(sentences: Iterable[str], do_lower_case: bool) -> collections.C
     return counts
 
 
-def _frequent_characters(counts: collections.Counter, most: int) -> set[str]:
-    """Returns the most frequent characters, of those that are equally frequent the ones that come first in
-    Unicode."""
-    characters: collections.Counter[str] = collections.Counter()
-    for word, count in counts.items():
-        for character in word:
-            characters[character] += count
-    return set(sorted(characters, key=lambda character: (-characters[character], character))[:most])
-
-
 def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progress: bool) -> list[str]:
     """Returns the fixed entries, and pieces from frequent to rare, `vocab_size` in all or fewer."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=SPECIAL_TOKENS[1]))
@@ -105,13 +97,12 @@ def _learn(counts: dict[str, int], fixed: list[str], vocab_size: int, show_progr
         continuing_subword_prefix=CONTINUATION,
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(_text_of(counts), trainer)
+    # A text in which each word occurs as often as it is to be counted.
+    text = (
+        f"{word} " * min(_REPEATED, count - done)
+        for word, count in counts.items()
+        for done in range(0, count, _REPEATED)
+    )
+    tokenizer.train_from_iterator(text, trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
-
-
-def _text_of(counts: dict[str, int]) -> Iterator[str]:
-    """Yields a text in which each word occurs as often as it is to be counted."""
-    for word, count in counts.items():
-        for done in range(0, count, _REPEATED):
-            yield f"{word} " * min(_REPEATED, count - done)

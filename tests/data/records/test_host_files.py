@@ -21,8 +21,9 @@ def test_files_are_named_by_their_number_without_a_look(tmp_path):
     ]
     (tmp_path / "odd@2").write_text("a file of that name")
     assert find_any(f"{tmp_path}/odd@2", "") == [f"{tmp_path}/odd@2"]
-    with pytest.raises(ConfigError, match="matches no file"):
-        find_files(f"{tmp_path}/part@0.tfrecord", "input_files")
+    for pattern in (f"{tmp_path}/part@0.tfrecord", f"{tmp_path}/odd@2,missing/*.rec"):
+        with pytest.raises(ConfigError, match="--input_files=.* matches no file"):
+            find_files(pattern, "input_files")
 
 
 def test_a_manifest_names_its_files(tmp_path):

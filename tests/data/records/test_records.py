@@ -128,41 +128,38 @@ def example_of(tokens=12, first=6, predicted=2, others=2 * MOST, ids=12) -> byte
     return np.array([tokens, first, predicted, 0, 0, *[1] * others, *[9] * ids], "<u2").tobytes()
 
 
-def test_a_bad_block_is_described_and_not_read():
-    good, counts = encoding.encode(make_examples(2), "compact")[0], "of them in the first segment, and"
-    for record, problem in (
-        (block_of([example_of()], (32, MOST)), "it is of max_seq_length 32, expected 24"),
-        (block_of([example_of()], (LENGTH, 5)), "it is of max_predictions_per_seq 5, expected 4"),
-        (block_of([example_of()], (LENGTH,)), "it is not a compact record"),
-        (block_of([example_of(), example_of()[:-1]]), "example 2: it has 49 bytes, expected 26 and two for"),
-        (block_of([example_of(), example_of(ids=11)]), "example 2: it has 48 bytes, expected 50"),
-        (block_of([example_of(), example_of(ids=13)]), "example 2: it has 52 bytes, expected 50"),
-        (block_of([example_of(), b""]), "example 2: it has 0 bytes, expected 26 and two for each token"),
-        (block_of([example_of(tokens=25, ids=25)]), f"example 1: it has 25 tokens, 6 {counts} 2 predicted"),
-        (block_of([example_of(predicted=5)]), f"example 1: it has 12 tokens, 6 {counts} 5 predicted ones"),
-        (b"\xff\xff\xff", "it is not a compact record"),
-        (encoding.encode(make_examples(1), "plain")[0], "it is a plain record among compact ones"),
-    ):
-        assert record_formats.describe_mismatch(record, features_of(), "compact").startswith(problem)
-        # The second where the message quotes the record.
-        with pytest.raises((tf.errors.InvalidArgumentError, UnicodeDecodeError)):
-            record_formats.parse_records(tf.constant([good, record]), features_of(), "compact")
-
-
-def test_what_else_is_described():
-    (block,), (plain,) = (encoding.encode(make_examples(1), kind) for kind in ("compact", "plain"))
+def test_bad_records_are_described_and_not_read():
+    (good,), (plain,) = (encoding.encode(make_examples(1), kind) for kind in ("compact", "plain"))
     (remask,) = encoding.encode(static_mask_examples(1), "remask")
     wrong = encoding.encode(make_examples(1, words=100, shortest=LENGTH), "compact")[0]
-    swapped = "example 1: it has 12 tokens, 13 of them in the first segment, and 2 predicted ones"
-    for record, features, kind, problem in (
-        (block_of([]), features_of(), "compact", "it holds no examples"),
-        (wrong, features_of(words=50), "compact", "example 1: feature input_ids has values from"),
-        (block_of([example_of(first=13)]), features_of(), "compact", swapped),
-        (block, features_of(), "plain", "it is a compact record among plain ones"),
-        (plain, features_of(), "remask", "it is a plain record among remask ones"),
-        (remask, features_of(most=3), "remask", "feature mask"),
+    tokens = "example 1: it has {} tokens, {} of them in the first segment, and {} predicted".format
+    for record, kind, problem in (
+        (block_of([example_of()], (32, MOST)), "compact", "it is of max_seq_length 32, expected 24"),
+        (block_of([example_of()], (LENGTH, 5)), "compact", "it is of max_predictions_per_seq 5, expected 4"),
+        (block_of([example_of()], (LENGTH,)), "compact", "it is not a compact record"),
+        (
+            block_of([example_of(), example_of()[:-1]]),
+            "compact",
+            "example 2: it has 49 bytes, expected 26",
+        ),
+        (block_of([example_of(), example_of(ids=11)]), "compact", "example 2: it has 48 bytes, expected 50"),
+        (block_of([example_of(), b""]), "compact", "example 2: it has 0 bytes, expected 26 and two for each"),
+        (block_of([example_of(tokens=25, ids=25)]), "compact", tokens(25, 6, 2)),
+        (block_of([example_of(predicted=5)]), "compact", tokens(12, 6, 5)),
+        (block_of([example_of(first=13)]), "compact", tokens(12, 13, 2)),
+        (wrong, "compact", "example 1: feature input_ids has values from"),
+        (b"\xff\xff\xff", "compact", "it is not a compact record"),
+        (plain, "compact", "it is a plain record among compact ones"),
+        (good, "plain", "it is a compact record among plain ones"),
+        (plain, "remask", "it is a plain record among remask ones"),
     ):
+        features = features_of(words=50)
         assert record_formats.describe_mismatch(record, features, kind).startswith(problem)
+        # The second where the message quotes the record.
+        with pytest.raises((tf.errors.InvalidArgumentError, UnicodeDecodeError)):
+            parsed([good if kind == "compact" else record, record], kind, features)
+    assert "feature mask" in record_formats.describe_mismatch(remask, features_of(most=3), "remask")
+    assert record_formats.describe_mismatch(block_of([]), features, "compact") == "it holds no examples"
     assert [record_formats.detect_format(record) for record in (b"", b"\xff\xff", b"text")] == [None] * 3
     with pytest.raises(ValueError, match="do not fit into 16 bits"):
         encoding.encode(make_examples(3, words=1 << 17), "compact")

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from official.data import synthetic
-from official.data.packing.plan import Histogram, longest_pack_first
 from official.data.pipeline import MOST_STREAMS, TrainingOrder
 from official.data.records import batches as record_batches
 from official.data.records import encoding, on_the_fly
@@ -140,14 +139,6 @@ def test_three_epochs_hold_every_sequence_three_times_and_nothing_else(files):
     assert len(found) > total
 
 
-def test_rows_are_fuller_than_sequences_are_long_and_not_in_order_of_length(plain_files):
-    found = batches(plain_files, 30)
-    tokens = np.concatenate([batch["input_mask"].sum(axis=1) for batch in found])
-    assert tokens.mean() / LENGTH > 0.8 and max(len(batch["example_weights"][0]) for batch in found) == DEPTH
-    firsts = [int((batch["sequence_ids"][0] == 1).sum()) for batch in found]
-    assert firsts != sorted(firsts, reverse=True)
-
-
 @pytest.mark.parametrize("streams,batch_size,done", [(1, 3, 7), (4, 4, 1), (4, 4, 18), (2, 6, 11)])
 def test_going_on_gives_the_rows_that_come_next(plain_files, streams, batch_size, done):
     whole, counts = batches(plain_files, done + 4, batch_size, streams), np.zeros(MOST_STREAMS, int)
@@ -196,18 +187,6 @@ def test_rows_without_slots_for_all_predictions_are_parted(tmp_path):
     path = write_records(tmp_path / "x", encoding.encode(some, "compact"))
     found = next(record_batches.evaluation_dataset([path], SCHEMA, 32, 20, PACKER).as_numpy_iterator())
     assert found["masked_lm_weights"].sum(axis=1).max() == 4 and len(members(found)) == 20
-
-
-def test_small_buffers_lose_little():
-    """A thousand sequences of Wikipedia's lengths, at a time: within 1 % of one plan of all."""
-    lengths = np.random.default_rng(0).integers(20, 513, 4096)
-    lengths[:1024] = 512
-    order = np.random.default_rng(1).permutation(lengths)
-
-    def rows_of(some) -> int:
-        return longest_pack_first(Histogram.of_lengths(some, 512), 12).rows
-
-    assert rows_of(lengths) / sum(map(rows_of, np.split(order, 4))) > 0.99
 
 
 # ------------------------------------------------------------------------------------------------------------

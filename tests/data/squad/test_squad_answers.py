@@ -2,43 +2,24 @@
 of predictions.
 """
 
-import dataclasses
-import functools
 import json
 import string
 
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies
 
-from official.data.squad import answers, evaluation, features, squad_files
+from official.data.squad import answers, features, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.wordpiece import Tokenizer
 from official.io.errors import ConfigError
 from tests import reference_squad
 
 LETTERS = string.ascii_lowercase
-VOCABULARY = vocabulary_lib.Vocabulary(
-    (
-        *vocabulary_lib.SPECIAL_TOKENS,
-        *LETTERS,
-        *(f"##{letter}" for letter in LETTERS),
-        "cat",
-        "steve",
-        "smith",
-        *"'(),.?",
-    ),
-    sha256="of no file",
-)
+WORDS = (*LETTERS, *(f"##{letter}" for letter in LETTERS), "cat", "steve", "smith", *"'(),.?")
+VOCABULARY = vocabulary_lib.Vocabulary((*vocabulary_lib.SPECIAL_TOKENS, *WORDS), sha256="of no file")
 RULES = answers.AnswerRules()
 CONTEXT = "Steve Smith's cat, (Tom), is a cat."
 LONG_CONTEXT = "one two three four (five), six seven eight nine ten eleven twelve. " * 3
-
-
-@functools.cache
-def tokenizer():
-    return Tokenizer(VOCABULARY)
 
 
 def predict_at(found, threshold):
@@ -52,7 +33,10 @@ def predict_at(found, threshold):
 SHORT = features.WindowRules(max_seq_length=30, doc_stride=7, max_query_length=6)
 
 
-def make(*asked, for_training=False, rules=SHORT):
+TOKENIZER = Tokenizer(VOCABULARY)
+
+
+def make(*asked, rules=SHORT):
     """Returns data and features of (context, question) pairs."""
     contexts = list(dict.fromkeys(context for context, _ in asked))
     asked = sorted(asked, key=lambda pair: contexts.index(pair[0]))
@@ -60,22 +44,16 @@ def make(*asked, for_training=False, rules=SHORT):
         squad_files.Question(f"q{number}", text, contexts.index(context), (), (), False)
         for number, (context, text) in enumerate(asked)
     ]
-    data = squad_files.SquadData(
-        "", "", "", for_training, True, [""] * len(contexts), contexts, questions, {}, []
-    )
-    made = [features.make_chunk(chunk, tokenizer(), VOCABULARY, rules) for chunk in features.chunks(data)]
-    return data, features.concatenate(made)
+    titles = [""] * len(contexts)
+    data = squad_files.SquadData("", "", "", False, True, titles, contexts, questions, {}, [])
+    return data, features.make_features(data, VOCABULARY, rules, TOKENIZER)
 
 
-def words_of(made, row):
-    return [VOCABULARY.words[number] for number in made.input_ids[row, : made.lengths[row]]]
-
-
-def logits_for(made, row, first, last):
+def logits_for(made, first, last):
     """Returns logits that are 9 at the first and last piece of an answer, and 0 elsewhere."""
-    tokens = words_of(made, row)
+    tokens = [VOCABULARY.words[number] for number in made.input_ids[0, : made.lengths[0]]]
     start, end = np.zeros((2, *made.input_ids.shape), np.float32)
-    start[row, tokens.index(first)] = end[row, len(tokens) - 1 - tokens[::-1].index(last)] = 9
+    start[0, tokens.index(first)] = end[0, len(tokens) - 1 - tokens[::-1].index(last)] = 9
     return start, end
 
 
@@ -89,21 +67,22 @@ def random_logits(made, seed, ties=False):
     )
 
 
-@pytest.mark.parametrize(
-    "first, last, text",
-    [
+def test_an_answer_is_a_stretch_of_the_context_and_there_is_always_one():
+    data, made = make((CONTEXT, "a?"), rules=features.WindowRules(40, 7, 6))
+    for first, last, text in (
         ("steve", "smith", "Steve Smith"),  # not the 's that stands in the same word
         ("(", ")", "(Tom)"),
-        ("t", "##m", "Tom"),
         ("##o", "##m", "om"),
         ("cat", "cat", "cat, (Tom), is a cat"),
-    ],
-)
-def test_an_answer_is_a_stretch_of_the_context(first, last, text):
-    data, made = make((CONTEXT, "a?"), rules=features.WindowRules(40, 7, 6))
-    found = answers.answer_questions(*logits_for(made, 0, first, last), made, data, RULES)
-    assert found.predictions == {"q0": text} and found.nbest["q0"][0].text == text
-    assert found.null_odds is None
+    ):
+        found = answers.answer_questions(*logits_for(made, first, last), made, data, RULES)
+        assert found.predictions == {"q0": text} and found.nbest["q0"][0].text == text
+        assert found.null_odds is None
+    # The best start is the last piece, the best end the first.
+    start, end = np.zeros((2, *made.input_ids.shape), np.float32)
+    start[0, made.lengths[0] - 2] = end[0, made.first_lengths[0]] = 9
+    found = answers.answer_questions(start, end, made, data, answers.AnswerRules(n_best_size=1))
+    assert found.nbest == {"q0": [answers.Entry("Steve", 1.0, 0.0, 9.0)]}
 
 
 @pytest.mark.parametrize("n_best_size, max_answer_length", [(20, 30), (3, 30), (1, 2), (7, 1), (40, 5)])
@@ -116,178 +95,86 @@ def test_the_n_best_lists_are_those_of_the_plain_search(n_best_size, max_answer_
         assert_as_plain(data, made, logits, rules)
 
 
-@hypothesis.settings(deadline=None, derandomize=True, max_examples=60)
-@hypothesis.given(
-    strategies.lists(strategies.sampled_from(["cat", "Steve", "(a)", "cat's", "."]), min_size=1, max_size=40),
-    strategies.integers(0, 2**16),
-    strategies.booleans(),
-    strategies.integers(1, 6),
-    strategies.integers(1, 6),
-)
-def test_contexts_of_repeated_words_give_different_texts(parts, seed, ties, n_best_size, max_answer_length):
-    data, made = make((" ".join(parts), "a?"), rules=features.WindowRules(14, 3, 4))
-    assert_as_plain(
-        data, made, random_logits(made, seed, ties), answers.AnswerRules(n_best_size, max_answer_length, True)
-    )
-
-
 def assert_as_plain(data, made, logits, rules):
     found = answers.answer_questions(*logits, made, data, rules)
-    context_of, may_start, may_end = (
-        made.first_pieces - made.first_lengths,
-        answers.is_max_context(made),
-        made.is_context(),
-    )
-    start_logits, end_logits = (values.astype(float).tolist() for values in logits)
+    offsets, may_start = made.first_pieces - made.first_lengths, answers.is_max_context(made)
+    may_end, (starts, ends) = made.is_context(), (values.astype(float).tolist() for values in logits)
     for number, question in enumerate(data.questions):
-        rows = np.flatnonzero(made.question_numbers == number)
+        rows = np.flatnonzero(made.question_numbers == number).tolist()
         windows = [
             {"is_max_context": may_start[row].tolist(), "is_context": may_end[row].tolist()} for row in rows
         ]
 
         def text_of(window, first, last, rows=rows, context=data.contexts[question.context]):
-            offset = context_of[rows[window]]
+            offset = offsets[rows[window]]
             return context[made.piece_begins[offset + first] : made.piece_ends[offset + last]]
 
-        expected = reference_squad.n_best(
-            windows,
-            text_of,
-            [start_logits[row] for row in rows],
-            [end_logits[row] for row in rows],
-            rules.n_best_size,
-            rules.max_answer_length,
-        )
+        own = [starts[row] for row in rows], [ends[row] for row in rows]
+        expected = reference_squad.n_best(windows, text_of, *own, rules.n_best_size, rules.max_answer_length)
         if not expected:
-            single = max(
-                ((row, token) for row in range(len(rows)) for token in np.flatnonzero(may_start[rows[row]])),
-                key=lambda place: (
-                    start_logits[rows[place[0]]][place[1]] + end_logits[rows[place[0]]][place[1]]
-                ),
-            )
-            window, token = single
-            expected = [
-                (
-                    text_of(window, token, token),
-                    start_logits[rows[window]][token],
-                    end_logits[rows[window]][token],
-                )
+            pieces = [
+                (window, token) for window, row in enumerate(rows) for token in np.flatnonzero(may_start[row])
             ]
+            window, token = max(pieces, key=lambda at: own[0][at[0]][at[1]] + own[1][at[0]][at[1]])
+            expected = [(text_of(window, token, token), own[0][window][token], own[1][window][token])]
         best = expected[0]
         assert found.best_texts[question.id] == best[0]
         if rules.version_2_with_negative:
-            null = min(((start_logits[row][0], end_logits[row][0]) for row in rows), key=sum)
+            null = min(((starts[row][0], ends[row][0]) for row in rows), key=sum)
             assert found.null_odds[question.id] == pytest.approx(sum(null) - best[1] - best[2], abs=1e-9)
             expected = reference_squad.with_null(expected, null, rules.n_best_size)
         assert [entry[:1] + entry[2:] for entry in found.nbest[question.id]] == expected
         powers = np.exp([start + end for _, start, end in expected])
-        np.testing.assert_allclose(
-            [entry.probability for entry in found.nbest[question.id]], powers / powers.sum(), rtol=1e-6
-        )
+        probabilities = [entry.probability for entry in found.nbest[question.id]]
+        np.testing.assert_allclose(probabilities, powers / powers.sum(), rtol=1e-6)
 
 
-def test_there_is_always_an_answer():
-    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(40, 7, 6))
-    start, end = np.zeros((2, *made.input_ids.shape), np.float32)
-    start[0, made.lengths[0] - 2] = end[0, made.first_lengths[0]] = (
-        9  # the best start is the last piece, the best end the first
-    )
-    found = answers.answer_questions(start, end, made, data, answers.AnswerRules(n_best_size=1))
-    assert found.nbest == {"q0": [answers.Entry("Steve", 1.0, 0.0, 9.0)]} and found.predictions == {
-        "q0": "Steve"
-    }
-
-
-def test_columns_of_padding_may_be_missing():
-    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(60, 7, 6))
-    logits = random_logits(made, 5)
-    longest = made.lengths.max()
-    assert longest < 60
-    assert answers.answer_questions(*logits[:, :, :longest], made, data, RULES) == answers.answer_questions(
-        *logits, made, data, RULES
-    )
-
-
-def test_half_precision_logits_are_summed_in_double():
-    data, made = make((CONTEXT, "who?"))
-    half = random_logits(made, 6).astype(np.float16)
-    assert answers.answer_questions(*half, made, data, RULES) == answers.answer_questions(
-        *half.astype(np.float64), made, data, RULES
-    )
-
-
-def test_blocks_do_not_show_in_the_answers(monkeypatch):
+def test_blocks_types_and_columns_of_padding_do_not_show_in_the_answers(monkeypatch):
     data, made = make((LONG_CONTEXT, "who?"), (CONTEXT, "who?"), (LONG_CONTEXT, "what is it?"))
-    logits = random_logits(made, 7)
+    half = random_logits(made, 7).astype(np.float16)
     rules = answers.AnswerRules(version_2_with_negative=True)
-    whole = answers.answer_questions(*logits, made, data, rules)
+    whole = answers.answer_questions(*half.astype(np.float64), made, data, rules)
+    assert answers.answer_questions(*half, made, data, rules) == whole
     monkeypatch.setattr(answers, "_BLOCK_ROWS", 3)
-    assert answers.answer_questions(*logits, made, data, rules) == whole
+    assert answers.answer_questions(*half, made, data, rules) == whole
+    data, made = make((CONTEXT, "who?"), rules=features.WindowRules(60, 7, 6))
+    logits, longest = random_logits(made, 5), made.lengths.max()
+    whole = answers.answer_questions(*logits, made, data, rules)
+    assert longest < 60 and answers.answer_questions(*logits[:, :, :longest], made, data, rules) == whole
 
 
 # ------------------------------------------------------------------------------------------------------------
 # No answer
 
 
-def null_case(null):
+def test_no_answer_must_be_better_by_more_than_the_threshold():
     data, made = make((CONTEXT, "who?"), rules=features.WindowRules(40, 7, 6))
-    start, end = logits_for(made, 0, "steve", "smith")
-    start[:, 0] = null
-    return data, made, start, end
-
-
-@pytest.mark.parametrize(
-    "null, threshold, expected",
-    [
+    start, end = logits_for(made, "steve", "smith")
+    for null, threshold, expected in (
         (17, 0.0, "Steve Smith"),
         (19, 0.0, ""),
         (19, 1.0, "Steve Smith"),
-        (19, 0.5, ""),
         (18, 0.0, "Steve Smith"),
         (17, -2.0, ""),
-    ],
-)
-def test_no_answer_must_be_better_by_more_than_the_threshold(null, threshold, expected):
-    data, made, start, end = null_case(null)
-    found = answers.answer_questions(
-        start,
-        end,
-        made,
-        data,
-        answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=threshold),
-    )
-    assert found.null_odds == {"q0": null - 18.0}
-    assert found.predictions == {"q0": expected} and found.best_texts == {"q0": "Steve Smith"}
-    other = answers.answer_questions(
-        start,
-        end,
-        made,
-        data,
-        answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=123.0),
-    )
-    assert predict_at(other, threshold) == found.predictions
+    ):
+        start[:, 0] = null
+        rules = answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=threshold)
+        found = answers.answer_questions(start, end, made, data, rules)
+        assert found.null_odds == {"q0": null - 18.0}
+        assert found.predictions == {"q0": expected} == predict_at(found, threshold)
+        assert found.best_texts == {"q0": "Steve Smith"}
 
 
-@pytest.mark.parametrize("version_2", [False, True])
-def test_a_question_that_cannot_be_asked_is_answered_with_nothing(version_2):
-    data, made = make((CONTEXT, " "), (CONTEXT, "who?"), ("", "who?"))
-    found = answers.answer_questions(
-        *random_logits(made, 8), made, data, answers.AnswerRules(version_2_with_negative=version_2)
-    )
-    assert [found.predictions[name] for name in ("q0", "q2")] == ["", ""] and list(found.nbest) == [
-        "q0",
-        "q1",
-        "q2",
-    ]
-    assert found.nbest["q0"] == found.nbest["q2"] == [answers.Entry("", 1.0, 0.0, 0.0)]
-    assert not version_2 or found.null_odds["q0"] == answers.NO_WINDOW_ODDS
-
-
-def test_data_without_a_window_can_be_answered():
-    data, made = make((CONTEXT, " "))
-    logits = np.zeros((2, *made.input_ids.shape), np.float32)
-    assert answers.answer_questions(
-        *logits, made, data, answers.AnswerRules(version_2_with_negative=True)
-    ).predictions == {"q0": ""}
+def test_a_question_that_cannot_be_asked_is_answered_with_nothing():
+    for asked in ([(CONTEXT, " "), (CONTEXT, "who?"), ("", "who?")], [(CONTEXT, " ")]):
+        data, made = make(*asked)
+        for version_2 in (False, True):
+            rules = answers.AnswerRules(version_2_with_negative=version_2)
+            found = answers.answer_questions(*random_logits(made, 8), made, data, rules)
+            for name in ["q0", "q2"][: len(asked)]:
+                assert found.predictions[name] == "" and found.best_texts[name] == ""
+                assert found.nbest[name] == [answers.Entry("", 1.0, 0.0, 0.0)]
+                assert not version_2 or found.null_odds[name] == answers.NO_WINDOW_ODDS
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -313,58 +200,20 @@ def test_the_files_hold_what_was_found(tmp_path, version_2):
     assert not version_2 or values[2] == found.null_odds
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="file/predictions.json cannot be written"):
-        answers.write_answers(answers.Answers({}, {}, {}, None), str(tmp_path / "file"))
-
-
-def test_logits_must_be_finite_and_of_the_features():
+def test_logits_must_be_finite_and_of_the_features_and_rules_in_range():
     data, made = make((LONG_CONTEXT, "who?"))
-    logits = random_logits(made, 10)
-    with pytest.raises(
-        ConfigError,
-        match=r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30"
-        r" columns",
+    start, end = random_logits(made, 10)
+    infinite = end.copy()
+    infinite[2, 3] = np.nan
+    shape = (
+        r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30 columns"
+    )
+    for logits, rules, message in (
+        ((start[1:], end), RULES, shape),
+        ((start, end[:, :-1]), RULES, "end logits have the shape"),
+        ((start, infinite), RULES, "end logits of feature 1000000002 are not finite, nor those of 0 others"),
+        ((start, end), answers.AnswerRules(n_best_size=0), "--n_best_size=0 is out of range"),
+        ((start, end), answers.AnswerRules(max_answer_length=0), "--max_answer_length=0 is out of range"),
     ):
-        answers.answer_questions(logits[0][1:], logits[1], made, data, RULES)
-    with pytest.raises(ConfigError, match="end logits have the shape"):
-        answers.answer_questions(logits[0], logits[1][:, :-1], made, data, RULES)
-    logits[1, 2, 3] = np.nan
-    with pytest.raises(
-        ConfigError, match="end logits of feature 1000000002 are not finite, nor those of 0 others"
-    ):
-        answers.answer_questions(*logits, made, data, RULES)
-
-
-@pytest.mark.parametrize("name", ["n_best_size", "max_answer_length"])
-def test_rules_out_of_range_are_an_error(name):
-    data, made = make((CONTEXT, "who?"))
-    with pytest.raises(ConfigError, match=f"--{name}=0 is out of range"):
-        answers.answer_questions(*random_logits(made, 1), made, data, dataclasses.replace(RULES, **{name: 0}))
-
-
-def test_the_best_threshold_of_real_odds_is_the_best():
-    """Chooses the threshold among all by trying each."""
-    asked = [
-        (f"{name} has a cat.", f"who {name}?")
-        for name in ("Tom", "Steve", "Kim", "Li", "Bo", "Al", "Jo", "Ed")
-    ]
-    data, made = make(*asked, rules=features.WindowRules(40, 7, 6))
-    gold = {f"q{number}": [name.split()[0]] if number % 3 else [] for number, (name, _) in enumerate(asked)}
-    for seed in range(8):
-        found = answers.answer_questions(
-            *random_logits(made, seed),
-            made,
-            data,
-            answers.AnswerRules(version_2_with_negative=True, max_answer_length=4),
-        )
-        lowest = min(found.null_odds.values()) - 1
-        best = evaluation.best_thresholds(gold, found.best_texts, found.null_odds, lowest)
-        tried = {
-            threshold: evaluation.evaluate_v2(gold, predict_at(found, threshold))
-            for threshold in (lowest, *found.null_odds.values())
-        }
-        for name in ("exact", "f1"):
-            assert best[f"best_{name}"] == pytest.approx(max(values[name] for values in tried.values()))
-            assert tried[best[f"best_{name}_thresh"]][name] == pytest.approx(best[f"best_{name}"])
+        with pytest.raises(ConfigError, match=message):
+            answers.answer_questions(*logits, made, data, rules)

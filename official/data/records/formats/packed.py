@@ -1,4 +1,5 @@
-"""Packed rows: several examples in one tf.train.Example, as Graphcore's for PyTorch; `bert pack` makes them.
+"""Packed rows: several examples in one tf.train.Example. Below: Habana's; and Graphcore's for PyTorch, which
+`bert pack` makes.
 
 Features, S = tokens of a row, P = examples of a row at most, M = predicted tokens of an example at most,
 K = M + P - 1. Example k = 1, 2, .. P of a row:
@@ -25,14 +26,18 @@ Source: the packed records of Graphcore's examples for PyTorch; Krell et al. 202
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records import wire
+from official.data.records import encoding
 from official.data.records.formats import row_reader
 from official.data.records.formats.row_reader import AsExamples, AsRows, Features
 from official.data.rows import ragged
+from official.io import json_files
 
 IDS = "packed_input_ids"  # no other format has this feature
 _FLOATS = ("packed_masked_lm_mask", "packed_next_sentence_mask")
@@ -80,6 +85,71 @@ class PackedExamples(AsExamples):
 
 
 EXAMPLES, ROWS = PackedExamples(_LAYOUT), AsRows(_LAYOUT)
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Habana's packed TFRecords: rows of up to three sequences, end to end.
+#
+# Features of a tf.train.Example, S = tokens of a row, P = sequences of a row at most, M = predicted tokens of
+# a sequence at most, K = M + P:
+#   input_ids, segment_ids [S]  the sequences one after the other, each with its [CLS] first; then zeros
+#   input_mask [S]  the number of the sequence, 1 to P; 0 is padding
+#   positions [S]  from 0 in each sequence
+#   masked_lm_positions, masked_lm_ids [K]  places in the row, and the tokens before masking
+#   masked_lm_weights [K]  float: the number of the sequence; 0 is an empty slot
+#   next_sentence_positions, next_sentence_labels [P]  where the [CLS] of sequence k stands, and whether its
+#     second segment is a random one, at k - 1
+#   next_sentence_weights [P]  float: 1 where there is a sequence
+#
+# Against the packed records above: [CLS] stays first, where those have it k-th from the end of
+# the row; labels go forwards, not backwards; there are M + P slots, not M + P - 1, so that 76 predictions and
+# three sequences make 79 slots here and 78 there; the weights of slots and of labels have those records'
+# `_mask` for a name.
+#
+# Files are named `strategy_<l1>_<l2>[_<l3>]_part_<n>`, by the lengths in a row. Beside their folder lies
+# `<folder>_metadata.json` with numbers of the whole set.
+# Source: the packed pre-training data of Habana's BERT for TensorFlow.
+
+
+HABANA_MARK = "next_sentence_positions"  # no other format has this feature
+_HABANA_FLOATS = ("masked_lm_weights", "next_sentence_weights")
+HABANA_GROUPS = (
+    ("input_ids", "input_mask", "segment_ids", "positions"),
+    ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"),
+    ("next_sentence_positions", "next_sentence_labels", "next_sentence_weights"),
+)
+_RENAMED = {
+    "input_mask": "sequence_ids",
+    "positions": "position_ids",
+    "masked_lm_weights": "masked_lm_sequences",
+    "next_sentence_positions": "cls_positions",
+    "next_sentence_weights": "example_weights",
+}
+
+
+def habana_row_of(fields: dict[str, tf.Tensor]) -> row_reader.Row:
+    """Returns the row of features with these names, numbers of any type."""
+    return row_reader.features({_RENAMED.get(name, name): values for name, values in fields.items()})
+
+
+_HABANA_LAYOUT = Features(HABANA_GROUPS, _HABANA_FLOATS, habana_row_of, "next_sentence_weights").layout(
+    spare=0
+)
+HABANA_EXAMPLES, HABANA_ROWS = AsExamples(_HABANA_LAYOUT), AsRows(_HABANA_LAYOUT)
+
+
+def average_sequences(files: list[str]) -> float | None:
+    """Returns how many sequences a row of some files holds on average, as the metadata beside their folders
+    say; None where a folder has none, or it does not say.
+
+    Args:
+      files: Habana's; the folders count by their files.
+    """
+    folders = [os.path.dirname(path) or os.getcwd() for path in files]
+    metadata = {folder: json_files.read_json_or_empty(f"{folder}_metadata.json") for folder in set(folders)}
+    told: list[Any] = [metadata[folder].get("avg_seq_per_sample") for folder in folders]
+    are_right = all(json_files.is_of_kind(each, float) and 1 <= each < float("inf") for each in told)
+    return sum(told) / len(told) if are_right else None
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -136,7 +206,7 @@ def encode_rows(examples: Examples, members_RP: np.ndarray) -> list[bytes]:
 
     packed["packed_next_sentence_labels"][row_N, depth - 1 - number_N] = examples.is_random[examples_N]
     packed["packed_next_sentence_mask"][row_N, depth - 1 - number_N] = 1
-    return wire.examples(packed)
+    return encoding.tf_examples(packed)
 
 
 def _starts(counts_N: np.ndarray, rows_N: np.ndarray) -> np.ndarray:

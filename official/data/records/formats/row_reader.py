@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from official.data.pretraining.examples import Examples
-from official.data.records import encoding, wire
+from official.data.records import encoding
 from official.data.records.formats import compact
 from official.data.records.formats.plain import Plain
 from official.data.records.schema import (
@@ -298,7 +298,7 @@ class AsExamples(Plain):
     """Reader of the examples of rows, in the order of their numbers."""
 
     layout: Layout
-    VOCABULARY_LIMIT = wire.LIMIT
+    VOCABULARY_LIMIT = encoding.LIMIT
 
     @property
     def rows_per_record(self) -> int:  # type: ignore[override]
@@ -319,7 +319,7 @@ class AsExamples(Plain):
         are_good = [tf.reduce_any(spare == tf.constant(self.layout.spare)), shape.depth > 0]
         serialized_B = where_all(are_good, serialized_B, f"rows have other slots than {most}")
         row = self.layout.read_right(serialized_B, shape, most)
-        return tf.ensure_shape(examples_of(row, most), [None, encoding.width(length, most)])
+        return tf.ensure_shape(examples_of(row, most), [None, encoding.HEAD + 2 * most + length])
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         return compact.READER.parse_rows(rows_N, schema)
