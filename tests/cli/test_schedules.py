@@ -4,7 +4,7 @@ import pytest
 
 from official.cli import plan_pictures
 from official.reporting import plan_figures, plots
-from tests.distribution.schedule_checks import plan_of
+from tests.distribution.test_pipeline_schedules import plan_of
 
 
 def test_a_panel_has_a_bar_for_every_work():

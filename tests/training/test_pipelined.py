@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.distribution import backends
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
@@ -156,19 +155,6 @@ def test_a_tied_table_is_copied_once_and_trained_by_both_parts(make_config):
     assert names == ["", "bert/embeddings/word_embeddings:0"]
 
 
-def test_works_are_traced_after_what_they_need():
-    orders = plan_lib.orders_of(4, (0, 1, 2, 3), "1f1b", 8)
-    done = set()
-    for work in pipelined.one_after_the_other(orders, 4):
-        if work.stage and not work.backward:
-            assert work._replace(stage=work.stage - 1) in done
-        if work.backward:
-            assert work._replace(backward=False) in done
-            assert work.stage == 3 or work._replace(stage=work.stage + 1) in done
-        done.add(work)
-    assert len(done) == 4 * 8 * 2
-
-
 def test_a_part_keeps_as_many_micro_batches_as_the_schedule_says(make_config, monkeypatch):
     most = {}
     forward, backward = pipelined.PipelineRound._forward, pipelined.PipelineRound._backward
@@ -250,4 +236,4 @@ def test_what_cannot_be_is_said_in_a_line(make_config, settings, message):
 def test_a_plan_refuses_the_devices_that_a_run_refuses(make_config):
     config = make_config(distribution_strategy="pipeline", pipeline_stages="3", num_gpus=4)
     with pytest.raises(ConfigError, match="num_gpus=4 is not divisible by the 3 devices"):
-        backends.of_config(config).num_replicas(config)
+        strategy_lib.num_replicas(config)
