@@ -34,7 +34,6 @@ from official.io.errors import ConfigError, PeerError, report_error
 # process.
 
 
-_CLOCK_MONOTONIC = 1
 _SIGEV_THREAD = 2
 _SECS_TO_PRINT = 0.2
 
@@ -71,7 +70,7 @@ def _start(timers: contextlib.ExitStack, libc: ctypes.CDLL, secs: float, functio
     # of Linux: sigevent(7), timer_settime(2).
     event = struct.pack("QiiQQ32x", value, 0, _SIGEV_THREAD, address, 0)
     times = struct.pack("qqqq", 0, 0, int(secs), int(secs % 1 * 1e9))
-    if libc.timer_create(_CLOCK_MONOTONIC, event, ctypes.byref(timer)):
+    if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
         raise OSError(ctypes.get_errno(), "timer_create")
     timers.callback(libc.timer_delete, timer)
     if libc.timer_settime(timer, 0, times, None):
