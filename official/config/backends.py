@@ -1,6 +1,6 @@
 """Table of the back ends: one row for each value of --distribution_strategy, with its traits.
 
-How the devices of one are found and used is in `official.distribution.backends`.
+How the devices of one are found and used is in `official.distribution.strategy`.
 Settings that only some back ends know say so themselves (`backends=` in their rows).
 """
 

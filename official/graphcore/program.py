@@ -60,10 +60,8 @@ def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) ->
       plan: batches of all replicas.
       api: API of the IPUs.
     """
-    scale, largest = (
-        objective_scale(config, state, plan),
-        replica_step.largest_norm(config, plan.num_replicas),
-    )
+    scale = objective_scale(config, state, plan)
+    largest = replica_step.largest_norm(config, plan.num_replicas)
     turns = float(replica_step.micro_batch_divisor(config, plan.num_accumulation_steps))
 
     def update(gradients, variables):
@@ -107,10 +105,8 @@ def initialize(variables: dict, path: str) -> list[str]:
         with bundle_reader.open_reader(path) as reader:
             found = bundle_reader.shapes(reader)
             wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
-            # the latter is the norm behind prenorm blocks
-            fresh = [
-                name for name in wanted if name not in found and not name.startswith(("bert/", "LayerNorm/"))
-            ]
+            encoder = ("bert/", "LayerNorm/")  # the latter is the norm behind prenorm blocks
+            fresh = [name for name in wanted if name not in found and not name.startswith(encoder)]
             wanted = {name: shape for name, shape in wanted.items() if name not in fresh}
             problems = compare_names(wanted, {name: found[name] for name in wanted if name in found})
             if problems:
@@ -126,9 +122,8 @@ def initialize(variables: dict, path: str) -> list[str]:
             f"--init_checkpoint={path}: no checkpoint by names ({error}). Convert other formats with bert"
             " convert first."
         ) from None
-    logging.info(
-        "Initial weights: %d variables from %s; started fresh: %s", len(wanted), path, fresh or "none"
-    )
+    told = "Initial weights: %d variables from %s; started fresh: %s"
+    logging.info(told, len(wanted), path, fresh or "none")
     return fresh
 
 
@@ -309,11 +304,10 @@ def make_state(config: Config, task: Task, devices: Devices) -> PipelineState:
     """Builds model and optimizer on the IPUs, and counters on the host."""
     with devices.strategy.scope():
         state = build_state(config, task.build_model, plain_optimizers.build_plain)
-    counters = {
-        name: tf.Variable(0, trainable=False, dtype=tf.int64, name=name) for name in ("samples", "steps")
-    }
     known = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    return PipelineState(**{**known, **counters})
+    for name in ("samples", "steps"):
+        known[name] = tf.Variable(0, trainable=False, dtype=tf.int64, name=name)
+    return PipelineState(**known)
 
 
 def make_training(

@@ -245,43 +245,18 @@ def run(config: Config, command: list[str]) -> int:
             config.model_dir, state.variables(), config.keep_checkpoints, read_only=not chief
         )
         with contextlib.closing(manager):
-            facts = resume.begin(
-                asked,
-                config,
-                command,
-                manager,
-                state,
-                previous,
-                task,
-                lambda path: initialize(state.model_variables(), path),
-            )
+            start = lambda path: initialize(state.model_variables(), path)  # noqa: E731
+            facts = resume.begin(asked, config, command, manager, state, previous, task, start)
             counts = previous.evaluates_like(config)
             callbacks: list[Callback] = [_Lines()]
             if chief and config.do_train:
                 callbacks.append(MetricsWriter(config.model_dir, state.step))
-            loop = PipelineLoop(
-                config,
-                task,
-                state,
-                devices,
-                devices.batches.with_rows_of(task.sequences_per_row),
-                manager,
-                callbacks,
-                evaluated=previous.evaluations(state.step) if counts and config.do_train else {},
-                process_started=started,
-                check_folder=check_folder,
-            )
-            pipeline_entry = devices.pipeline.description()
-            result = finish.run_to_end(
-                loop,
-                previous,
-                counts,
-                lambda: _prepare(loop),
-                command,
-                environment=surroundings,
-                pipeline=pipeline_entry,
-                **facts,
-            )
+            plan = devices.batches.with_rows_of(task.sequences_per_row)
+            known = dict(process_started=started, check_folder=check_folder)
+            known["evaluated"] = previous.evaluations(state.step) if counts and config.do_train else {}
+            loop = PipelineLoop(config, task, state, devices, plan, manager, callbacks, **known)
+            facts.update(environment=surroundings, pipeline=devices.pipeline.description())
+            result = finish.run_to_end(loop, previous, counts, lambda: _prepare(loop), command, **facts)
         if chief:
             finish.write_result(config, result, previous)
             path = os.path.join(config.model_dir, FILE_NAME)

@@ -46,7 +46,6 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
     bubbles = {}  # of each schedule that the devices and micro batches allow, the plan's own first
     for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
         with contextlib.suppress(ConfigError):
-            plan_lib.check_devices(plan.devices, len(plan.devices))
             plan_lib.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
             other = dataclasses.replace(plan, schedule=schedule)
             timeline = plan_lib.make_timeline(

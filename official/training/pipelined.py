@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
 
 from official.distribution import pipeline_plan as plan_lib
-from official.distribution.backends import as_pipeline
-from official.distribution.pipeline_plan import PipelinePlan, Work, before
+from official.distribution.pipeline_plan import PipelinePlan, Work
+from official.distribution.strategy import as_pipeline
 from official.modeling import stages as stages_lib
 from official.modeling.stages import Stage, Tensors
 from official.optimization import gradients as gradients_lib
@@ -114,17 +115,17 @@ class PipelineRound:
         self._sums: list[tf.Tensor] = []
         self._done: dict[str, list] = {}  # the last operations of each device
 
-    def run(self, orders: Sequence[Sequence[Work]]) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
+    def run(self, works: Iterable[Work]) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
         """Runs the forward and backward passes of all micro batches.
 
         Args:
-          orders: the passes of each device, in its order.
+          works: the passes, each after those that it depends on.
 
         Returns:
           (per part the gradients of its own and its tied variables, on its device; the terms as stacked by
           `replica_step.stack_terms`), both summed over the micro batches.
         """
-        for work in one_after_the_other(orders, len(self.parts)):
+        for work in works:
             device = self.parts[work.stage].device
             with tf.device(device), tf.control_dependencies(self._done.get(device, [])):
                 results = self._backward(work) if work.backward else self._forward(work)
@@ -196,18 +197,6 @@ def _with_gradients(tensors: Tensors) -> dict[str, tf.Tensor]:
     return {name: value for name, value in found if value.dtype.is_floating}
 
 
-def one_after_the_other(orders: Sequence[Sequence[Work]], num_stages: int) -> Iterator[Work]:
-    """Yields the passes of all devices, each after those that it depends on, and each device's in its
-    order."""
-    left = [list(order) for order in orders]
-    done: set[Work] = set()
-    while any(left):
-        for order in left:
-            while order and done.issuperset(before(order[0], num_stages)):
-                done.add(order[0])
-                yield order.pop(0)
-
-
 # -----------------------------------------------------------------------------------------------------------
 # Pipeline
 #
@@ -269,7 +258,7 @@ def make_accumulate(
     if pipeline is None or pipeline.plan is None:
         return None
     plan, size = pipeline.plan, pipeline.plan.round_size
-    orders = plan_lib.orders_of(len(plan.stages), plan.devices, plan.schedule, size)
+    works = list(itertools.chain.from_iterable(plan_lib.works_by_time(plan)))
 
     def accumulate(batch: Batch, shared: Shared) -> tuple[list[tf.Tensor], tf.Tensor]:
         parts, copied = make_parts(model, plan), []
@@ -280,7 +269,7 @@ def make_accumulate(
         def one_round(number: tf.Tensor, rows: Batch) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
             batches = {name: gradients_lib.cut(value, size) for name, value in rows.items()}
             own = PipelineRound(config, objective, model, parts, copied, batches, shared, number * size)
-            return own.run(orders)
+            return own.run(works)
 
         totals, sums = _in_rounds(batch, plan.micro_batches // size, one_round, parts)
         return _in_order(model.trainable_variables, parts, totals), sums

@@ -25,9 +25,9 @@ from official.checkpoint.manager import CheckpointManager
 from official.config import Config, ConfigError
 from official.config.setting import LENGTH
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends import as_pipeline
 from official.distribution.batch_plan import BatchPlan, Layout, is_kept, lay_out, make_batch_plan
 from official.distribution.pipeline_plan import allocation
+from official.distribution.strategy import as_pipeline
 from official.optimization.optimizers import TrainState
 from official.reporting import environment, report, summary
 from official.reporting.callback import Built, Callback, Start

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from official.data.pipeline import MOST_STREAMS
 from official.distribution import strategy as strategy_lib
-from official.distribution.backends import as_pipeline
+from official.distribution.strategy import as_pipeline
 from official.modeling import stages as copies_lib
 from official.optimization import gradients as gradients_lib
 from official.optimization import replica_step

@@ -1,6 +1,5 @@
 """What the IPU back end makes of the configuration: options, environment, replicas, latencies."""
 
-import sys
 import types
 
 import pytest
@@ -55,12 +54,6 @@ def test_options_follow_from_the_settings(configured, monkeypatch):
         device = options_of(configured(compile_only=True, optimizer_state_offchip=offchip)).device_connection
         found = (device.type.name, device.version, device.enable_remote_buffers)
         assert found == ("PRE_COMPILE", "ipu2", offchip)
-
-
-def test_without_the_sdk_there_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow.python.ipu", None)
-    with pytest.raises(ConfigError, match=r"Poplar SDK.*--distribution_strategy=pipeline.*--plan"):
-        devices.load_api()
 
 
 def test_memory_is_said_for_all_for_ipus_or_for_stages(configured):

@@ -78,6 +78,25 @@ def whole_last_block(config) -> dict:
     return {**config_lib.encoder_options(config), "narrow": False}
 
 
+def interrupted_after(calls: int):
+    """Returns a context in which runs get SIGTERM behind so many calls of the IPUs."""
+    make_training, left = program.make_training, iter(range(calls - 1, -100, -1))
+
+    def making(*arguments):
+        call = make_training(*arguments)
+
+        def interrupted():
+            sums = call()
+            if next(left) == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.3)
+            return sums
+
+        return interrupted
+
+    return mock.patch.object(program, "make_training", making)
+
+
 def lines(config) -> list[dict]:
     return read_metrics(config.model_dir)
 
@@ -156,28 +175,14 @@ def test_packed_rows_are_counted_in_sequences_and_read_on(configured, packed_fil
 
 
 @pytest.mark.slow
-def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_files, monkeypatch):
+def test_it_goes_on_after_a_signal_and_on_another_device(configured, record_files):
     files = record_files(records=30)
     config, whole = configured(input_files=files), configured("whole", input_files=files)
     assert run_on_fake(whole)[0] == 0
-    make_training = program.make_training
-
-    def interrupted_after_a_call(*arguments):
-        call = make_training(*arguments)
-
-        def interrupted():
-            sums = call()
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.3)
-            return sums
-
-        return interrupted
-
-    monkeypatch.setattr(program, "make_training", interrupted_after_a_call)
-    assert run_on_fake(config)[0] == 128 + signal.SIGTERM
+    with interrupted_after(1):
+        assert run_on_fake(config)[0] == 128 + signal.SIGTERM
     assert (result(config)["status"], result(config)["step"]) == ("interrupted", 1)
     assert result(config)["checkpoint"].endswith("ckpt-1")
-    monkeypatch.undo()
     assert run_on_fake(config)[0] == 0
     assert_same_lines(lines(config), lines(whole))
 

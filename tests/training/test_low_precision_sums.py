@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from official.config import ConfigError, replaced
-from official.distribution import backends
 from official.distribution import strategy as strategy_lib
 from official.optimization import replica_step
 from official.optimization.train_state import LossScale
@@ -154,9 +153,9 @@ def test_nccl_does_not_add_up_bfloat16(make_config):
     ):
         config = make_config(distribution_strategy=strategy, allreduce_dtype="bfloat16", **more)
         with pytest.raises(ConfigError, match=f"adds up with NCCL.*--all_reduce_alg={other}"):
-            backends.check_allreduce_dtype(config, on_gpus=True)
-        backends.check_allreduce_dtype(config, on_gpus=False)
-        backends.check_allreduce_dtype(replaced(config, all_reduce_alg=other), on_gpus=True)
+            strategy_lib.check_all_reduce(config, on_gpus=True)
+        strategy_lib.check_all_reduce(config, on_gpus=False)
+        strategy_lib.check_all_reduce(replaced(config, all_reduce_alg=other), on_gpus=True)
 
 
 def joined(records: str) -> list[dict]:

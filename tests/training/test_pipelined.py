@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from official import config as config_lib
-from official.distribution import backends
 from official.distribution import pipeline_plan as plan_lib
 from official.distribution import strategy as strategy_lib
 from official.distribution.batch_plan import make_batch_plan
@@ -216,4 +215,4 @@ def test_what_cannot_be_is_said_in_a_line(make_config):
 def test_a_plan_refuses_the_devices_that_a_run_refuses(make_config):
     config = make_config(distribution_strategy="pipeline", pipeline_stages="3", num_gpus=4)
     with pytest.raises(ConfigError, match="num_gpus=4 is not divisible by the 3 devices"):
-        backends.of_config(config).num_replicas(config)
+        strategy_lib.num_replicas(config)

@@ -51,17 +51,6 @@ def test_questions_have_their_answers_in_the_context(tmp_path):
         assert sum(question.is_impossible for question in data.questions) == impossible
 
 
-def test_a_task_of_glue_is_read_without_a_problem(tmp_path):
-    for name in tasks.TASKS:
-        task = tasks.find_task(name)
-        folder = generated.write_glue(str(tmp_path / name), task, text())
-        for split, count in (("train", 1000), ("dev", 100), ("test", 100)):
-            rows = files_lib.read_split(task, split, folder)
-            assert (len(rows), rows.problems) == (count, []), name
-        labels = files_lib.read_split(task, "train", folder).labels
-        assert len(set(labels.tolist())) == (51 if task.labels is None else len(task.labels)), name
-
-
 def test_words_of_a_vocabulary_are_whole_and_special_ones_are_left_out(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text(
